@@ -1,33 +1,38 @@
-"""Turns for work that is done in slices: bounded in size, shared by clients, and small requests pass large ones."""
+"""A pool of threads that clients share: bounded in the size of what waits, and small requests pass large ones."""
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
 
 from bandrank.engine.clients import Client, Shares
+from bandrank.engine.fair_queue import FairQueue
 from bandrank.engine.task_queue import MAX_RETRY_AFTER_S
 from bandrank.engine.throughput import Throughput
-from bandrank.engine.waiting import WaitingClients
 from bandrank.errors import InputTooLarge, Overloaded
 
 LANE = "tokenize"
 
+Result = TypeVar("Result")
 
-class Turns:
-    """Hands out `num_at_once` slots, each for a slice of a request: to the client whose slices took least time, and of
-    its requests in the order of their turns.
+
+class FairPool:
+    """Runs requests slice by slice, as many slices at a time as it has threads: of the client whose slices took least
+    time, and of its requests in the order of their turns.
 
     A turn is the size of the work that had been handed out when the request arrived, plus its own size, as in the task
     queue: nothing starves, and a small request passes large ones. Background work comes after all others, and takes
     none of their room; whoever asks for it bounds it. Used from one event loop.
     """
 
-    def __init__(self, num_at_once: int, *, max_size: float) -> None:
-        self._free = num_at_once
+    def __init__(self, num_threads: int, *, max_size: float, name: str) -> None:
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
+        self._free = num_threads
         self._sizes = Shares(max_size)
         self._handed_out = 0
-        self._waiting = WaitingClients()
+        self._waiting = FairQueue()
         self._speed = Throughput()
 
     @contextmanager
@@ -54,9 +59,14 @@ class Turns:
         finally:
             sizes.release(client, size)
 
+    async def run(self, client: Client, turn: float, size: int, work: Callable[[], Result]) -> Result:
+        """The result of a slice of this size, which a thread computes when its turn comes."""
+        async with self.slot(client, turn, size):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     @asynccontextmanager
     async def slot(self, client: Client, turn: float, size: int) -> AsyncIterator[None]:
-        """A slot for a slice of this size, as soon as the client's turn comes."""
+        """The place of a slice in the pool, from when its turn comes to the end of the block."""
         if self._free:
             self._free -= 1
         else:
@@ -76,6 +86,10 @@ class Turns:
             self._speed.report(LANE, size, seconds)
             self._waiting.charge(client, seconds)
             self._hand_over()
+
+    def close(self) -> None:
+        """Ends the threads when their work is done."""
+        self._threads.shutdown()
 
     def _hand_over(self) -> None:
         if self._waiting.serve_next() is None:
