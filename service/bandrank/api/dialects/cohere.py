@@ -159,8 +159,7 @@ def read(request: CohereRequest) -> Call:
         call,
         strategy=request.strategy or AUTO,
         budget_s=budget_s,
-        options=request.options(max_passages=request.max_chunks_per_doc),
-        passages=request.spans,
+        options=replace(request.options(max_passages=request.max_chunks_per_doc), best_passages=request.spans),
     )
 
 
@@ -182,7 +181,7 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
     """The JSON of the CohereResponse."""
     ranking, meta = exchange.answer.ranking, meta_of(exchange)
     results = [CohereResult(index, score, with_text(exchange, index)) for index, score, _ in exchange.ranked]
-    if exchange.call.passages:
+    if exchange.call.options.best_passages:
         for result in results:
             result.relevant_spans = spans(exchange, result.index)
     meta.warnings = warnings_of(exchange) or None

@@ -60,7 +60,7 @@ class Exchange(Generic[Request]):
         """What the call asks for that its results do not have: passages, or an instruction that was read."""
         instructed = any(report.instructed for report in self.answer.ranking.reports)
         unread = [NOT_INSTRUCTED] if self.call.options.instruction and not instructed else []
-        if not self.call.passages:
+        if not self.call.options.best_passages:
             return unread
         without = {each.stage for each in self.results if each.index not in self.answer.passages}
         return unread + [
