@@ -26,10 +26,10 @@ from bandrank.proxy.outcomes import (
     SkipReason,
     status_header,
 )
+from bandrank.proxy.rerank_options import RerankRules
 from bandrank.proxy.search_request import MULTI_SEARCH, indices_of
 from bandrank.proxy.searches import Reply, Searches
 from bandrank.proxy.upstream import Upstream
-from bandrank.proxy.wishes import Wishes
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ class Forwarding:
         self,
         service: Service,
         upstream: Upstream,
-        wishes: Wishes,
+        rules: RerankRules,
         searches: Searches,
         multi_searches: MultiSearches,
     ) -> None:
-        self._service, self._upstream, self._wishes = service, upstream, wishes
+        self._service, self._upstream, self._rules = service, upstream, rules
         self._searches, self._multi_searches = searches, multi_searches
         self._metrics = service.metrics.proxy
         for reason in (*SkipReason, *FailReason):
@@ -100,10 +100,10 @@ class Forwarding:
         """
         indices = indices_of(client.method, client.raw_path)
         if indices is not None:
-            wish = self._wishes.wish(client.headers, indices)
-            return None if wish is None else await self._searches.run(client, wish, account)
+            options = self._rules.options_for(client.headers, indices)
+            return None if options is None else await self._searches.run(client, options, account)
         indices = indices_of(client.method, client.raw_path, MULTI_SEARCH)
-        if indices is not None and self._wishes.may_ask(client.headers):
+        if indices is not None and self._rules.may_ask(client.headers):
             return await self._multi_searches.run(client, indices, account)
         return None
 
