@@ -70,11 +70,6 @@ class RequestTokenizer:
         self._pool = FairPool(num_threads, max_size=limits.in_flight, name="tokenize")
 
     @property
-    def tokens_per_character(self) -> float:
-        """The average number of token ids per character of recent texts."""
-        return self._tokens / self._characters
-
-    @property
     def takes_instructions(self) -> bool:
         """Whether the scorer reads an instruction beside the query."""
         return self._encoder.takes_instructions
@@ -174,6 +169,11 @@ class RequestTokenizer:
         """What is read of each candidate: its first characters, if it has more than the limit."""
         return [text[: self._limits.candidate] for text in candidates]
 
+    def estimate_tokens(self, texts: Sequence[str], most: int) -> list[int]:
+        """Token ids of texts of these lengths, each at most `most`, at the recent number of tokens per character."""
+        per_character = self._tokens_per_character
+        return [min(int(len(text) * per_character) + 1, most) for text in texts]
+
     def unread_tokens(self, candidates: Sequence[str]) -> list[int]:
         """How many tokens the characters beyond the limit would be, at the recent number of tokens per character."""
         return [self._estimate_cut(len(text) - self._limits.candidate) for text in candidates]
@@ -200,8 +200,12 @@ class RequestTokenizer:
         ids, cut = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=options.reach)
         return ids, [lost + unread for lost, unread in zip(cut, self.unread_tokens(texts), strict=True)]
 
+    @property
+    def _tokens_per_character(self) -> float:
+        return self._tokens / self._characters
+
     def _estimate_cut(self, characters: int) -> int:
-        return max(1, math.ceil(characters * self.tokens_per_character)) if characters > 0 else 0
+        return max(1, math.ceil(characters * self._tokens_per_character)) if characters > 0 else 0
 
     def _pieces(self, texts: Sequence[str]) -> list[PackedIds]:
         keys = [digest(text) for text in texts]
