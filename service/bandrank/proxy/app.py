@@ -19,7 +19,7 @@ from bandrank.api.request_ids import note_ids
 from bandrank.api.service import Service
 from bandrank.errors import BadSetting, BandrankError, NotReady, UnknownModel
 from bandrank.metrics import CONTENT_TYPE
-from bandrank.proxy.failures import answer_of
+from bandrank.proxy.error_responses import answer_of
 from bandrank.proxy.fetching import Fetching
 from bandrank.proxy.forwarding import Forwarding
 from bandrank.proxy.large_json import LargeJson

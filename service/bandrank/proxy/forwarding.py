@@ -12,7 +12,7 @@ from bandrank.api.service import Service
 from bandrank.engine.memory import Account
 from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, Overloaded, ShareUsed
 from bandrank.proxy.downstream import Downstream
-from bandrank.proxy.failures import answer_of
+from bandrank.proxy.error_responses import answer_of
 from bandrank.proxy.fetching import OK
 from bandrank.proxy.headers import to_client, to_upstream
 from bandrank.proxy.multi_searches import MultiSearches
