@@ -2,6 +2,8 @@
 
 import re
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bandrank.api.parsing import TEXT_BYTES, check_values, values_at_most
@@ -129,6 +131,17 @@ def hold(account: Account, num_bytes: int) -> None:
         account.hold(num_bytes)
     except BandrankError as error:
         raise Unusable(error.error_type) from error
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Raises Unusable where an answer of the engine cannot be read."""
+    try:
+        yield
+    except InvalidInput:  # of too many values
+        raise Unusable(FailReason.LARGE_ANSWER) from None
+    except (ValueError, RecursionError):
+        raise Unusable(FailReason.UNREADABLE_ANSWER) from None
 
 
 def unpacked(body: bytes, headers: Headers, max_bytes: int, kinds: re.Pattern[str] = JSON_TYPE) -> tuple[bytes, int]:

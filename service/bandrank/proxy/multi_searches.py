@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from bandrank.api.parsing import TEXT_BYTES, check_values
 from bandrank.engine.memory import Account, Memory
-from bandrank.errors import InvalidInput
 from bandrank.proxy.downstream import Downstream
-from bandrank.proxy.fetching import OK, VALUE_BYTES, Fetched, Fetching, check_status, hold
+from bandrank.proxy.fetching import OK, VALUE_BYTES, Fetched, Fetching, check_status, hold, readable
 from bandrank.proxy.large_json import LargeJson
 from bandrank.proxy.multi_answer import MultiAnswer
 from bandrank.proxy.multi_request import LINES_TYPE, Entry, indices_in, read_lines
@@ -108,12 +107,7 @@ class MultiSearches:
         """An answer whose parts can be read and replaced. Raises Unusable."""
         size = len(fetched.body)
         hold(account, TEXT_BYTES * size)  # for the parts, and the answer that is written
-        try:
-            with self._memory.account(account.client) as while_read:
-                values = await self._json.run(account.client, size, check_values, fetched.body, fetched.values)
-                hold(while_read, size + VALUE_BYTES * values)
-                return await self._json.run(account.client, size, MultiAnswer, fetched.body, num_searches)
-        except InvalidInput:
-            raise Unusable(FailReason.LARGE_ANSWER) from None
-        except (ValueError, RecursionError):
-            raise Unusable(FailReason.UNREADABLE_ANSWER) from None
+        with self._memory.account(account.client) as while_read, readable():
+            values = await self._json.run(account.client, size, check_values, fetched.body, fetched.values)
+            hold(while_read, size + VALUE_BYTES * values)
+            return await self._json.run(account.client, size, MultiAnswer, fetched.body, num_searches)
