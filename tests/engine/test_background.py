@@ -155,9 +155,7 @@ async def test_background_texts_are_tokenised_last() -> None:
 
     async def tokenise(client: Client, size: int) -> None:
         with pool.admit(client, size) as turn:
-            async with pool.slot(client, turn, size):
-                order.append(client.name)
-                await asyncio.sleep(0)
+            await pool.run(client, turn, size, lambda: order.append(client.name))
 
     await asyncio.gather(tokenise(CLIENT, 5), tokenise(SHADOW, 1), tokenise(CLIENT, 45))
 

@@ -1,12 +1,14 @@
 """What waits is served by client: nobody is kept waiting by how much another one has waiting."""
 
 import asyncio
+import threading
+import time
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tasks import until
+from support.tasks import HANG_S, until
 
 from bandrank.engine.clients import SHADOW, Client
 from bandrank.engine.fair_pool import FairPool
@@ -76,10 +78,12 @@ async def test_the_tokenizer_is_shared_by_clients() -> None:
     pool, order = FairPool(1, max_size=10**9, name="test"), list[str]()
 
     async def tokenise(client: Client) -> None:
+        def work() -> None:
+            order.append(client.name)
+            time.sleep(0.001)
+
         with pool.admit(client, 1000) as turn:
-            async with pool.slot(client, turn, 1000):
-                order.append(client.name)
-                await asyncio.sleep(0.001)
+            await pool.run(client, turn, 1000, work)
 
     greedy = [asyncio.ensure_future(tokenise(GREEDY)) for _ in range(20)]
     await until(lambda: len(order) > 2)
@@ -89,13 +93,38 @@ async def test_the_tokenizer_is_shared_by_clients() -> None:
     await asyncio.gather(*greedy)
 
 
+async def test_what_was_begun_for_a_client_that_hung_up_counts_as_its_own() -> None:
+    """Else one that hangs up early and often would have all threads for nothing, and be next again."""
+    pool, order = FairPool(1, max_size=10**9, name="test"), list[str]()
+    begun, ends = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        ends.wait(HANG_S)
+
+    async def tokenise(client: Client) -> None:
+        await pool.run(client, 0.0, 1, lambda: order.append(client.name))
+
+    held = asyncio.ensure_future(pool.run(GREEDY, 0.0, 1, hold))
+    await until(begun.is_set)
+    waiting = [asyncio.ensure_future(tokenise(client)) for client in (POLITE, GREEDY, POLITE)]
+    await asyncio.sleep(0)
+    held.cancel()
+    await asyncio.wait([held])
+    await asyncio.sleep(0.1)  # in which the thread goes on
+    ends.set()
+    await asyncio.gather(*waiting)
+
+    assert held.cancelled()
+    assert order == ["polite", "polite", "greedy"]
+
+
 async def test_a_refusal_of_the_tokenizer_says_when_there_will_be_room() -> None:
     """The client that has 400 of 1000 characters waiting may have 500 once nobody else has any: of 150 more 50 have to
     be tokenised before, and of 300 more 200.
     """
     pool, told = FairPool(1, max_size=1000, name="test"), list[float]()
-    async with pool.slot(GREEDY, 0.0, 10):
-        await asyncio.sleep(0.01)  # from here on the speed is known
+    await pool.run(GREEDY, 0.0, 10, lambda: time.sleep(0.01))  # from here on the speed is known
     with pool.admit(GREEDY, 400):
         for size in (150, 300):
             with pytest.raises(Overloaded, match="400 characters wait") as refusal, pool.admit(GREEDY, size):

@@ -2,9 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from typing import TypeVar
 
 from bandrank.engine.clients import Client, Shares
@@ -60,36 +60,40 @@ class FairPool:
             sizes.release(client, size)
 
     async def run(self, client: Client, turn: float, size: int, work: Callable[[], Result]) -> Result:
-        """The result of a slice of this size, which a thread computes when its turn comes."""
-        async with self.slot(client, turn, size):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """The result of a slice of this size, which a thread computes when its turn comes.
 
-    @asynccontextmanager
-    async def slot(self, client: Client, turn: float, size: int) -> AsyncIterator[None]:
-        """The place of a slice in the pool, from when its turn comes to the end of the block."""
+        A slice that has begun holds its thread to its end, and counts as its client's, also if the call is cancelled.
+        """
         if self._free:
             self._free -= 1
         else:
-            ready = self._waiting.wait(client, turn)
-            try:
-                await ready
-            except asyncio.CancelledError:
-                if not ready.cancelled():  # the slot had been handed over
-                    self._hand_over()
-                raise
+            await self._turn(client, turn)
         self._handed_out += size
-        start = asyncio.get_running_loop().time()
-        try:
-            yield
-        finally:
-            seconds = asyncio.get_running_loop().time() - start
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+
+        def end(_: asyncio.Future[Result]) -> None:
+            seconds = loop.time() - start
             self._speed.report(LANE, size, seconds)
             self._waiting.charge(client, seconds)
             self._hand_over()
 
+        working = loop.run_in_executor(self._threads, work)
+        working.add_done_callback(end)
+        return await asyncio.shield(working)
+
     def close(self) -> None:
         """Ends the threads when their work is done."""
         self._threads.shutdown()
+
+    async def _turn(self, client: Client, turn: float) -> None:
+        ready = self._waiting.wait(client, turn)
+        try:
+            await ready
+        except asyncio.CancelledError:
+            if not ready.cancelled():  # the thread had been handed over
+                self._hand_over()
+            raise
 
     def _hand_over(self) -> None:
         if self._waiting.serve_next() is None:
