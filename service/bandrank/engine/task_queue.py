@@ -1,4 +1,4 @@
-"""The queue of tasks between the event loop and the scoring thread, and which requests it admits."""
+"""The queue of tasks between the event loop and the scoring thread, and its admission control."""
 
 import math
 import threading
@@ -18,9 +18,9 @@ STOPPING = "the service is stopping; try another replica"
 ADVICE = "send fewer or shorter texts"
 SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
 BELIEVED_S = 30.0  # after which nobody is refused because of a speed that nothing has confirmed since
-# While clients compete, the batches of those that ask too much are FINER times smaller, so that others do not wait long
-# for one that has begun; and between two tasks of a request of the others the thread pauses for PAUSE_S, or for
-# PAUSE_PART of the time of the batch that would begin, if that is longer: a single candidate may take seconds.
+# Against head-of-line blocking: while clients compete, the batches of those that ask for more than their share are
+# FINER times smaller; and between two tasks of a request of the others the thread pauses for PAUSE_S, or for PAUSE_PART
+# of the time of the batch that would begin, if that is longer: a single candidate may take seconds.
 FINER, PAUSE_S, PAUSE_PART = 8, 0.005, 0.05
 BACKGROUND_FINER = 32  # the same for background work: 128 rows on a CPU, a passage or two
 # A request is admitted behind others if it is expected to be done in this part of its time: smaller ones of its client
