@@ -80,7 +80,7 @@ def imported(path: Path) -> Iterator[str]:
 
 def test_the_packages_are_found() -> None:
     """The tests below have files to check."""
-    expected = {"bandrank.__main__", "bandrank.engine.batching", "bandrank_kernels", "bandrank_training"}
+    expected = {"bandrank.__main__", "bandrank.engine.task_queue", "bandrank_kernels", "bandrank_training"}
     assert expected | {"bandrank_bench.__main__", "bandrank_bench.gpu.check"} <= set(modules())
 
 
