@@ -30,7 +30,9 @@ COPY pyproject.toml README.md LICENSE ./
 COPY service service
 COPY kernels kernels
 COPY training training
-RUN pip install --no-build-isolation --no-deps --no-cache-dir --prefix=/application .
+COPY deploy/health.py health.py
+RUN pip install --no-build-isolation --no-deps --no-cache-dir --prefix=/application . \
+    && install --mode=644 health.py /application/
 # The CPU kernels in every variant; the compiler stays in this stage.
 RUN apt-get update && apt-get install --yes --no-install-recommends "g++=4:12.*" && rm -rf /var/lib/apt/lists/* \
     && PYTHONPATH=$(echo /application/lib/python*/site-packages) python -m bandrank_kernels.native.build
@@ -61,9 +63,7 @@ USER 10001:10001
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 
-# The start period covers a slow first download of a model; a process that ends meanwhile is noticed anyway. http.client,
-# because urllib would send this through a configured proxy; its own certificate need not name the loopback address. It
-# asks where the service listens, which may be `::` alone; a proxy first, as it would hand /readyz on to the search engine.
+# The start period covers a slow first download of a model; a process that ends meanwhile is noticed anyway.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
-    CMD ["python", "-I", "-S", "-c", "import http.client as h, os, ssl, sys; host = os.environ.get('BANDRANK_HOST') or '127.0.0.1'; at = ({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), int(os.environ['BANDRANK_PORT'])); c = h.HTTPSConnection(*at, timeout=4, context=ssl._create_unverified_context()) if os.environ.get('BANDRANK_TLS_CERTIFICATE') else h.HTTPConnection(*at, timeout=4); ask = lambda path: [c.request('GET', path), answer := c.getresponse(), answer.read()] and answer.status; status = ask('/_bandrank/readyz'); sys.exit((ask('/readyz') if status == 404 else status) != 200)"]
+    CMD ["python", "-I", "-S", "/opt/bandrank/health.py"]
 CMD ["bandrank", "serve"]

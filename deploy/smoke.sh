@@ -15,6 +15,8 @@ base_url=${BASE_URL:-http://127.0.0.1:8000}
 opensearch_url=${OPENSEARCH_URL-http://127.0.0.1:9200}
 prometheus_url=${PROMETHEUS_URL:-http://127.0.0.1:9090}
 wait_s=${WAIT_S:-180}
+# What is on this machine is not behind a proxy.
+export no_proxy="127.0.0.1,localhost,${no_proxy:-${NO_PROXY:-}}"
 
 fail() {
     echo "smoke: $*" >&2

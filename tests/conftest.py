@@ -1,5 +1,6 @@
-"""What all tests share: the event loop, how hypothesis draws, and torch on one thread."""
+"""What all tests share: the event loop, how hypothesis draws, torch on one thread, and no proxy."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ settings.load_profile("bandrank")
 
 # Tensors this small are done before a second thread has woken up.
 torch.set_num_threads(1)
+
+# All that they ask is on this machine, which may be behind a proxy.
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"
 
 
 @pytest.fixture

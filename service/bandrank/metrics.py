@@ -1,10 +1,8 @@
 """Every Prometheus series of the service, all present from the first scrape; the only file that imports the client."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -135,7 +133,6 @@ class Metrics:
         self.cuda_kernels = gauge(
             "cuda_kernels", "1 where CUDA kernels compute a scorer's attention, 0 where plain torch does.", scorer=()
         )
-        gauge("process_memory_bytes", "Resident memory of the process.").set_function(_resident_bytes)
         self._device_memory = gauge(
             "device_memory_bytes", "Memory of the scoring device; 0 on a CPU.", kind=DEVICE_MEMORY
         )
@@ -246,11 +243,3 @@ class ProxyMetrics:
             "Requests that the search engine did not answer, or that did not get to it.",
             reason=("unreachable", "timeout", "broken", "busy", "share"),
         )
-
-
-def _resident_bytes() -> float:
-    """The resident set size of this process, in bytes; 0 where /proc is missing."""
-    statm = Path("/proc/self/statm")
-    if not statm.exists():
-        return 0.0
-    return float(statm.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -48,7 +48,7 @@ GAUGES = [
     "bandrank_waiting_tokens",
     "bandrank_waiting_tasks",
     "bandrank_token_cache_bytes",
-    "bandrank_process_memory_bytes",
+    "bandrank_process_resident_memory_bytes",
     "bandrank_device_memory_bytes",
     "bandrank_ready",
     "bandrank_build_info",
@@ -98,7 +98,7 @@ async def test_what_is_served_can_be_read_from_the_metrics() -> None:
 
     labels = {"version": __version__, "model": "org/tiny", "device": "cpu", "dtype": "float32"}
     assert seen.value("bandrank_build_info", **labels) == 1
-    assert seen.value("bandrank_process_memory_bytes") > 10_000_000
+    assert seen.value("bandrank_process_resident_memory_bytes") > 10_000_000
     assert seen.value("bandrank_device_memory_bytes") == 0
 
 

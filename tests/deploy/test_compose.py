@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.deploy import DEPLOY, ROOT, load_yaml, needs_program, run
+from support.deploy import DEPLOY, ROOT, image_check, load_yaml, needs_program, run
 
 from bandrank.settings import RESERVED, Settings, variable
 
@@ -86,12 +86,15 @@ def test_an_image_that_is_never_pulled_is_built(files: tuple[str, ...]) -> None:
     ],
     ids=["stack", "proxy"],
 )
-def test_a_model_may_be_downloaded_for_long(service: dict[str, Any]) -> None:
-    """As long as by the image's own check: who waits for a service to be well gives up when it is unwell."""
-    check = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+def test_its_health_check_is_the_images(service: dict[str, Any]) -> None:
+    """With time to download a model: who waits for a service to be well gives up when it is unwell."""
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    check = service["healthcheck"]
 
-    assert service["healthcheck"]["start_period"] == "30m"
-    assert "--start-period=30m " in check
+    assert check["test"] == ["CMD", *image_check()]
+    assert check["start_period"] == "30m"
+    for option in ("interval", "timeout", "start_period", "retries"):
+        assert f"--{option.replace('_', '-')}={check[option]} " in dockerfile
 
 
 def test_the_services_are_known() -> None:
@@ -257,6 +260,15 @@ def test_an_example_is_as_hard_as_the_stack(name: str) -> None:
     assert set(services) == {name, f"{name}-login", f"{name}-setup"}
     assert configs <= {f"{name}-config-{services[name]['image'].split(':')[1]}"}
     assert not re.search("security.enabled: false|ANONYMOUS_ACCESS_ENABLED: true", str(services).replace("'", ""))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_tells_its_own_port(name: str) -> None:
+    """Every address of this machine in its description is the one that its search engine is published at."""
+    (port,) = re.findall(r":-(127\.0\.0\.1:\d+)", EXAMPLES[name]["services"][name]["ports"][0])
+    readme = (DEPLOY / "examples" / name / "README.md").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"127\.0\.0\.1:\d+", readme)) == {port}
 
 
 def test_every_setting_they_name_is_one() -> None:

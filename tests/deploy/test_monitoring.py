@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from itertools import product
@@ -16,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from support.app import running_app
 from support.deploy import DEPLOY, ROOT, load_yaml, needs_program, run
+from support.prometheus import PACKAGE, prometheus
 from support.scorers import lookup
 
 from bandrank.api import embeddings
@@ -25,7 +24,6 @@ from bandrank.metrics import Metrics
 RULES = DEPLOY / "prometheus" / "rules" / "bandrank.yml"
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 GRAFANA_VARIABLES = {"$__rate_interval": "5m", "$__interval": "1m", "$job": ".*", "$instance": ".*"}
-DEBIAN_PACKAGE = "Debian: prometheus"
 SCRAPE_LABELS = {"job", "instance"}  # what Prometheus adds to every series
 
 
@@ -81,12 +79,12 @@ def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
 class TestPrometheusFiles:
     def test_configuration_is_valid(self) -> None:
         """Prometheus accepts the configuration and the rules that it names."""
-        run(needs_program("promtool", DEBIAN_PACKAGE), "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+        run(needs_program("promtool", PACKAGE), "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
 
     def test_rules_do_what_they_say(self) -> None:
         """Recorded shares and quantiles have the values worked out by hand, and each alert fires when it should."""
         run(
-            needs_program("promtool", DEBIAN_PACKAGE),
+            needs_program("promtool", PACKAGE),
             "test",
             "rules",
             Path(__file__).with_name("bandrank.rules.test.yml"),
@@ -96,9 +94,17 @@ class TestPrometheusFiles:
         """A rule refers only to series that the service exposes or that a rule records."""
         rules = [rule for group in load_yaml(RULES)["groups"] for rule in group["rules"]]
         known = set(exposed_labels()) | {rule["record"] for rule in rules if "record" in rule} | {"up"}
-        used = {name for rule in rules for name in re.findall(r"\b(?:job:|bandrank_)[\w:]+|\bup\b", rule["expr"])}
+        named = re.compile(r"\b(?:job_instance:|bandrank_)[\w:]+|\bup\b")
+        used = {name for rule in rules for name in named.findall(rule["expr"])}
 
         assert used <= known
+
+    def test_every_alert_is_explained(self) -> None:
+        """Who is woken by one finds it in the docs, with what helps."""
+        alerts = {rule["alert"] for group in load_yaml(RULES)["groups"] for rule in group["rules"] if "alert" in rule}
+        docs = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+
+        assert {alert for alert in alerts if f"`{alert}`" not in docs} == set()
 
     @pytest.mark.anyio
     async def test_every_path_of_work_alerts(self) -> None:
@@ -166,7 +172,7 @@ class TestDashboards:
 
     def test_names_exposed_series(self, dashboard: dict[str, Any]) -> None:
         """Every selector, written with braces throughout, names an exposed series and labels that this series has."""
-        exposed = exposed_labels() | {"ALERTS": {"alertname", "alertstate"}}
+        exposed = exposed_labels() | {"ALERTS": {"alertname", "alertstate"}, "up": set()}
         selectors = [
             s for _, e in dashboard_expressions(dashboard) for s in re.findall(r"([a-zA-Z_:][\w:]*)\{([^}]*)\}", e)
         ]
@@ -182,7 +188,10 @@ class TestDashboards:
             response = httpx.get(f"{prometheus_url}/api/v1/query", params={"query": expression})
 
             assert response.status_code == 200, f"{where}: {response.text}"
-            values = [float(series["value"][1]) for series in response.json()["data"]["result"]]
+            found = [
+                each for each in response.json()["data"]["result"] if "proxy" not in str(each["metric"])
+            ]  # ranks nothing
+            values = [float(series["value"][1]) for series in found]
             if not where.startswith("annotation"):  # nothing fires here
                 assert values, f"{where}: no data for {expression}"
                 assert not any(math.isnan(value) for value in values), f"{where}: NaN for {expression}"
@@ -209,6 +218,13 @@ class TestDashboards:
             for series in response.json()["data"]["result"]:
                 assert not float(series["value"][1]) > 1, f"{where}: {series} for {expression}"
 
+    def test_replicas_that_are_gone_are_counted(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
+        """None is ready where none answers, and each that Prometheus knows of and cannot reach is one that is not."""
+        asked = [e for w, e in dashboard_expressions(dashboard, job="bandrank-away") if w.startswith("Ready replicas ")]
+        answers = [httpx.get(f"{prometheus_url}/api/v1/query", params={"query": each}).json() for each in asked]
+
+        assert [answer["data"]["result"][0]["value"][1] for answer in answers] == ["0", "1"]
+
     def test_batches_of_one_task(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
         """They have one task each, not the half that a quantile between 0 and the first bound is."""
         asked = [e for w, e in dashboard_expressions(dashboard, job="proxy") if w.startswith("Tasks per batch ")]
@@ -221,6 +237,7 @@ def history(registry: CollectorRegistry, end: int) -> Iterator[str]:
     """Ten minutes of OpenMetrics in which every counter and bucket rises and every gauge is 1.
 
     In those of the job "proxy" no request to rank is counted, as `bandrank proxy` has none, and a batch has one task.
+    One more replica answers no scrape.
     """
     for family in registry.collect():
         yield f"# TYPE {family.name} {family.type}"
@@ -235,31 +252,19 @@ def history(registry: CollectorRegistry, end: int) -> Iterator[str]:
             for step in range(61):
                 value = 1 if family.type == "gauge" else slope * step
                 yield f"{sample.name}{{{written}}} {value} {end - 600 + 10 * step}"
+    yield "# TYPE up gauge"
+    yield from (f'up{{job="bandrank-away",instance="away:8000"}} 0 {end - 600 + 10 * step}' for step in range(61))
     yield "# EOF"
 
 
 @pytest.fixture(scope="module")
 def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus server on a free port, holding ten minutes of every exposed series."""
-    server, promtool = needs_program("prometheus", DEBIAN_PACKAGE), needs_program("promtool", DEBIAN_PACKAGE)
+    promtool = needs_program("promtool", PACKAGE)
     folder = tmp_path_factory.mktemp("prometheus")
     samples, blocks, config = folder / "history.txt", folder / "blocks", folder / "prometheus.yml"
     samples.write_text("\n".join(history(exposition(), end=int(time.time()))) + "\n", encoding="utf-8")
     run(promtool, "tsdb", "create-blocks-from", "openmetrics", samples, blocks)
     config.write_text("global: {}\n", encoding="utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [server, f"--config.file={config}", f"--storage.tsdb.path={blocks}", f"--web.listen-address={address}"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            log = []
-            for line in process.stderr:
-                log.append(line)
-                if "Server is ready" in line:
-                    break
-            assert process.poll() is None, "".join(log)
-            yield f"http://{address}"
-        finally:
-            process.terminate()
-            process.stderr.read()
+    with prometheus(config, blocks) as url:
+        yield url

@@ -169,6 +169,15 @@ class TestRedisLogin:
         assert await client.delete_many([b"bandrank:a", b"bandrank:b"]) == 2
         await client.close()
 
+    def test_what_is_registered_outlives_a_crash(self, guarded: RedisServer, login: Path) -> None:
+        """The append-only file has it."""
+        who = {"username": "bandrank", "password": (login / "password").read_text(encoding="ascii")}
+        guarded.do("SET", "bandrank:kept", "1", **who)
+        guarded.kill()
+        guarded.start()
+
+        assert guarded.do("MGET", "bandrank:kept", **who) == [b"1"]
+
     def test_the_health_check_gets_in(self, guarded: RedisServer, login: Path) -> None:
         """It passes with the right password and fails with another one."""
         program = needs_program("redis-cli", "Debian: redis-tools")

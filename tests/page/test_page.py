@@ -203,6 +203,23 @@ def test_percentiles_are_those_of_the_buckets(page: Page) -> None:
     assert numbers == [10, 1, pytest.approx(1 + 2 / 6), 3, 10, 10, "NaN", "Infinity"]
 
 
+def test_what_changes_is_told(page: Page) -> None:
+    """A reader of the screen hears of the service's state, of an answer, of a fault, and of what was copied or not."""
+    told = {"#status": "status", "#headline": "status", "#problem": "alert"}
+    roles = page.run(f"{json.dumps([*told])}.map(each => document.querySelector(each).getAttribute('role'))")
+    page.run("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    said = [
+        page.run(
+            f"document.execCommand = () => {copies}; document.querySelector('.copy').click(); "
+            "new Promise(setTimeout).then(() => document.querySelector('.copy[aria-live]').textContent)"
+        )
+        for copies in ("true", "false")
+    ]
+
+    assert roles == [*told.values()]
+    assert said == ["Copied", "Selected"]
+
+
 def test_latency_is_read_from_the_metrics(page: Page) -> None:
     """It is asked for when it is in sight, and drawn over all of the buckets."""
     page.run("document.querySelector('#latency-note').scrollIntoView()")
@@ -229,6 +246,11 @@ def test_a_key_is_kept_in_memory_alone(browser: Page, tmp_path: Path) -> None:
         browser.wait("document.querySelectorAll('#after > li').length")
         browser.run("document.querySelector('#latency-note').scrollIntoView()")
         browser.wait("document.querySelector('#latency-note').textContent === 'Shown to keys with the scope admin.'")
+        browser.run(
+            "window.asked = 0; window.fetch = (send => (...all) => { window.asked++; return send(...all) })(fetch)"
+        )
+        browser.run("import('/page/latency.js').then(latency => latency.refresh())")
+        assert browser.run("window.asked") == 0, "the key is refused each time that it is asked"
         kept = browser.run(
             "[location.href, document.cookie, localStorage.length, sessionStorage.length, "
             "document.documentElement.outerHTML, document.querySelector('#sample').textContent].join('\\n')"

@@ -30,13 +30,19 @@ def needs_program(name: str, package: str) -> str:
     return path
 
 
+def image_check() -> list[str]:
+    """The command of the image's health check."""
+    (line,) = re.findall(r"HEALTHCHECK (?:.*\\\n)+ *CMD (\[.*\])", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    command: list[str] = json.loads(line)
+    return command
+
+
 def image_health(port: int, **environment: str) -> int:
     """The exit status of the image's health check, with which a container is healthy (0) or not."""
-    (line,) = re.findall(r"HEALTHCHECK (?:.*\\\n)+ *CMD (\[.*\])", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
-    python, *arguments = json.loads(line)
-    assert python == "python"
+    python, *options, script = image_check()
+    assert (python, script) == ("python", "/opt/bandrank/health.py")
     environment["BANDRANK_PORT"] = str(port)
-    command = [sys.executable, *arguments]
+    command = [sys.executable, *options, DEPLOY / "health.py"]
     return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False).returncode
 
 

@@ -21,27 +21,31 @@ const ROWS = [
 
 const scrapes = []; // [milliseconds, histograms], the oldest first
 let inSight = false;
+let refusedKey = -1; // the number of the last key that may not read them
 
 /** Begins to watch; what is out of sight is not asked for. */
 export function watchLatency() {
-  new IntersectionObserver(([entry]) => {
-    inSight = entry.isIntersecting;
+  new IntersectionObserver((entries) => {
+    inSight = entries.at(-1).isIntersecting;
     if (inSight) refresh();
   }).observe(byId("latency-note"));
   setInterval(() => inSight && !document.hidden && refresh(), EVERY_MS);
 }
 
-/** Asks for the metrics now. */
+/** Asks for the metrics now, unless they were refused to this key. */
 export async function refresh() {
+  const { keyNumber } = service;
+  if (keyNumber === refusedKey) return;
   try {
     const now = performance.now();
     scrapes.push([now, histograms(await service.text("metrics"))]);
     while (scrapes.length > 2 && now - scrapes[1][0] > WINDOW_MS) scrapes.shift();
     show();
   } catch (problem) {
+    const refused = problem.status === 401 || problem.status === 403;
+    if (refused) refusedKey = keyNumber;
     byId("latency").hidden = true;
-    byId("latency-note").textContent =
-      problem.status === 401 || problem.status === 403 ? "Shown to keys with the scope admin." : problem.message;
+    byId("latency-note").textContent = refused ? "Shown to keys with the scope admin." : problem.message;
   }
 }
 

@@ -20,7 +20,7 @@ byId("example").addEventListener("change", () => {
   run();
 });
 byId("key").addEventListener("input", () => service.useKey(byId("key").value));
-byId("key").addEventListener("change", () => connect().then(run));
+byId("key").addEventListener("change", async () => (await connect()) && run());
 byId("model").addEventListener("change", showStrategies);
 byId("run").addEventListener("click", run);
 for (const name of ["query", "candidates", "model", "strategy", "budget", "key"]) {

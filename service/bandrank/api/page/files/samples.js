@@ -27,7 +27,7 @@ function build() {
     tab.addEventListener("click", () => choose(index));
     return tab;
   });
-  const copy = element("button", { type: "button", class: "copy" }, "Copy");
+  const copy = element("button", { type: "button", class: "copy", "aria-live": "polite" }, "Copy");
   copy.addEventListener("click", () => copyText(copy));
   const list = element("div", { role: "tablist", "aria-label": "Language" }, ...tabs);
   list.addEventListener("keydown", (event) => {
@@ -54,13 +54,14 @@ function build() {
 /** Copies by the clipboard's interface or, where the page is not secure and has none, by selecting the code. */
 async function copyText(button) {
   const code = byId("sample");
+  let copied = true;
   try {
     await navigator.clipboard.writeText(code.textContent);
   } catch {
     getSelection().selectAllChildren(code);
-    document.execCommand("copy");
+    copied = document.execCommand("copy");
   }
-  button.textContent = "Copied";
+  button.textContent = copied ? "Copied" : "Selected";
   setTimeout(() => (button.textContent = "Copy"), 1500);
 }
 

@@ -2,9 +2,13 @@
 
 let key = "";
 
+/** Which of the keys that were typed it is; changes with it. */
+export let keyNumber = 0;
+
 /** The key for all later requests; it is in this variable and nowhere else. */
 export function useKey(value) {
   key = value.trim();
+  keyNumber += 1;
 }
 
 /** A refusal. message: what the service says. status: 0 if it did not answer. */
