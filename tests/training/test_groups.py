@@ -31,7 +31,7 @@ def test_scores_are_kept_to_five_digits(tmp_path: Path) -> None:
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
-    """Until then, an older one stays."""
+    """Until then, an older one stays; what was not completed takes no room."""
     path = tmp_path / "groups.jsonl.gz"
     write_groups(path, GROUPS)
 
@@ -44,6 +44,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
         write_groups(path, broken())
     assert list(read_groups(path)) == GROUPS
 
+    assert list(tmp_path.iterdir()) == [path]
 
 @pytest.mark.parametrize(
     ("line", "message"),

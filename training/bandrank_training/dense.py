@@ -9,6 +9,7 @@ import torch
 from tqdm import tqdm
 
 from bandrank.models.architectures import BiEncoder
+from bandrank.models.checkpoint import whole
 from bandrank.models.ids import RaggedIds
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
@@ -85,10 +86,8 @@ class DenseIndex:
             return kept
         vectors = self._vectors(read(self._encoder, texts))
         self._folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
+        with whole(path) as partial, partial.open("wb") as file:
             np.save(file, vectors)
-        partial.replace(path)
         return vectors
 
     def _vectors(self, ids: RaggedIds) -> Vectors:

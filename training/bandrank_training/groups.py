@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from typing import TextIO
 from bandrank_training.collection import BadCollection, numbered_lines
+from bandrank.models.checkpoint import whole
 from bandrank_training.errors import BadInput
 
 
@@ -74,20 +76,21 @@ def check_areas(setting: str, named: Iterable[str], groups: Iterable[Group]) -> 
 def write_groups(path: Path, groups: Iterable[Group]) -> int:
     """Writes a file of groups and returns their number. The file appears once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
     count = 0
-    zipped = path.suffix == ".gz"
-    with gzip.open(partial, "wt", 5, encoding="utf-8") if zipped else partial.open("w", encoding="utf-8") as lines:
+    with whole(path) as partial, _opened(partial, zipped=path.suffix == ".gz") as lines:
         for group in groups:
             count += 1
             row = asdict(group)
             row["scores"] = {name: [round(score, 5) for score in scores] for name, scores in group.scores.items()}
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")
-    partial.replace(path)
     return count
 
 
 def read_groups(path: Path) -> Iterator[Group]:
+def _opened(path: Path, *, zipped: bool) -> TextIO:
+    return gzip.open(path, "wt", 5, encoding="utf-8") if zipped else path.open("w", encoding="utf-8")
+
+
     """Yields the groups of a file. Raises BadGroups for a file that cannot be read or a line that is not a group."""
     try:
         for number, line in numbered_lines(path):

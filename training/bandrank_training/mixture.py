@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bandrank.models.checkpoint import write_whole
 from bandrank.models.ids import ID_BYTES
 from bandrank.models.texts import TextEncoder
 from bandrank_training.collection import BeirFolder, write_qrels
@@ -113,8 +114,8 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
         for split in SPLITS:
             qrels = {each.id: dict.fromkeys(each.relevant, 1) for each in one.queries if each.split == split}
             write_qrels(folder, f"{one.part.name}.{split}", qrels)
-    (folder / RECIPE).write_text(json.dumps(_drawn_by(recipe), indent=1), encoding="utf-8")
-    (folder / COUNTS).write_text(table(drawn), encoding="utf-8")  # last: it says that the rest is there
+    write_whole(folder / RECIPE, json.dumps(_drawn_by(recipe), indent=1).encode())
+    write_whole(folder / COUNTS, table(drawn).encode())  # last: it says that the rest is there
 
 
 def _drawn_by(recipe: MixtureRecipe) -> dict[str, Any]:

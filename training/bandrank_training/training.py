@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from tqdm import tqdm
 
 from bandrank.models import checkpoint
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.checkpoint import whole, write_whole
 from bandrank.models.hashing import parts_of_weights
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
@@ -268,15 +268,13 @@ class Trainer:
             "scorer": self.scorer.state_dict(),
             "optimiser": self.optimiser.state_dict(),
         }
-        partial = self.out / f"{STATE}.partial"
-        try:
-            torch.save(state, partial)
-        except RuntimeError as error:  # torch's, which does not say why
-            partial.unlink(missing_ok=True)
-            raise OSError(f"{partial} cannot be written; the disk may be full ({error})") from error
-        partial.replace(self.out / STATE)
+        with whole(self.out / STATE) as partial:
+            try:
+                torch.save(state, partial)
+            except RuntimeError as error:  # torch's, which does not say why
+                raise OSError(f"{partial} cannot be written; the disk may be full ({error})") from error
         lines = "".join(json.dumps(entry) + "\n" for entry in self.progress.log)
-        (self.out / LOG).write_text(lines, encoding="utf-8")
+        write_whole(self.out / LOG, lines.encode())
 
     def _resume(self) -> None:
         path = self.out / STATE
@@ -315,7 +313,7 @@ def run(args: argparse.Namespace) -> int:
     trainer.out.mkdir(parents=True, exist_ok=True)
     copy = trainer.out / "recipe.toml"
     if not (copy.exists() and copy.samefile(args.recipe)):
-        shutil.copyfile(args.recipe, copy)
+        write_whole(copy, args.recipe.read_bytes())
     progress = trainer.run()
     best = ""
     if recipe.dev:
