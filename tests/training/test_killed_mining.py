@@ -1,7 +1,7 @@
 """Mining that is killed goes on where it was."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,13 @@ from support.collections import write_collection
 from support.models import random_text, save_cross_encoder
 from support.training import toml
 
-from bandrank_training import mining
+from bandrank_training import miner
 from bandrank_training.__main__ import main
-from bandrank_training.groups import Group
-from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.bm25 import BM25
+from bandrank_training.groups import Group, read_groups
+from bandrank_training.miner import Miner
+from bandrank_training.mining import mine
+from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.placement import CPU, Placement
 
 
@@ -37,25 +40,25 @@ def test_a_killed_run_goes_on(
     values = {"out": str(folder / "groups.jsonl"), "sources": sources, "depth": 12, "hard": 4}
     (folder / "mine.toml").write_text(toml(values))
     mined_from: list[str] = []
-    mine_source = mining._mine_source
+    mine_source = Miner.mine
 
-    def dies_at(queries: str) -> Callable[..., Iterator[Group]]:
-        def mine(recipe: MiningRecipe, source: Source, *more: Any) -> Iterator[Group]:
-            if source.queries == queries:
+    def dies_at(queries: str) -> Callable[[Miner, Path | None], Iterator[Group]]:
+        def mine(miner: Miner, kept: Path | None) -> Iterator[Group]:
+            if miner.source.queries == queries:
                 raise KeyboardInterrupt
-            mined_from.append(source.queries)
-            return mine_source(recipe, source, *more)
+            mined_from.append(miner.source.queries)
+            return mine_source(miner, kept)
 
         return mine
 
-    monkeypatch.setattr(mining, "_mine_source", dies_at("titles"))
+    monkeypatch.setattr(Miner, "mine", dies_at("titles"))
     assert main(["mine", str(folder / "mine.toml")]) == 130
     last_line = capsys.readouterr().err.splitlines()[-1]
     assert last_line.startswith(
         "bandrank_training: interrupted; given again, mine, mix, train and fine-tune go on from"
     )
     assert mined_from == ["judged", "keywords"]
-    monkeypatch.setattr(mining, "_mine_source", dies_at("none"))
+    monkeypatch.setattr(Miner, "mine", dies_at("none"))
     assert main(["mine", str(folder / "mine.toml")]) == 0
 
     assert mined_from == ["judged", "keywords", "titles"]
@@ -63,6 +66,34 @@ def test_a_killed_run_goes_on(
     (folder / "whole.toml").write_text(toml(values | {"out": str(folder / "whole.jsonl")}))
     assert main(["mine", str(folder / "whole.toml")]) == 0
     assert (folder / "whole.jsonl").read_bytes() == (folder / "groups.jsonl").read_bytes()
+
+
+def test_a_killed_run_goes_on_inside_a_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a collection of one's own, which is one source: the parts that were done are not made again, and the groups
+    are those of a run that was not killed.
+    """
+    monkeypatch.setattr(miner, "PART", 2)
+    recipe = MiningRecipe(str(folder / "groups.jsonl"), (Source(str(folder / "col")),), depth=12, hard=4, drawn=3)
+    asked: list[str] = []
+    search = BM25.search
+
+    def dies_at_the_third(index: BM25, queries: Sequence[str], depth: int) -> Iterator[Any]:
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        asked.extend(queries)
+        return search(index, queries, depth)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BM25, "search", dies_at_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            mine(recipe, kept=folder / "kept")
+        asked.append("the end of the first run")
+        assert mine(recipe, kept=folder / "kept") == 6
+
+    assert len(set(asked)) == len(asked) == 7
+    assert [path.suffix for path in (folder / "kept").iterdir()] == [".gz"]
+    mine(replace(recipe, out=str(folder / "whole.jsonl")))
+    assert list(read_groups(folder / "groups.jsonl")) == list(read_groups(folder / "whole.jsonl"))
 
 
 def test_scores_of_another_dtype_are_not_taken_for_these(folder: Path, tmp_path: Path) -> None:

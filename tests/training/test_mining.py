@@ -19,7 +19,8 @@ from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, open_collection
 from bandrank_training.forms import FUNCTION_WORDS
 from bandrank_training.groups import Group, read_groups
-from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.mining import mine
+from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.recipe import BadRecipe, read_recipe
 from bandrank_training.scoring import Question, score_offline
 
@@ -223,6 +224,29 @@ def test_queries_that_are_left_out_are_told(folder: Path, tmp_path: Path, capsys
     assert said in capsys.readouterr().err
 
 
+def test_a_query_without_a_word_is_left_out(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a search box that was left empty logs it: all such queries were one, which asks for nothing."""
+    shutil.copytree(folder, tmp_path / "copy")
+    col = tmp_path / "copy" / "col"
+    write_lines(
+        col / "queries.jsonl", *(f'{{"_id": "q{n}", "text": "{text}"}}' for n, text in enumerate(["river", "", " "]))
+    )
+    groups = mined(tmp_path / "copy", tmp_path / "groups.jsonl", teachers={})
+
+    assert [group.query for group in groups] == ["river"]
+    assert "col: 5 of 6 judged queries have no text or no relevant document" in capsys.readouterr().err
+
+
+def test_ids_that_do_not_meet_are_told(folder: Path, tmp_path: Path) -> None:
+    """With one of each file, as judgements of another export have them."""
+    shutil.copytree(folder, tmp_path / "copy")
+    write_lines(tmp_path / "copy" / "col" / "qrels" / "train.tsv", "1\t7.0\t1")
+
+    said = "first judgement is of query '1' and document '7.0', the first query is 'q0', the first document 'd0'"
+    with pytest.raises(BadCollection, match=said):
+        mined(tmp_path / "copy", tmp_path / "groups.jsonl", teachers={})
+
+
 def test_documents_beyond_the_limit_are_not_there(folder: Path, tmp_path: Path) -> None:
     """Nor queries without a relevant one before it; none at all is told."""
     groups = mined(folder, tmp_path / "groups.jsonl", {"max_documents": 9}, teachers={})
@@ -295,6 +319,7 @@ def test_from_a_collection_to_a_checkpoint(tmp_path: Path, capsys: pytest.Captur
         ("train", "[[losses]]\nname = 'x'", "recipe.toml: losses: loss 'x' is unknown; there are margin_mse,"),
         ("train", "[dev]\ngroups = 'x'\nevery_steps = 0", "recipe.toml: dev: every_steps must be at least 1, got 0"),
         ("mine", "[[sources]]\ncollection = 'x'\nqueries = 'y'", "recipe.toml: sources: queries: 'y' is none of"),
+        ("mine", "out = 'x'\ndepth = 0\nsources = []", "recipe.toml: depth must be at least 1, got 0"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),
         ("mine", "out = 'x'\n[[sources]]\ncollection = 'none'", "none is no folder; expected one in BEIR layout"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\none = '/none/there'", "there"),
@@ -311,6 +336,15 @@ def test_a_recipe_that_cannot_be_used_is_told(
     assert message in printed
     assert printed.startswith("bandrank_training: ")
     assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--split", "--out", "--dev-out", "--dev-groups"])
+def test_what_a_recipe_says_is_not_said_again(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    """It would have no effect."""
+    write_lines(tmp_path / "recipe.toml", "out = 'x'", "sources = []")
+
+    assert main(["mine", str(tmp_path / "recipe.toml"), option, "7"]) == 2
+    assert f"{option} is for a collection; {tmp_path / 'recipe.toml'} has its own" in capsys.readouterr().err
 
 
 def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ class BM25:
         if not any(words):
             raise BadInput(f"none of {len(texts)} documents has a word to search for; is their text in the key `text`?")
         self._index.index(words, show_progress=False)
+        self._frequencies = np.diff(self._index.scores["indptr"])  # the texts that have a word, by its id
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], list[float]]]:
         """Yields, for each query, the numbers of the `depth` best texts and their scores, best first; fewer where fewer
@@ -63,5 +64,5 @@ class BM25:
     def most(self, query: str) -> float:
         """What BM25 of the query stays below, however often its words occur in a text; 0 if no text has any of them."""
         known = [self._index.vocab_dict[word] for word in self._words([query])[0] if word in self._index.vocab_dict]
-        frequencies = np.diff(self._index.scores["indptr"])[known]
+        frequencies = self._frequencies[known]
         return float(np.log1p((self._size - frequencies + 0.5) / (frequencies + 0.5)).sum())

@@ -11,7 +11,8 @@ import importlib
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -50,9 +51,17 @@ def open_collection(source: str | Path) -> Collection:
     return BeirFolder(Path(source))
 
 
-def documents_of(collection: Collection, ids: set[str]) -> dict[str, str]:
-    """Texts by id of the documents with these ids; those that the corpus lacks are left out."""
-    return {document_id: text for document_id, text in collection.documents() if document_id in ids}
+def documents_of(
+    collection: Collection, ids: Container[str] | None = None, *, most: int | None = None
+) -> dict[str, str]:
+    """Texts by id of the documents with these ids, or of all, among the first `most`; those that the corpus lacks are
+    left out. Raises BadCollection for an id that stands for two texts.
+    """
+    texts: dict[str, str] = {}
+    for document_id, text in islice(collection.documents(), most):
+        if (ids is None or document_id in ids) and texts.setdefault(document_id, text) != text:
+            raise BadCollection(f"{collection.name}: two documents have the id {document_id!r}; leave one of them out")
+    return texts
 
 
 def by_text(judged: Iterable[tuple[str, Mapping[str, int]]]) -> Qrels:

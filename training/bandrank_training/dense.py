@@ -73,7 +73,7 @@ class DenseIndex:
 
     def _encode(self, texts: Sequence[str], what: str, read: Read) -> Vectors:
         chunks = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
-        progress = tqdm(chunks, desc=f"vectors of {what}", unit="chunk")
+        progress = tqdm(chunks, desc=f"vectors of {what}", unit="chunk", disable=len(chunks) == 1)
         return np.concatenate([self._chunk(chunk, what, read) for chunk in progress])
 
     def _chunk(self, texts: Sequence[str], what: str, read: Read) -> Vectors:

@@ -26,7 +26,8 @@ from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput, OtherRun
 from bandrank_training.groups import read_groups
 from bandrank_training.losses import LossRecipe
-from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.mining import mine
+from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.models import check_other_folder, tokenizer_file
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe

@@ -16,7 +16,8 @@ from bandrank.models.texts import TextEncoder
 from bandrank_training.collection import BeirFolder, write_qrels
 from bandrank_training.contents import digest, of_documents, of_judgements
 from bandrank_training.errors import BadRecipe
-from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.mining import mine
+from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import read_recipe
