@@ -7,11 +7,12 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
-
 from typing import TextIO
-from bandrank_training.collection import BadCollection, numbered_lines
+
 from bandrank.models.checkpoint import whole
+from bandrank_training.collection import BadCollection, numbered_lines
 from bandrank_training.errors import BadInput
 
 
@@ -45,8 +46,8 @@ class Group:
             raise ValueError("collection, query and candidates must be texts")
         if not all(isinstance(label, int) for label in self.labels or []):
             raise ValueError("labels must be integers")
-        if not all(isinstance(score, int | float) for scores in self.scores.values() for score in scores):
-            raise ValueError("scores must be numbers")
+        if not all(isinstance(score, int | float) and isfinite(score) for row in self.scores.values() for score in row):
+            raise ValueError("scores must be finite numbers")
 
     @property
     def area(self) -> str:
@@ -81,16 +82,16 @@ def write_groups(path: Path, groups: Iterable[Group]) -> int:
         for group in groups:
             count += 1
             row = asdict(group)
-            row["scores"] = {name: [round(score, 5) for score in scores] for name, scores in group.scores.items()}
+            row["scores"] = {name: [float(f"{score:.7g}") for score in scores] for name, scores in group.scores.items()}
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")
     return count
 
 
-def read_groups(path: Path) -> Iterator[Group]:
 def _opened(path: Path, *, zipped: bool) -> TextIO:
     return gzip.open(path, "wt", 5, encoding="utf-8") if zipped else path.open("w", encoding="utf-8")
 
 
+def read_groups(path: Path) -> Iterator[Group]:
     """Yields the groups of a file. Raises BadGroups for a file that cannot be read or a line that is not a group."""
     try:
         for number, line in numbered_lines(path):
