@@ -145,6 +145,10 @@ class TrainingRecipe:
     def __post_init__(self) -> None:
         if not self.losses and not self.model_losses:
             raise ValueError("a recipe needs at least one [[losses]]")
+        if self.data.max_relevant == 0 and any(loss.learns_from_labels for loss in self.losses):
+            raise ValueError("data: max_relevant must be at least 1 for a loss that learns from labels")
+        if self.data.group_size == 1 and any(loss.name != "in_batch" for loss in self.losses):
+            raise ValueError("data: group_size must be at least 2 for a loss that compares the candidates of a query")
         if self.precision == "float16":
             raise ValueError("precision: float16 would need a scaled loss, which bfloat16 does without")
         if self.fusion is not None and any(loss.name == "in_batch" for loss in self.losses):

@@ -84,6 +84,7 @@ class Trainer:
         self.reader = GroupReader(recipe.data, texts, seed=recipe.seed)
         self._offline = OfflineScorer.in_training(self.model)
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
+        self.reader.check(recipe.losses, self._fused)
         teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
         check_other_folder(self.out, [self.model, *teachers.values()])
         self._model_losses = [
