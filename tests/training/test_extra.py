@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import bandrank_training
 import bandrank_training.comparison
+from bandrank import cpus
+from bandrank_training.__main__ import main
 
 
 def test_what_is_missing_and_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +39,16 @@ def test_ctrl_c_while_libraries_are_imported_is_told(tmp_path: Path, library: st
     (line,) = ended.stderr.split("\n")[1:-1]
     assert line.startswith("bandrank_training: interrupted; given again, ")
     assert ended.stdout == ""
+
+
+def test_a_command_has_as_many_threads_as_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the service has: in a container with two of sixty processors, sixty threads take many times as long."""
+    monkeypatch.setattr(cpus, "quota", lambda: 1.0)
+    monkeypatch.delenv(cpus.THREADS, raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert main(["compare", "none.json"]) == 2
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

@@ -13,6 +13,7 @@ def _say_interrupted() -> None:
 
 
 try:  # importing torch takes seconds
+    from bandrank.cpus import limit_threads
     from bandrank.models.checkpoint import BadCheckpoint
     from bandrank_training import (
         aligning,
@@ -68,6 +69,7 @@ COMMANDS: dict[str, Command] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns the exit code: 0, 2 for arguments or files that cannot be used, or 130 after Ctrl-C."""
+    limit_threads()
     try:
         args = _parsed(arguments)
         return COMMANDS[args.command].run(args)
