@@ -9,7 +9,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
 from tqdm import tqdm
 
 from bandrank_training.bm25 import BM25
@@ -79,8 +78,9 @@ class Miner:
         judged: list[dict[int, int]] = []
         pools: list[list[int]] = []
         cosines: list[list[float]] = []
+        bm25: list[list[float]] = []
         nearest = dense.search(texts, recipe.depth) if dense else repeat(None)
-        for (_, judgements), (best, _), near in zip(
+        for (_, judgements), (best, by_words), near in zip(
             asked, corpus.bm25.search(texts, recipe.depth), nearest, strict=False
         ):
             # Some collections say -1 or -2 of spam; a label has no use for that, and -1 is taken.
@@ -96,6 +96,7 @@ class Miner:
             negatives = [each for each in found if known.get(each) == 0 or corpus.page[each] not in answered]
             pools.append([*kept, *(each for each in negatives if each not in kept)])
             cosines.append(near[1][pools[-1]].tolist() if near else [])
+            bm25.append(by_words[pools[-1]].tolist())
         columns = [
             teacher.score(
                 Question(text, [corpus.texts[number] for number in pool])
@@ -103,12 +104,13 @@ class Miner:
             )
             for teacher in self.teachers.values()
         ]
-        for (text, _), known, pool, cosine, *by_teacher in zip(asked, judged, pools, cosines, *columns, strict=True):
+        rows = zip(asked, judged, pools, cosines, bm25, *columns, strict=True)
+        for (text, _), known, pool, cosine, of_words, *by_teacher in rows:
             bar.update()
             scores = dict(zip(self.teachers, by_teacher, strict=True))
             if recipe.retriever:
                 scores["retriever"] = cosine
-            scores["bm25"] = corpus.bm25.scores(text, np.array(pool, np.int64))
+            scores["bm25"] = of_words
             chosen = _choose(recipe, known, pool, scores)
             most = corpus.bm25.most(text) or 1.0
             scores["bm25_share"] = [score / most for score in scores["bm25"]]
