@@ -20,7 +20,7 @@ from bandrank_training.placement import Placement
 from bandrank_training.start import load_start
 
 CHUNK = 256  # texts whose vectors are one file
-BATCH = 32  # texts that are encoded together
+BATCH = 32  # texts that are encoded, and queries that are compared, together
 
 Vectors = npt.NDArray[np.float32]
 Read = Callable[[TextEncoder, Sequence[str]], RaggedIds]
@@ -66,10 +66,11 @@ class DenseIndex:
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
         """Yields, for each query, the numbers of the `depth` nearest texts, nearest first, and the cosines of all."""
-        for query in self._encode(queries, "queries", read_queries):
-            cosines = self.vectors @ query
-            nearest = np.argpartition(-cosines, min(depth, len(cosines) - 1))[:depth]
-            yield nearest[np.argsort(-cosines[nearest], kind="stable")].astype(np.int64), cosines
+        vectors = self._encode(queries, "queries", read_queries)
+        for begin in range(0, len(vectors), BATCH):  # together: each time, all vectors come from memory
+            for cosines in vectors[begin : begin + BATCH] @ self.vectors.T:
+                nearest = np.argpartition(-cosines, min(depth, len(cosines) - 1))[:depth]
+                yield nearest[np.argsort(-cosines[nearest], kind="stable")].astype(np.int64), cosines
 
     def _encode(self, texts: Sequence[str], what: str, read: Read) -> Vectors:
         chunks = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
