@@ -339,21 +339,3 @@ def test_what_cannot_be_used_is_told(
     assert printed.err.count("\n") == 1
     assert printed.out == ""
     assert not (folder / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["rank"], ["evaluate"], ["evaluate", "m", "c"], ["evaluate", "m", "c", "--pool", "--run", "x"]]
-    + [["evaluate", "m", "c", "--pool", option, "0"] for option in ("--depth", "--limit", "--min-relevance")]
-    + [["evaluate", "m", "c", "--pool", "--device", device] for device in ("gpu", "cuda:99")]
-    + [["quantise", "m", "--dev", "c", option, "-1"] for option in ("--depth", "--limit")]
-    + [["fine-tune", "c", "--most-queries", "-1"], ["lexical", "m", "g", "c", "o", "--most", "0"]]
-    + [["score", "g", "m", "o", "--dtype", "int4"], ["score", "g", "m", "o", "--max-tokens", "0"]],
-)
-def test_arguments_that_make_no_sense_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """With the usage, and exit code 2."""
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-
-    assert ended.value.code == 2
-    assert "usage: bandrank_training" in capsys.readouterr().err

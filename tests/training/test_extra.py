@@ -1,4 +1,6 @@
-"""The start of a command: without the libraries of the extra, and interrupted before it has read its arguments."""
+"""The start of a command: without the libraries of the extra, interrupted before it has read its arguments, or with
+arguments that make no sense.
+"""
 
 import os
 import runpy
@@ -52,3 +54,21 @@ def test_a_command_has_as_many_threads_as_it_may_run(monkeypatch: pytest.MonkeyP
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["rank"], ["evaluate"], ["evaluate", "m", "c"], ["evaluate", "m", "c", "--pool", "--run", "x"]]
+    + [["evaluate", "m", "c", "--pool", option, "0"] for option in ("--depth", "--limit", "--min-relevance")]
+    + [["evaluate", "m", "c", "--pool", "--device", device] for device in ("gpu", "cuda:99")]
+    + [["quantise", "m", "--dev", "c", option, "-1"] for option in ("--depth", "--limit")]
+    + [["fine-tune", "c", "--most-queries", "-1"], ["lexical", "m", "g", "c", "o", "--most", "0"]]
+    + [["score", "g", "m", "o", "--dtype", "int4"], ["score", "g", "m", "o", "--max-tokens", "0"]],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the usage, and exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == 2
+    assert "usage: bandrank_training" in capsys.readouterr().err
