@@ -86,7 +86,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
         text = (module.__doc__ or "").removeprefix(f"{name}: ")
-        module.add_arguments(commands.add_parser(name, help=text, description=text))
+        module.add_arguments(commands.add_parser(name, help=text.partition("\n\n")[0], description=text))
     return parser.parse_args(arguments)
 
 

@@ -25,7 +25,9 @@ FIRST_STAGE = "run"  # the MODEL that keeps the order of a run
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or `run` for the order of --run")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a folder, a hub id, a shipped name, or `run` for the order of --run"
+    )
     parser.add_argument("collection", metavar="COLLECTION", help="a folder in BEIR layout, or ir_datasets:ID")
     parser.add_argument("--split", default="test", help="qrels/SPLIT.tsv (default: test)")
     source = parser.add_mutually_exclusive_group(required=True)

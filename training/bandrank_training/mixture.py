@@ -64,6 +64,7 @@ class MixtureRecipe:
             raise ValueError(f"most_share must be above 0 and at most 1, got {self.most_share}")
         if len(self.pieces) != 2 or not 0 < self.pieces[0] <= self.pieces[1]:
             raise ValueError(f"pieces must be the fewest and the most of a candidate, got {self.pieces}")
+        MiningRecipe("", (), **vars(self.mining))  # whose fields may be wrong
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -183,26 +184,12 @@ def _of_length(passages: Sequence[Passage], texts: TextEncoder, pieces: Sequence
 
 
 def _mining(recipe: MixtureRecipe, out: Path, split: str) -> MiningRecipe:
-    settings = recipe.mining
     sources = tuple(
         Source(recipe.out, split=f"{part.name}.{split}", domain=part.domain)
         for part in recipe.parts
         if BeirFolder(Path(recipe.out)).qrels(f"{part.name}.{split}")
     )
-    return MiningRecipe(
-        str(out),
-        sources,
-        teachers=settings.teachers,
-        retriever=settings.retriever,
-        depth=settings.depth,
-        hard=settings.hard,
-        random=settings.random,
-        max_judged=settings.max_judged,
-        found_only=settings.found_only,
-        drawn=settings.drawn,
-        max_tokens=settings.max_tokens,
-        seed=recipe.seed,
-    )
+    return MiningRecipe(str(out), sources, **vars(recipe.mining), seed=recipe.seed)
 
 
 def _row(passage: Passage, *, page: bool) -> dict[str, str]:
