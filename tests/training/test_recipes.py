@@ -1,11 +1,16 @@
 """Recipes that cannot be used, and options beside a recipe: what is said of them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.collections import write_lines
-from support.training import toml, write_toy
+from support.models import tiny_cross_encoder
+from support.tokenizer import TOKENIZER_FILE
+from support.training import toml, values, write_toy
 
+from bandrank.models import checkpoint
+from bandrank.models.fusion import Fusion
 from bandrank_training.__main__ import main
 from bandrank_training.recipe import BadRecipe, read_recipe
 
@@ -64,3 +69,17 @@ def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:
         read_recipe(tmp_path / "recipe.toml")
     with pytest.raises(BadRecipe, match=r"none\.toml: .*No such file"):
         read_recipe(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("fusion", [None, {"scorer": "good", "weight": 0.5}])
+def test_a_start_that_adds_to_another_is_told(
+    toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], fusion: dict[str, Any] | None
+) -> None:
+    """As sparse-w4 is: what is trained from it alone ranks worse than it did, and nothing else would say why."""
+    checkpoint.save(tiny_cross_encoder(), tmp_path / "start", tokenizer=TOKENIZER_FILE, fusion=Fusion("good", 0.5))
+    plain = values(toy, tmp_path / "out", optimiser={"steps": 1}, model={"start": str(tmp_path / "start")})
+    write_lines(tmp_path / "recipe.toml", toml(plain | ({"fusion": fusion} if fusion else {})))
+
+    assert main(["train", str(tmp_path / "recipe.toml")]) == 0
+    said = "adds to the scores of good; without [fusion] the result stands alone"
+    assert (said in capsys.readouterr().err) == (fusion is None)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -311,6 +312,11 @@ def run(args: argparse.Namespace) -> int:
     """Trains, and copies the recipe beside the result."""
     recipe: TrainingRecipe = read_recipe(args.recipe)
     trainer = Trainer(recipe)
+    folder = trainer.model.folder
+    further = recipe.model.architecture is None and checkpoint.is_checkpoint(folder)
+    if further and recipe.fusion is None and (fusion := checkpoint.load_fusion(folder)):
+        said = f"{recipe.model.start} adds to the scores of {fusion.scorer}; without [fusion] the result stands alone"
+        print(said, file=sys.stderr)  # noqa: T201
     trainer.out.mkdir(parents=True, exist_ok=True)
     copy = trainer.out / "recipe.toml"
     if not (copy.exists() and copy.samefile(args.recipe)):
