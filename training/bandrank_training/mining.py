@@ -30,7 +30,7 @@ from bandrank_training.recipe import read_recipe
 from bandrank_training.scoring import OfflineScorer, score_offline
 from bandrank_training.start import load_start
 
-NOT_OF_A_SOURCE = {"out", "sources", "dev_out", "dev_groups", "dev_share"}  # what one source's groups do not depend on
+NOT_OF_A_SOURCE = {"out", "sources", "dev_out", "dev_groups"}  # what one source's groups do not depend on
 OF_A_COLLECTION = {  # the options that a recipe has fields for, with their defaults
     "split": "train",
     "out": "runs/groups.jsonl.gz",
@@ -89,7 +89,7 @@ def mine(recipe: MiningRecipe, placement: Placement = CPU, *, kept: Path | None 
     }
     groups = _shuffled(_all_groups(recipe, teachers, placement, files), recipe.seed)
     if recipe.dev_out:
-        dev, groups = _split(groups, recipe.dev_groups, recipe.dev_share)
+        dev, groups = _split(groups, recipe.dev_groups)
         if not groups:
             raise BadCollection(f"no query is left to train on beside {len(dev)} to measure with; judge more queries")
         write_groups(Path(recipe.dev_out), dev)
@@ -103,10 +103,10 @@ def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
     return listed
 
 
-def _split(groups: Sequence[Group], most: int, share: float) -> tuple[list[Group], list[Group]]:
-    """At most so many groups of each collection to measure with, and the groups that have none of their queries."""
+def _split(groups: Sequence[Group], most: int) -> tuple[list[Group], list[Group]]:
+    """At most so many groups of each collection, or a fifth, to measure with, and those that have none of their queries."""
     usable = [group for group in groups if group.has_relevant]
-    room = {name: min(most, math.ceil(share * count)) for name, count in Counter(x.collection for x in usable).items()}
+    room = {name: min(most, math.ceil(count / 5)) for name, count in Counter(x.collection for x in usable).items()}
     dev = []
     for group in usable:
         if room[group.collection] > 0:

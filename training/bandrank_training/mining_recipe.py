@@ -37,7 +37,7 @@ class MiningRecipe:
     drawn: so many of a group's other candidates stay, chosen at random: a large teacher has less to score, and they are
     as hard as before. None: all.
     dev_out: a second file, for groups of each collection that have a relevant candidate, at most `dev_groups` of them
-    and at most `dev_share`, rounded up; other groups of their queries, or of the keywords of these, are left out.
+    and at most a fifth, rounded up; other groups of their queries, or of the keywords of these, are left out.
     """
 
     out: str
@@ -53,13 +53,10 @@ class MiningRecipe:
     max_tokens: int = 256
     dev_out: str = ""
     dev_groups: int = 40
-    dev_share: float = 0.2
     seed: int = 1
 
     def __post_init__(self) -> None:
         if taken := sorted(self.teachers.keys() & {"bm25", "bm25_share", "retriever"}):
             raise ValueError(f"teachers: {taken[0]} is the name of other scores; choose another")
-        if not 0 < self.dev_share < 1:
-            raise ValueError(f"dev_share must be between 0 and 1, got {self.dev_share}")
         check_least(self, 1, "depth", "max_judged", "max_tokens")
         check_least(self, 0, "hard", "random", "dev_groups")
