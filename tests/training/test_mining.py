@@ -241,7 +241,7 @@ def test_ids_that_do_not_meet_are_told(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     write_lines(tmp_path / "copy" / "col" / "qrels" / "train.tsv", "1\t7.0\t1")
 
-    said = "first judgement is of query '1' and document '7.0', the first query is 'q0', the first document 'd0'"
+    said = "query '1' and document '7.0' are judged first, the first query is 'q0', the first document 'd0'"
     with pytest.raises(BadCollection, match=said):
         mined(tmp_path / "copy", tmp_path / "groups.jsonl", teachers={})
 

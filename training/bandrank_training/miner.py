@@ -5,14 +5,14 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import NoReturn
 
 from tqdm import tqdm
 
 from bandrank_training.bm25 import BM25
-from bandrank_training.collection import BadCollection, Collection, Qrels, by_text, documents_of
+from bandrank_training.collection import BadCollection, Collection, by_text, documents_of
 from bandrank_training.dense import DenseIndex
 from bandrank_training.forms import keywords
 from bandrank_training.groups import Group, read_groups, write_groups
@@ -145,21 +145,16 @@ def queries_of(source: Source, corpus: Corpus, chance: random.Random) -> list[tu
         if any(label > 0 and document in corpus.number for document, label in labels.items())
     }
     if not judged:
-        raise BadCollection(
-            f"{corpus.collection.name}: no query of split {source.split!r} has a text and a relevant document; "
-            f"{_first_ids(queries, qrels, corpus)}"
-        )
+        said = f"{corpus.collection.name}: no query of split {source.split!r} has a text and a relevant document"
+        first = [
+            next(iter(names), "") for names in (qrels, *islice(qrels.values(), 1), queries)
+        ]  # may be of other kinds
+        ids = "query {!r} and document {!r} are judged first, the first query is {!r}, the first document {!r}"
+        raise BadCollection(f"{said}; {ids.format(*first, corpus.ids[0])}")
     if left_out := len(qrels) - sum(text in judged for text in asked.values()):
         said = f"{left_out} of {len(qrels)} judged queries have no text or no relevant document, and are left out"
         print(f"{corpus.collection.name}: {said}", file=sys.stderr)  # noqa: T201
     return [(text, judged[text]) for text in chance.sample(list(judged), min(source.max_queries, len(judged)))]
-
-
-def _first_ids(queries: Mapping[str, str], qrels: Qrels, corpus: Corpus) -> str:
-    """Of each file, for whoever has ids of several kinds."""
-    query, labels = next(iter(qrels.items()), ("", {}))
-    judgement = f"the first judgement is of query {query!r} and document {next(iter(labels), '')!r}"
-    return f"{judgement}, the first query is {next(iter(queries), '')!r}, the first document {corpus.ids[0]!r}"
 
 
 def _choose(

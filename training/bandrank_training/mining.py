@@ -104,7 +104,7 @@ def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
 
 
 def _split(groups: Sequence[Group], most: int) -> tuple[list[Group], list[Group]]:
-    """At most so many groups of each collection, or a fifth, to measure with, and those that have none of their queries."""
+    """At most so many groups of each collection, or a fifth, to measure with, and those without their queries."""
     usable = [group for group in groups if group.has_relevant]
     room = {name: min(most, math.ceil(count / 5)) for name, count in Counter(x.collection for x in usable).items()}
     dev = []
