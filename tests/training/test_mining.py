@@ -244,6 +244,9 @@ def test_ids_that_do_not_meet_are_told(folder: Path, tmp_path: Path) -> None:
     said = "query '1' and document '7.0' are judged first, the first query is 'q0', the first document 'd0'"
     with pytest.raises(BadCollection, match=said):
         mined(tmp_path / "copy", tmp_path / "groups.jsonl", teachers={})
+    write_lines(tmp_path / "copy" / "col" / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore")
+    with pytest.raises(BadCollection, match="query '' and document '' are judged first"):
+        mined(tmp_path / "copy", tmp_path / "groups.jsonl", teachers={})
 
 
 def test_documents_beyond_the_limit_are_not_there(folder: Path, tmp_path: Path) -> None:

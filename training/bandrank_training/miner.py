@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import NoReturn
 
@@ -146,9 +146,7 @@ def queries_of(source: Source, corpus: Corpus, chance: random.Random) -> list[tu
     }
     if not judged:
         said = f"{corpus.collection.name}: no query of split {source.split!r} has a text and a relevant document"
-        first = [
-            next(iter(names), "") for names in (qrels, *islice(qrels.values(), 1), queries)
-        ]  # may be of other kinds
+        first = [next(iter(names), "") for names in (qrels, next(iter(qrels.values()), {}), queries)]
         ids = "query {!r} and document {!r} are judged first, the first query is {!r}, the first document {!r}"
         raise BadCollection(f"{said}; {ids.format(*first, corpus.ids[0])}")
     if left_out := len(qrels) - sum(text in judged for text in asked.values()):
