@@ -28,7 +28,7 @@ def test_a_line_is_a_group(tmp_path: Path) -> None:
         ("1\t2\tq1\td1", "expected score, score, query id"),
         ("1\tx\tq1\td1\td2", "expected score, score, query id"),
         ("1\tnan\tq1\td1\td2", "scores must be finite numbers"),
-        ("1\t2\tq9\td1\td2", "has no query 'q9'"),
+        ("1\t2\tq9\td1\td2", "there is no query 'q9'"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str, said: str) -> None:

@@ -209,5 +209,5 @@ def test_long_documents_are_not_turned_away() -> None:
 
 
 def test_representations_leave_most_of_the_memory() -> None:
-    """A collection that is larger than that is scored more slowly, and not killed by the system at its end."""
+    """A larger collection is scored more slowly, and not killed by the system at its end."""
     assert SETTINGS.cache_memory_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

@@ -32,9 +32,9 @@ def read_pairs(path: Path, collection: str, teacher: str) -> Iterator[Group]:
         try:
             relevant_score, other_score, query_id, relevant, other = line.rstrip("\r\n").split("\t")
             scores = [float(relevant_score), float(other_score)]
+            if query_id not in queries:
+                raise ValueError(f"there is no query {query_id!r}")  # noqa: TRY301
             group = Group(collection, queries[query_id], [relevant, other], [1, 0], {teacher: scores})
-        except KeyError:
-            raise BadCollection(f"{path}, line {number}: {collection} has no query {query_id!r}") from None
         except ValueError as error:
             expected = "expected score, score, query id, relevant id, other id, with tabs between"
             raise BadCollection(f"{path}, line {number}: {expected}: {error}") from error
