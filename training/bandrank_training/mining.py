@@ -150,7 +150,11 @@ def _all_groups(
         if (source.collection, source.max_documents) != opened:
             opened = source.collection, source.max_documents
             corpus = Corpus(open_collection(source.collection), source.max_documents)
-            dense = _dense(recipe, corpus, placement, files.folder if files else None)
+            dense, folder = None, files.folder if files else None
+            if recipe.retriever:
+                dense = DenseIndex(
+                    recipe.retriever, corpus.texts, placement, max_tokens=recipe.max_tokens, folder=folder
+                )
             for teacher in teachers.values():
                 teacher.forget()
         miner = Miner(recipe, source, corpus, dense, teachers)
@@ -161,9 +165,3 @@ def _all_groups(
             write_groups(file, miner.mine(parts))
             shutil.rmtree(parts, ignore_errors=True)  # there are none of a source without a query
             yield from read_groups(file)
-
-
-def _dense(recipe: MiningRecipe, corpus: Corpus, placement: Placement, folder: Path | None) -> DenseIndex | None:
-    if not recipe.retriever:
-        return None
-    return DenseIndex(recipe.retriever, corpus.texts, placement, max_tokens=recipe.max_tokens, folder=folder)
