@@ -44,7 +44,7 @@ def test_ctrl_c_while_libraries_are_imported_is_told(tmp_path: Path, library: st
 
 
 def test_a_command_has_as_many_threads_as_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the service has: in a container with two of sixty processors, sixty threads take many times as long."""
+    """As the service has: more threads than processors take many times as long."""
     monkeypatch.setattr(cpus, "quota", lambda: 1.0)
     monkeypatch.delenv(cpus.THREADS, raising=False)
     before = torch.get_num_threads()

@@ -241,7 +241,7 @@ def test_groups_that_teach_nothing_are_told(toy: Path, tmp_path: Path, name: str
 def test_recipes_that_train_nothing_are_refused(
     toy: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    """What is sampled so has no negatives, or none that is relevant, and what is clipped so is left as it is."""
+    """Nothing to compare is drawn, or nothing is left of the gradients."""
     with pytest.raises(ValueError, match=message):
         recipe(toy, tmp_path / "out", **changes)
 

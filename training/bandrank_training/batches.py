@@ -112,7 +112,7 @@ class GroupReader:
 
     def check(self, losses: Sequence[LossRecipe], fused: Iterable[str]) -> None:
         """Raises BadGroups for a group without the scores that the losses need, or that are added to, and for groups
-        that none of the losses learns from: a run would get to one of them late, or end as it began.
+        that no loss learns from: a run would get to one late, or end as it began.
         """
         needed = {*fused, *chain.from_iterable(loss.teacher for loss in losses)}
         teaches = []

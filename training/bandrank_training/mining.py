@@ -163,5 +163,5 @@ def _all_groups(
         else:
             parts = file.with_name(f"{file.name}.parts")
             write_groups(file, miner.mine(parts))
-            shutil.rmtree(parts, ignore_errors=True)  # there are none of a source without a query
+            shutil.rmtree(parts, ignore_errors=True)
             yield from read_groups(file)
