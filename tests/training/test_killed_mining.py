@@ -72,7 +72,7 @@ def test_a_killed_run_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_killed_run_goes_on_inside_a_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a collection of one's own: parts that were done are not made again, and the groups are those of a whole run."""
+    """As of a collection of one's own: parts that are done are not made again; the groups are those of a whole run."""
     monkeypatch.setattr(miner, "PART", 2)
     recipe = MiningRecipe(str(folder / "groups.jsonl"), (Source(str(folder / "col")),), depth=12, hard=4, drawn=3)
     with monkeypatch.context() as patch:
