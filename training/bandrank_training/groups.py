@@ -82,9 +82,14 @@ def write_groups(path: Path, groups: Iterable[Group]) -> int:
         for group in groups:
             count += 1
             row = asdict(group)
-            row["scores"] = {name: [float(f"{score:.7g}") for score in scores] for name, scores in group.scores.items()}
+            row["scores"] = {name: [*map(_rounded, scores)] for name, scores in group.scores.items()}
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")
     return count
+
+
+def _rounded(score: float) -> float:
+    """To five digits behind the point, or in all if it is below 1: more would be noise, which depends on the batch."""
+    return round(score, 5) if abs(score) >= 1 else float(f"{score:.5g}")
 
 
 def _opened(path: Path, *, zipped: bool) -> TextIO:
