@@ -25,7 +25,8 @@ from bandrank_training.collection import open_collection, write_qrels
 from bandrank_training.contents import digest, of_model
 from bandrank_training.dev import DevSet
 from bandrank_training.fine_tuning import BEFORE, MOST_TOKENS, Task, fine_tune
-from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.mining import mine
+from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.placement import Placement
 from bandrank_training.scoring import score_offline
 from bandrank_training.significance import difference_p

@@ -15,6 +15,7 @@ from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder, tin
 from support.tokenizer import CLS_ID, SEP_ID, WORDS
 from support.training import write_toy
 
+from bandrank.models.ids import ID_BYTES
 from bandrank.models.scorer import Scorer
 from bandrank.models.texts import TextEncoder
 from bandrank_training.batches import GroupReader, TrainingBatch, choose, read_documents
@@ -138,6 +139,15 @@ def test_a_long_candidate_is_cut(toy: dict[str, Path], make: type[Scorer]) -> No
 
     assert max(lengths) == 5
     assert len(lengths) > 1
+
+
+def test_no_more_is_kept_of_a_candidate_than_is_read(toy: dict[str, Path]) -> None:
+    """Of long documents that is a small part, and all candidates of a run stay in memory."""
+    read = reader(toy, max_candidate_tokens=5)
+    list(islice(read.batches(), 10))
+
+    kept = [len(pieces) // ID_BYTES for pieces in read._pieces.values()]
+    assert max(kept) == 3
 
 
 @settings(max_examples=50)

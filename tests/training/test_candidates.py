@@ -22,11 +22,14 @@ def test_a_pool_does_not_give_its_judgements_away() -> None:
 
 
 @pytest.mark.parametrize("name", ["dev.100.tsv", "dev.100.tsv.gz"])
-def test_candidate_lists_are_read(tmp_path: Path, name: str) -> None:
-    """Separated by spaces or tabs, after a header; a query may have none, and blank lines are left out."""
-    path = write_lines(tmp_path / name, "", "query-id\tcandidate-ids", "q1\td3 d1 d2", "", "q2 d1\td9", "q3\t", "")
+@pytest.mark.parametrize("header", [[], ["", "query-id\tcandidate-ids"]])
+def test_candidate_lists_are_read(tmp_path: Path, name: str, header: list[str]) -> None:
+    """Separated by spaces or tabs; a query may have none, and blank lines and those of other queries are left out, as a
+    header is, if there is one.
+    """
+    path = write_lines(tmp_path / name, *header, "q1\td3 d1 d2", "", "q2 d1\td9", "q3\t", "q4\td1", "")
 
-    assert read_candidates(path) == {"q1": ["d3", "d1", "d2"], "q2": ["d1", "d9"], "q3": []}
+    assert read_candidates(path, {"q1", "q2", "q3"}) == {"q1": ["d3", "d1", "d2"], "q2": ["d1", "d9"], "q3": []}
 
 
 @pytest.mark.parametrize(
@@ -39,4 +42,4 @@ def test_a_damaged_line_is_named(tmp_path: Path, name: str, line: str, reason: s
     path = write_lines(tmp_path / name, "query-id\tcandidate-ids", "q1\td3", line)
 
     with pytest.raises(BadCollection, match=rf"{name}, line 3: .*{reason}"):
-        read_candidates(path)
+        read_candidates(path, {"q1", "q2"})

@@ -18,7 +18,7 @@ QUERIES = {"q1": "who", "q2": "was it"}
 QRELS = {"q1": {"d1": 2, "d3": 0}, "q2": {"d2": -1}}
 
 READ: dict[str, Callable[[Path], Any]] = {
-    "corpus.jsonl": lambda folder: list(open_collection(folder).documents()),
+    "corpus.jsonl": lambda folder: documents_of(open_collection(folder)),
     "queries.jsonl": lambda folder: open_collection(folder).queries(),
     "qrels/test.tsv": lambda folder: open_collection(folder).qrels("test"),
     "run.trec": lambda folder: read_run(folder / "run.trec"),
@@ -125,10 +125,11 @@ def test_a_mark_of_unicode_is_no_part_of_a_file(tmp_path: Path, name: str, line:
 
 
 def test_only_the_wanted_documents_are_kept(tmp_path: Path) -> None:
-    """One that the corpus lacks is left out."""
+    """One that the corpus lacks is left out; or the first ones."""
     collection = open_collection(write_collection(tmp_path, documents=DOCUMENTS))
 
     assert documents_of(collection, {"d1", "d9"}) == {"d1": "the man"}
+    assert list(documents_of(collection, most=2)) == ["d1", "d2"]
 
 
 @pytest.mark.parametrize("name", ["run.trec", "run.trec.gz"])
@@ -196,13 +197,32 @@ def test_a_damaged_gz_file_is_named(tmp_path: Path, name: str, damage: Callable[
         READ[name](tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "lines", "said"),
+    [
+        ("corpus.jsonl", ['{"_id": 1, "text": "a"}', '{"_id": "1", "text": "b"}'], "two documents have the id '1'"),
+        ("queries.jsonl", ['{"_id": "q", "text": "a"}', '{"_id": "q", "text": "b"}'], "two queries have the id 'q'"),
+        ("qrels/test.tsv", ["q\td\t1", "q\td\t0"], "line 2: query 'q' and document 'd' were judged 1 before, and 0"),
+    ],
+)
+def test_what_is_there_twice_and_differs_is_told(tmp_path: Path, name: str, lines: list[str], said: str) -> None:
+    """Which of the two is meant, nobody knows; lines that say the same twice do no harm."""
+    write_lines(write_collection(tmp_path) / name, lines[0], lines[0])
+    once = len(READ[name](tmp_path))
+    write_lines(tmp_path / name, *lines)
+
+    assert once == 1
+    with pytest.raises(BadCollection, match=rf"{said}.*; leave one of them out"):
+        READ[name](tmp_path)
+
+
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     """A folder, a part of a collection, a split, a run."""
     with pytest.raises(BadCollection, match=r"nowhere is no folder; expected one in BEIR layout"):
         open_collection(tmp_path / "nowhere")
     with pytest.raises(BadCollection, match=r"has no corpus.jsonl\[.gz\]; expected"):
         list(open_collection(tmp_path).documents())
-    with pytest.raises(BadCollection, match=r"has no qrels/dev.tsv\[.gz\]; expected"):
+    with pytest.raises(BadCollection, match=r"has no qrels/dev.tsv\[.gz\]; expected.*; there are judgements of test"):
         open_collection(write_collection(tmp_path)).qrels("dev")
     with pytest.raises(BadCollection, match=r"bm25.trec: no such file"):
         read_run(tmp_path / "bm25.trec")

@@ -1,4 +1,6 @@
-"""The start of a command: without the libraries of the extra, and interrupted before it has read its arguments."""
+"""The start of a command: without the libraries of the extra, interrupted before it has read its arguments, or with
+arguments that make no sense.
+"""
 
 import os
 import runpy
@@ -7,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import bandrank_training
 import bandrank_training.comparison
+from bandrank import cpus
+from bandrank_training.__main__ import main
 
 
 def test_what_is_missing_and_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +41,34 @@ def test_ctrl_c_while_libraries_are_imported_is_told(tmp_path: Path, library: st
     (line,) = ended.stderr.split("\n")[1:-1]
     assert line.startswith("bandrank_training: interrupted; given again, ")
     assert ended.stdout == ""
+
+
+def test_a_command_has_as_many_threads_as_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the service has: more threads than processors take many times as long."""
+    monkeypatch.setattr(cpus, "quota", lambda: 1.0)
+    monkeypatch.delenv(cpus.THREADS, raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert main(["compare", "none.json"]) == 2
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["rank"], ["evaluate"], ["evaluate", "m", "c"], ["evaluate", "m", "c", "--pool", "--run", "x"]]
+    + [["evaluate", "m", "c", "--pool", option, "0"] for option in ("--depth", "--limit", "--min-relevance")]
+    + [["evaluate", "m", "c", "--pool", "--device", device] for device in ("gpu", "cuda:99")]
+    + [["quantise", "m", "--dev", "c", option, "-1"] for option in ("--depth", "--limit")]
+    + [["fine-tune", "c", "--most-queries", "-1"], ["lexical", "m", "g", "c", "o", "--most", "0"]]
+    + [["score", "g", "m", "o", "--dtype", "int4"], ["score", "g", "m", "o", "--max-tokens", "0"]],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the usage, and exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == 2
+    assert "usage: bandrank_training" in capsys.readouterr().err

@@ -197,7 +197,11 @@ def test_candidates_that_are_all_relevant_are_told(
     [
         ([0.5], ", +0.5000 on one query, which tells little"),
         ([0.0, 0.0], ", for nothing was better"),
-        ([0.5, 0.1, 0.3], ", +0.3000, p = 0.12 of a paired t test"),
+        (
+            # t = 0.3 / (0.2 / sqrt(3)), p = 0.1217 with two degrees of freedom; twice that for the choice of two.
+            [0.5, 0.1, 0.3],
+            ", +0.3000 on the queries that chose it, p = 0.24 of a paired t test, corrected for the choice",
+        ),
     ],
 )
 def test_what_the_queries_set_apart_say(

@@ -24,14 +24,15 @@ def test_groups_come_back(tmp_path: Path, name: str) -> None:
 
 
 def test_scores_are_kept_to_five_digits(tmp_path: Path) -> None:
-    """More would be noise that takes a third of the file."""
-    write_groups(tmp_path / "x.jsonl", [Group("c", "q", ["a"], None, {"one": [1.23456789]})])
+    """However small they are: more would be noise that takes a third of the file."""
+    scores = [1.23456789, 1.23456789e-6, -2.0e-6]
+    write_groups(tmp_path / "x.jsonl", [Group("c", "q", ["a", "b", "c"], None, {"one": scores})])
 
-    assert next(read_groups(tmp_path / "x.jsonl")).scores == {"one": [1.23457]}
+    assert next(read_groups(tmp_path / "x.jsonl")).scores == {"one": [1.23457, 1.2346e-6, -2.0e-6]}
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
-    """Until then, an older one stays."""
+    """Until then, an older one stays; what was not completed takes no room."""
     path = tmp_path / "groups.jsonl.gz"
     write_groups(path, GROUPS)
 
@@ -43,6 +44,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="the power fails"):
         write_groups(path, broken())
     assert list(read_groups(path)) == GROUPS
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,14 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
         ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": null, "scores": []}', "no attribute"),
         ('{"collection": "c", "query": 7, "candidates": ["a"], "labels": null, "scores": {}}', "must be texts"),
         ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": ["1"], "scores": {}}', "must be integers"),
-        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": [1], "scores": {"x": ["2"]}}', "be numbers"),
+        (
+            '{"collection": "c", "query": "q", "candidates": ["a"], "labels": [1], "scores": {"x": ["2"]}}',
+            "be finite numbers",
+        ),
+        (
+            '{"collection": "c", "query": "q", "candidates": ["a"], "labels": [1], "scores": {"x": [NaN]}}',
+            "be finite numbers",
+        ),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str, message: str) -> None:

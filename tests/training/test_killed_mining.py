@@ -1,8 +1,9 @@
 """Mining that is killed goes on where it was."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from support.collections import write_collection
 from support.models import random_text, save_cross_encoder
 from support.training import toml
 
-from bandrank_training import mining
+from bandrank_training import miner
 from bandrank_training.__main__ import main
-from bandrank_training.groups import Group
-from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.bm25 import BM25
+from bandrank_training.groups import read_groups
+from bandrank_training.mining import mine
+from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.placement import CPU, Placement
 
 
@@ -29,40 +32,61 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_killed_run_goes_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def dying(patch: pytest.MonkeyPatch, at: int) -> list[str]:
+    """The queries that are searched for from now on, until this search, which is interrupted."""
+    searched: list[str] = []
+    searches, search = count(1), BM25.search
+
+    def dies(index: BM25, queries: Sequence[str], depth: int) -> Iterator[Any]:
+        if next(searches) == at:
+            raise KeyboardInterrupt
+        searched.extend(queries)
+        return search(index, queries, depth)
+
+    patch.setattr(BM25, "search", dies)
+    return searched
+
+
+def test_a_killed_run_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Sources that were done are not mined again, and at the end nothing but the groups is left. Ctrl-C is one line."""
     sources = [{"collection": str(folder / "col"), "queries": each} for each in ("judged", "keywords", "titles")]
     values = {"out": str(folder / "groups.jsonl"), "sources": sources, "depth": 12, "hard": 4}
     (folder / "mine.toml").write_text(toml(values))
-    mined_from: list[str] = []
-    mine_source = mining._mine_source
-
-    def dies_at(queries: str) -> Callable[..., Iterator[Group]]:
-        def mine(recipe: MiningRecipe, source: Source, *more: Any) -> Iterator[Group]:
-            if source.queries == queries:
-                raise KeyboardInterrupt
-            mined_from.append(source.queries)
-            return mine_source(recipe, source, *more)
-
-        return mine
-
-    monkeypatch.setattr(mining, "_mine_source", dies_at("titles"))
-    assert main(["mine", str(folder / "mine.toml")]) == 130
+    with pytest.MonkeyPatch.context() as patch:
+        before = dying(patch, at=3)
+        assert main(["mine", str(folder / "mine.toml")]) == 130
     last_line = capsys.readouterr().err.splitlines()[-1]
     assert last_line.startswith(
         "bandrank_training: interrupted; given again, mine, mix, train and fine-tune go on from"
     )
-    assert mined_from == ["judged", "keywords"]
-    monkeypatch.setattr(mining, "_mine_source", dies_at("none"))
-    assert main(["mine", str(folder / "mine.toml")]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        after = dying(patch, at=0)
+        assert main(["mine", str(folder / "mine.toml")]) == 0
 
-    assert mined_from == ["judged", "keywords", "titles"]
+    assert len(before) == 12
+    assert len(after) == sum(group.labels is None for group in read_groups(folder / "groups.jsonl"))
     assert sorted(path.name for path in folder.iterdir()) == ["col", "groups.jsonl", "mine.toml"]
     (folder / "whole.toml").write_text(toml(values | {"out": str(folder / "whole.jsonl")}))
     assert main(["mine", str(folder / "whole.toml")]) == 0
     assert (folder / "whole.jsonl").read_bytes() == (folder / "groups.jsonl").read_bytes()
+
+
+def test_a_killed_run_goes_on_inside_a_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a collection of one's own: parts that are done are not made again; the groups are those of a whole run."""
+    monkeypatch.setattr(miner, "PART", 2)
+    recipe = MiningRecipe(str(folder / "groups.jsonl"), (Source(str(folder / "col")),), depth=12, hard=4, drawn=3)
+    with monkeypatch.context() as patch:
+        before = dying(patch, at=3)
+        with pytest.raises(KeyboardInterrupt):
+            mine(recipe, kept=folder / "kept")
+    with monkeypatch.context() as patch:
+        after = dying(patch, at=0)
+        assert mine(recipe, kept=folder / "kept") == 6
+
+    assert (len(before), len(after), len({*before, *after})) == (4, 2, 6)
+    assert [path.suffix for path in (folder / "kept").iterdir()] == [".gz"]
+    mine(replace(recipe, out=str(folder / "whole.jsonl")))
+    assert list(read_groups(folder / "groups.jsonl")) == list(read_groups(folder / "whole.jsonl"))
 
 
 def test_scores_of_another_dtype_are_not_taken_for_these(folder: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from support.collections import write_collection, write_lines
 from support.models import random_text, save_bi_encoder, save_cross_encoder
 from support.tokenizer import WORDS
-from support.training import toml, write_toy
+from support.training import toml
 
 from bandrank.models.loading import load_model
 from bandrank_training.__main__ import main
@@ -19,8 +19,8 @@ from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, open_collection
 from bandrank_training.forms import FUNCTION_WORDS
 from bandrank_training.groups import Group, read_groups
-from bandrank_training.mining import MiningRecipe, Source, mine
-from bandrank_training.recipe import BadRecipe, read_recipe
+from bandrank_training.mining import mine
+from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.scoring import Question, score_offline
 
 NOUNS = ["river", "engine", "castle", "violin", "planet", "garden", "doctor", "winter", "copper", "falcon"]
@@ -138,9 +138,9 @@ def test_scores_are_those_of_the_teachers(folder: Path, tmp_path: Path) -> None:
     for group in mined(folder, tmp_path / "groups.jsonl"):
         question = Question(group.query, [documents[name] for name in group.candidates])
         assert group.scores["cross"] == pytest.approx(next(scorer.score([question])), abs=2e-5)
-        ((found, scores),) = index.search([group.query], len(documents))
-        by_id = dict(zip((list(documents)[number] for number in found), scores, strict=True))
-        assert group.scores["bm25"] == pytest.approx([by_id.get(name, 0.0) for name in group.candidates], abs=1e-5)
+        ((_, scores),) = index.search([group.query], len(documents))
+        by_id = dict(zip(documents, scores.tolist(), strict=True))
+        assert group.scores["bm25"] == pytest.approx([by_id[name] for name in group.candidates], abs=1e-5)
 
 
 def test_the_seed_decides(folder: Path, tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_where_a_collection_lies_decides_nothing(folder: Path, tmp_path: Path) -
             assert other.scores[name] == pytest.approx(scores, abs=1e-4)
 
 
-@pytest.mark.parametrize(("most", "share", "count"), [(2, 0.9, 2), (40, 0.25, 2), (40, 0.1, 1), (0, 0.9, 0)])
-def test_dev_groups_are_kept_apart(folder: Path, tmp_path: Path, most: int, share: float, count: int) -> None:
+@pytest.mark.parametrize(("most", "count"), [(1, 1), (40, 2), (0, 0)])
+def test_dev_groups_are_kept_apart(folder: Path, tmp_path: Path, most: int, count: int) -> None:
     """So many of eight with a relevant candidate; what they ask is trained on in no form, and all else is."""
 
     def asked(groups: Iterable[Group]) -> set[frozenset[str]]:
@@ -178,7 +178,7 @@ def test_dev_groups_are_kept_apart(folder: Path, tmp_path: Path, most: int, shar
     both = replace(recipe(folder, tmp_path / "all.jsonl", teachers={}), sources=sources)
     apart = replace(both, out=str(tmp_path / "train.jsonl"), dev_out=str(tmp_path / "dev.jsonl"))
     mine(both)
-    mine(replace(apart, dev_groups=most, dev_share=share))
+    mine(replace(apart, dev_groups=most))
     everything, dev, train = (list(read_groups(tmp_path / f"{name}.jsonl")) for name in ("all", "dev", "train"))
 
     assert (len(everything), len(dev)) == (8, count)
@@ -221,6 +221,32 @@ def test_queries_that_are_left_out_are_told(folder: Path, tmp_path: Path, capsys
 
     said = "col: 2 of 6 judged queries have no text or no relevant document, and are left out"
     assert said in capsys.readouterr().err
+
+
+def test_a_query_without_a_word_is_left_out(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a search box that was left empty logs it: all such queries were one, which asks for nothing."""
+    shutil.copytree(folder, tmp_path / "copy")
+    col = tmp_path / "copy" / "col"
+    write_lines(
+        col / "queries.jsonl", *(f'{{"_id": "q{n}", "text": "{text}"}}' for n, text in enumerate(["river", "", " "]))
+    )
+    groups = mined(tmp_path / "copy", tmp_path / "groups.jsonl", teachers={})
+
+    assert [group.query for group in groups] == ["river"]
+    assert "col: 5 of 6 judged queries have no text or no relevant document" in capsys.readouterr().err
+
+
+def test_ids_that_do_not_meet_are_told(folder: Path, tmp_path: Path) -> None:
+    """With one of each file, as judgements of another export have them."""
+    shutil.copytree(folder, tmp_path / "copy")
+    write_lines(tmp_path / "copy" / "col" / "qrels" / "train.tsv", "1\t7.0\t1")
+
+    said = "query '1' and document '7.0' are judged first, the first query is 'q0', the first document 'd0'"
+    with pytest.raises(BadCollection, match=said):
+        mined(tmp_path / "copy", tmp_path / "groups.jsonl", teachers={})
+    write_lines(tmp_path / "copy" / "col" / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore")
+    with pytest.raises(BadCollection, match="query '' and document '' are judged first"):
+        mined(tmp_path / "copy", tmp_path / "groups.jsonl", teachers={})
 
 
 def test_documents_beyond_the_limit_are_not_there(folder: Path, tmp_path: Path) -> None:
@@ -280,48 +306,3 @@ def test_from_a_collection_to_a_checkpoint(tmp_path: Path, capsys: pytest.Captur
     assert main(["train", str(tmp_path / "train.toml")]) == 2
     assert "seed differ" in capsys.readouterr().err
     assert "seed" not in (out / "recipe.toml").read_text()
-
-
-@pytest.mark.parametrize(
-    ("command", "content", "message"),
-    [
-        ("train", "x = ", "recipe.toml: Invalid value"),
-        ("train", "stepz = 3", "recipe.toml: unknown keys: stepz"),
-        ("train", "\ufeffseed = 3", "recipe.toml: missing keys: data"),  # a mark, as editors on Windows write it
-        ("train", "seed = 3", "recipe.toml: missing keys: data, losses, model, optimiser, out"),
-        ("train", "[optimiser]\nsteps = 'x'", "recipe.toml: optimiser: steps: expected int, got 'x'"),
-        ("train", "[optimiser]\nsteps = 0", "recipe.toml: optimiser: steps must be at least 1, got 0"),
-        ("train", "[data]\ngroups = 'a.jsonl'", "recipe.toml: data: groups: expected a list, got 'a.jsonl'"),
-        ("train", "[[losses]]\nname = 'x'", "recipe.toml: losses: loss 'x' is unknown; there are margin_mse,"),
-        ("train", "[dev]\ngroups = 'x'\nevery_steps = 0", "recipe.toml: dev: every_steps must be at least 1, got 0"),
-        ("mine", "[[sources]]\ncollection = 'x'\nqueries = 'y'", "recipe.toml: sources: queries: 'y' is none of"),
-        ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),
-        ("mine", "out = 'x'\n[[sources]]\ncollection = 'none'", "none is no folder; expected one in BEIR layout"),
-        ("mine", "out = 'x'\nsources = []\n[teachers]\none = '/none/there'", "there"),
-    ],
-)
-def test_a_recipe_that_cannot_be_used_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, content: str, message: str
-) -> None:
-    """In one sentence on stderr, with exit code 2."""
-    write_lines(tmp_path / "recipe.toml", content)
-
-    assert main([command, str(tmp_path / "recipe.toml")]) == 2
-    printed = capsys.readouterr().err
-    assert message in printed
-    assert printed.startswith("bandrank_training: ")
-    assert printed.count("\n") == 1
-
-
-def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:
-    """A run needs a file with a loss, and a dtype that needs no scaled one."""
-    paths = write_toy(tmp_path)
-    plain = {"out": "x", "model": {}, "data": {"groups": [paths["groups"]]}, "losses": [], "optimiser": {"steps": 1}}
-    write_lines(tmp_path / "recipe.toml", toml(plain))
-    with pytest.raises(BadRecipe, match=r"recipe\.toml: a recipe needs at least one"):
-        read_recipe(tmp_path / "recipe.toml")
-    write_lines(tmp_path / "recipe.toml", toml(plain | {"losses": [{"name": "ranknet"}], "precision": "float16"}))
-    with pytest.raises(BadRecipe, match=r"recipe\.toml: precision: float16 would need a scaled loss"):
-        read_recipe(tmp_path / "recipe.toml")
-    with pytest.raises(BadRecipe, match=r"none\.toml: .*No such file"):
-        read_recipe(tmp_path / "none.toml")

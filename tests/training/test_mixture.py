@@ -24,7 +24,8 @@ from bandrank_training.collection import BeirFolder, open_collection
 from bandrank_training.dense import DenseIndex, Vectors
 from bandrank_training.forms import keywords, request, split_opening
 from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
-from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.mining import mine
+from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.mixture import MixtureRecipe, allowed
 from bandrank_training.parts import Drawn, Part, draw
 from bandrank_training.recipe import DataRecipe, read_recipe

@@ -5,7 +5,8 @@ from pathlib import Path
 from support.collections import write_collection
 
 from bandrank_training.groups import Group, read_groups
-from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.mining import mine
+from bandrank_training.mining_recipe import MiningRecipe, Source
 
 DOCUMENTS = {f"d{n}": f"the castle by river {n}" for n in range(8)}
 QUERY = {"q0": "which castle"}

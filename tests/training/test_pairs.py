@@ -12,23 +12,31 @@ from bandrank_training.pairs import read_pairs
 
 
 def test_a_line_is_a_group(tmp_path: Path) -> None:
-    """The relevant document first, each with its score; from a plain or a compressed file."""
+    """The relevant document first, each with its score; from a plain or a compressed file; ids may have spaces."""
     folder = str(write_collection(tmp_path / "c", queries={"q1": "who?", "q2": "where?"}))
-    file = write_lines(tmp_path / "pairs.tsv.gz", "9.5\t-1.25\tq2\td7\td1", "3\t4\tq1\td1\td2")
+    file = write_lines(tmp_path / "pairs.tsv.gz", "9.5\t-1.25\tq2\td 7\td1\r", "3\t4\tq1\td1\td2")
 
     assert list(read_pairs(file, folder, "cat")) == [
-        Group(folder, "where?", ["d7", "d1"], [1, 0], {"cat": [9.5, -1.25]}),
+        Group(folder, "where?", ["d 7", "d1"], [1, 0], {"cat": [9.5, -1.25]}),
         Group(folder, "who?", ["d1", "d2"], [1, 0], {"cat": [3.0, 4.0]}),
     ]
 
 
-@pytest.mark.parametrize("line", ["1\t2\tq1\td1", "1\tx\tq1\td1\td2", "1\t2\tq9\td1\td2"])
-def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
-    """Too few parts, no number, an unknown query."""
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("1\t2\tq1\td1", "expected score, score, query id"),
+        ("1\tx\tq1\td1\td2", "expected score, score, query id"),
+        ("1\tnan\tq1\td1\td2", "scores must be finite numbers"),
+        ("1\t2\tq9\td1\td2", "there is no query 'q9'"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, line: str, said: str) -> None:
+    """Too few parts, no number, one that is none, an unknown query."""
     folder = str(write_collection(tmp_path / "c", queries={"q1": "who?"}))
     file = write_lines(tmp_path / "pairs.tsv", "1\t2\tq1\td1\td2", line)
 
-    with pytest.raises(BadCollection, match=r"pairs\.tsv, line 2"):
+    with pytest.raises(BadCollection, match=rf"pairs\.tsv, line 2: .*{said}"):
         list(read_pairs(file, folder, "cat"))
 
 

@@ -24,7 +24,7 @@ from bandrank.models.loading import load_model
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank_training.errors import BadInput
-from bandrank_training.scoring import CANDIDATES_IN_FLIGHT, OfflineScorer, Question, score_offline
+from bandrank_training.scoring import CANDIDATES_IN_FLIGHT, SETTINGS, OfflineScorer, Question, score_offline
 
 TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
 SCORERS: dict[str, Callable[[], Scorer]] = {
@@ -199,3 +199,15 @@ def test_representations_of_many_rows_stay_apart() -> None:
     back = next(scorer.score([Question(first.query, texts[::-1])]))
 
     assert back[::-1] == pytest.approx(forth, abs=1e-4)  # sums over 32 rows
+
+
+def test_long_documents_are_not_turned_away() -> None:
+    """However many characters are to be tokenised: there is nobody else to keep room for."""
+    texts = ["man" + " " * SETTINGS.max_candidate_characters + str(number) for number in range(150)]
+
+    assert next(score_offline(loaded(lookup(man=1.0))).score([Question("who", texts)])) == [1.0] * len(texts)
+
+
+def test_representations_leave_most_of_the_memory() -> None:
+    """A larger collection is scored more slowly, and not killed by the system at its end."""
+    assert SETTINGS.cache_memory_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

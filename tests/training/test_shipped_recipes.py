@@ -12,7 +12,7 @@ from bandrank.models import checkpoint, shipped
 from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.plain import parse
 from bandrank_training.__main__ import main
-from bandrank_training.mining import MiningRecipe
+from bandrank_training.mining_recipe import MiningRecipe
 from bandrank_training.mixture import MixtureRecipe
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 

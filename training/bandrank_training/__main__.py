@@ -13,6 +13,7 @@ def _say_interrupted() -> None:
 
 
 try:  # importing torch takes seconds
+    from bandrank.cpus import limit_threads
     from bandrank.models.checkpoint import BadCheckpoint
     from bandrank_training import (
         aligning,
@@ -68,6 +69,7 @@ COMMANDS: dict[str, Command] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns the exit code: 0, 2 for arguments or files that cannot be used, or 130 after Ctrl-C."""
+    limit_threads()
     try:
         args = _parsed(arguments)
         return COMMANDS[args.command].run(args)
@@ -84,7 +86,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
         text = (module.__doc__ or "").removeprefix(f"{name}: ")
-        module.add_arguments(commands.add_parser(name, help=text, description=text))
+        module.add_arguments(commands.add_parser(name, help=text.partition("\n\n")[0], description=text))
     return parser.parse_args(arguments)
 
 

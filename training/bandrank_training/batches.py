@@ -1,7 +1,7 @@
 """Makes batches of token ids from groups, in an order that depends on the recipe alone."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -18,7 +18,7 @@ from bandrank_kernels.arrays import offsets
 from bandrank_training.collection import documents_of, numbered_lines, open_collection
 from bandrank_training.contents import digest
 from bandrank_training.groups import BadGroups, Group, check_areas, read_groups
-from bandrank_training.losses import UNKNOWN, Scored
+from bandrank_training.losses import UNKNOWN, LossRecipe, Scored
 from bandrank_training.recipe import DataRecipe
 
 
@@ -110,14 +110,32 @@ class GroupReader:
             ready.append(one)
             rows += one.rows
 
+    def check(self, losses: Sequence[LossRecipe], fused: Iterable[str]) -> None:
+        """Raises BadGroups for a group without the scores that the losses need, or that are added to, and for groups
+        that no loss learns from: a run would get to one late, or end as it began.
+        """
+        needed = {*fused, *chain.from_iterable(loss.teacher for loss in losses)}
+        teaches = []
+        for group in self._epoch():
+            if missing := sorted(needed - group.scores.keys()):
+                said = f"the group of {group.query[:80]!r} has no scores of {', '.join(missing)}"
+                raise BadGroups(f"{said}; it has those of {', '.join(sorted(group.scores))}, and `score` adds others")
+            teaches.append(any(group.has_relevant or not loss.learns_from_labels for loss in losses))
+        if losses and teaches and not any(teaches):
+            named = " and ".join(sorted({loss.name for loss in losses}))
+            raise BadGroups(f"no group has a relevant candidate, and {named} can learn from nothing else")
+
+    def _epoch(self) -> Iterator[Group]:
+        for group in chain.from_iterable(map(read_groups, self._files)):
+            if group.area not in self._recipe.without:
+                yield group
+
     def _groups(self) -> Iterator[Group]:
         while True:
             count = 0
-            for path in self._files:
-                for group in read_groups(path):
-                    if group.area not in self._recipe.without:
-                        count += 1
-                        yield group
+            for group in self._epoch():
+                count += 1
+                yield group
             if not count:
                 left = f" but of {', '.join(self._recipe.without)}" if self._recipe.without else ""
                 raise BadGroups(f"no groups in {', '.join(map(str, self._files))}{left}")
@@ -127,8 +145,9 @@ class GroupReader:
         texts = [self.documents[group.collection, group.candidates[index]] for index in indices]
         query, _ = self._texts.query(group.query)
         if unread := [text for text in texts if text not in self._pieces]:
-            self._pieces.update(zip(unread, self._texts.pieces(unread), strict=True))
-        pieces = [self._pieces[text][: ID_BYTES * self._most_pieces] for text in texts]
+            whole, most = self._texts.pieces(unread), ID_BYTES * self._most_pieces
+            self._pieces.update((text, each[:most]) for text, each in zip(unread, whole, strict=True))
+        pieces = [self._pieces[text] for text in texts]
         return _Ready(
             query=query,
             texts=texts,

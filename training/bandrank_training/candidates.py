@@ -1,7 +1,6 @@
 """Candidates to re-rank: a first stage's run, judged pools, or candidate lists. They keep the first stage's order."""
 
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 from bandrank_training.collection import BadCollection, Qrels, numbered_lines, read_run
@@ -30,13 +29,16 @@ def pools(qrels: Qrels) -> Candidates:
     return {query_id: sorted(relevances) for query_id, relevances in qrels.items()}
 
 
-def read_candidates(path: Path) -> Candidates:
-    """Reads candidate lists from a file, plain or .gz: a header, then lines of a query id and the ids of its
-    candidates, separated by spaces or tabs; there are no other columns. Raises BadCollection.
+def read_candidates(path: Path, queries: Container[str]) -> Candidates:
+    """Reads the candidate lists of these queries from a file, plain or .gz: lines of a query id and the ids of its
+    candidates, separated by spaces or tabs; there are no other columns. A header is a line of no query, if there is
+    one. Raises BadCollection.
     """
     lists: Candidates = {}
-    for number, line in islice(numbered_lines(path), 1, None):
+    for number, line in numbered_lines(path):
         query_id, *candidates = line.split()
+        if query_id not in queries:
+            continue
         if query_id in lists:
             raise BadCollection(f"{path}, line {number}: query {query_id} is there twice")
         if len(set(candidates)) < len(candidates):

@@ -11,7 +11,8 @@ import importlib
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -50,9 +51,17 @@ def open_collection(source: str | Path) -> Collection:
     return BeirFolder(Path(source))
 
 
-def documents_of(collection: Collection, ids: set[str]) -> dict[str, str]:
-    """Texts by id of the documents with these ids; those that the corpus lacks are left out."""
-    return {document_id: text for document_id, text in collection.documents() if document_id in ids}
+def documents_of(
+    collection: Collection, ids: Container[str] | None = None, *, most: int | None = None
+) -> dict[str, str]:
+    """Texts by id of the documents with these ids, or of all, among the first `most`; those that the corpus lacks are
+    left out. Raises BadCollection for an id that stands for two texts.
+    """
+    texts: dict[str, str] = {}
+    for document_id, text in islice(collection.documents(), most):
+        if (ids is None or document_id in ids) and texts.setdefault(document_id, text) != text:
+            raise BadCollection(f"{collection.name}: two documents have the id {document_id!r}; leave one of them out")
+    return texts
 
 
 def by_text(judged: Iterable[tuple[str, Mapping[str, int]]]) -> Qrels:
@@ -98,7 +107,11 @@ class BeirFolder:
         return {row["_id"]: str(row["page"]) for row in self._json_lines("corpus.jsonl") if row["page"]}
 
     def queries(self) -> dict[str, str]:
-        return {row["_id"]: row["text"] for row in self._json_lines("queries.jsonl")}
+        texts: dict[str, str] = {}
+        for row in self._json_lines("queries.jsonl"):
+            if texts.setdefault(row["_id"], row["text"]) != row["text"]:
+                raise BadCollection(f"{self.name}: two queries have the id {row['_id']!r}; leave one of them out")
+        return texts
 
     def qrels(self, split: str) -> Qrels:
         qrels: Qrels = {}
@@ -111,7 +124,9 @@ class BeirFolder:
             except ValueError as error:
                 expected = "expected a query id, a document id and a whole number, with tabs between, or a line of TREC"
                 raise BadCollection(f"{path}, line {number}: {expected}: {error}") from error
-            qrels.setdefault(query_id, {})[document_id] = label
+            if (known := qrels.setdefault(query_id, {}).setdefault(document_id, label)) != label:
+                twice = f"query {query_id!r} and document {document_id!r} were judged {known} before, and {label} here"
+                raise BadCollection(f"{path}, line {number}: {twice}; leave one of them out")
         return qrels
 
     def _json_lines(self, name: str) -> Iterator[dict[str, Any]]:
@@ -121,19 +136,20 @@ class BeirFolder:
                 row = json.loads(line)
                 read = {"_id": str(row["_id"]), "text": "" if row["text"] is None else str(row["text"])}
                 read |= {name: row.get(name) for name in ("title", "page")}
-                " ".join(
-                    map(str, read.values())
-                ).encode()  # JSON can escape half of a surrogate pair, which no text can hold
+                "".join(map(str, read.values())).encode()  # JSON can escape half of a surrogate pair, which is no text
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise BadCollection(f"{path}, line {number}: {type(error).__name__}: {error}") from error
+                expected = f"expected an object with `_id` and `text`: {type(error).__name__}: {error}"
+                raise BadCollection(f"{path}, line {number}: {expected}") from error
             yield read
 
     def _find(self, name: str) -> Path:
         for path in (self.folder / name, self.folder / f"{name}.gz"):
             if path.is_file():
                 return path
+        splits = ", ".join(sorted(path.name.partition(".tsv")[0] for path in self.folder.glob("qrels/*.tsv*")))
         raise BadCollection(
             f"{self.folder} has no {name}[.gz]; expected corpus.jsonl, queries.jsonl and qrels/<split>.tsv"
+            + (f"; there are judgements of {splits}" if splits else "")
         )
 
 

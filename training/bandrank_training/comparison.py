@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bandrank.models.checkpoint import write_whole
 from bandrank_training.measures import MEASURES
 from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, read_evaluation
 from bandrank_training.significance import difference_p, equivalence_p, holm
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints or writes the table. Raises BadEvaluation."""
     text = compare([read_evaluation(path) for path in args.files], measure=args.measure)
     if args.out:
-        args.out.write_text(text, encoding="utf-8")
+        write_whole(args.out, text.encode())
     else:
         print(text, end="")  # noqa: T201 - the result
     return 0

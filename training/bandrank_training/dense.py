@@ -9,6 +9,7 @@ import torch
 from tqdm import tqdm
 
 from bandrank.models.architectures import BiEncoder
+from bandrank.models.checkpoint import whole
 from bandrank.models.ids import RaggedIds
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
@@ -19,7 +20,7 @@ from bandrank_training.placement import Placement
 from bandrank_training.start import load_start
 
 CHUNK = 256  # texts whose vectors are one file
-BATCH = 32  # texts that are encoded together
+BATCH = 32  # texts that are encoded, and queries that are compared, together
 
 Vectors = npt.NDArray[np.float32]
 Read = Callable[[TextEncoder, Sequence[str]], RaggedIds]
@@ -65,14 +66,15 @@ class DenseIndex:
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
         """Yields, for each query, the numbers of the `depth` nearest texts, nearest first, and the cosines of all."""
-        for query in self._encode(queries, "queries", read_queries):
-            cosines = self.vectors @ query
-            nearest = np.argpartition(-cosines, min(depth, len(cosines) - 1))[:depth]
-            yield nearest[np.argsort(-cosines[nearest], kind="stable")].astype(np.int64), cosines
+        vectors = self._encode(queries, "queries", read_queries)
+        for begin in range(0, len(vectors), BATCH):  # together: each time, all vectors come from memory
+            for cosines in vectors[begin : begin + BATCH] @ self.vectors.T:
+                nearest = np.argpartition(-cosines, min(depth, len(cosines) - 1))[:depth]
+                yield nearest[np.argsort(-cosines[nearest], kind="stable")].astype(np.int64), cosines
 
     def _encode(self, texts: Sequence[str], what: str, read: Read) -> Vectors:
         chunks = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
-        progress = tqdm(chunks, desc=f"vectors of {what}", unit="chunk")
+        progress = tqdm(chunks, desc=f"vectors of {what}", unit="chunk", disable=len(chunks) == 1)
         return np.concatenate([self._chunk(chunk, what, read) for chunk in progress])
 
     def _chunk(self, texts: Sequence[str], what: str, read: Read) -> Vectors:
@@ -85,10 +87,8 @@ class DenseIndex:
             return kept
         vectors = self._vectors(read(self._encoder, texts))
         self._folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
+        with whole(path) as partial, partial.open("wb") as file:
             np.save(file, vectors)
-        partial.replace(path)
         return vectors
 
     def _vectors(self, ids: RaggedIds) -> Vectors:

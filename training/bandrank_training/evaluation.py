@@ -25,7 +25,9 @@ FIRST_STAGE = "run"  # the MODEL that keeps the order of a run
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or `run` for the order of --run")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a folder, a hub id, a shipped name, or `run` for the order of --run"
+    )
     parser.add_argument("collection", metavar="COLLECTION", help="a folder in BEIR layout, or ir_datasets:ID")
     parser.add_argument("--split", default="test", help="qrels/SPLIT.tsv (default: test)")
     source = parser.add_mutually_exclusive_group(required=True)
@@ -108,12 +110,16 @@ def _all_hits(ranking: Ranking, labels: Mapping[str, int], min_relevance: int) -
 
 def _candidates(args: argparse.Namespace, qrels: Qrels, by_first_stage: Mapping[str, Ranking]) -> Candidates:
     """The candidates of the queries that have some. Raises BadEvaluation if none has."""
-    listed = (
-        pools(qrels) if args.pool else read_candidates(args.candidates) if args.candidates else ids_of(by_first_stage)
-    )
+    if args.pool:
+        listed = pools(qrels)
+    elif args.candidates:
+        listed = read_candidates(args.candidates, qrels)
+    else:
+        listed = ids_of(by_first_stage)
     candidates = {query_id: listed[query_id] for query_id in qrels if listed.get(query_id)}
     if not candidates:
-        raise BadEvaluation(f"{args.run or args.candidates} has no candidates of a query of {args.split}")
+        said = f"{args.run or args.candidates} has no candidates of a query of {args.split}"
+        raise BadEvaluation(f"{said}; the first that was judged has the id {next(iter(qrels))!r}")
     return candidates
 
 

@@ -26,7 +26,8 @@ from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput, OtherRun
 from bandrank_training.groups import read_groups
 from bandrank_training.losses import LossRecipe
-from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.mining import mine
+from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.models import check_other_folder, tokenizer_file
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
@@ -41,6 +42,7 @@ DEPTH = 30  # candidates of a query, by BM25
 MOST_TOKENS = 256  # that are read of a candidate
 MOST_QUERIES = 1000
 MOST_DEV = 100  # queries to choose with, a fifth of all if that is less
+TRIED = 2  # scorers that are compared with the start
 GROUPS, GROUP_SIZE = 4, 8  # queries in a step, and candidates of each
 EPOCHS = 2
 LEARNING_RATE = 1e-4
@@ -90,7 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the folder to write, another than the start's (default: runs/fine-tuned)",
     )
     parser.add_argument(
-        "--most-queries", type=positive, default=MOST_QUERIES, metavar="N", help=f"(default: {MOST_QUERIES:,})"
+        "--most-queries",
+        type=positive,
+        default=MOST_QUERIES,
+        metavar="N",
+        help=f"judged queries to use, drawn at random (default: {MOST_QUERIES:,})",
     )
     parser.add_argument(
         "--precision",
@@ -227,9 +233,13 @@ def _logits(chosen: Choice, dev: DevSet) -> Scorer:
 
 
 def evidence(chosen: Choice, before: Choice) -> str:
-    """How likely so large a gain is by chance."""
+    """How likely so large a gain is by chance; p is multiplied by the number of scorers that had one (Bonferroni)."""
     gains = [after - first for after, first in zip(chosen.values, before.values, strict=True)]
     if not any(gains):
         return ", for nothing was better"
-    p = f", p = {difference_p(gains):.2g} of a paired t test" if len(gains) > 1 else " on one query, which tells little"
-    return f", {mean(gains):+.4f}{p}"
+    if len(gains) == 1:
+        return f", {mean(gains):+.4f} on one query, which tells little"
+    p = min(1.0, TRIED * difference_p(gains))
+    return (
+        f", {mean(gains):+.4f} on the queries that chose it, p = {p:.2g} of a paired t test, corrected for the choice"
+    )

@@ -7,8 +7,11 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
+from typing import TextIO
 
+from bandrank.models.checkpoint import whole
 from bandrank_training.collection import BadCollection, numbered_lines
 from bandrank_training.errors import BadInput
 
@@ -43,8 +46,8 @@ class Group:
             raise ValueError("collection, query and candidates must be texts")
         if not all(isinstance(label, int) for label in self.labels or []):
             raise ValueError("labels must be integers")
-        if not all(isinstance(score, int | float) for scores in self.scores.values() for score in scores):
-            raise ValueError("scores must be numbers")
+        if not all(isinstance(score, int | float) and isfinite(score) for row in self.scores.values() for score in row):
+            raise ValueError("scores must be finite numbers")
 
     @property
     def area(self) -> str:
@@ -74,17 +77,23 @@ def check_areas(setting: str, named: Iterable[str], groups: Iterable[Group]) -> 
 def write_groups(path: Path, groups: Iterable[Group]) -> int:
     """Writes a file of groups and returns their number. The file appears once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
     count = 0
-    zipped = path.suffix == ".gz"
-    with gzip.open(partial, "wt", 5, encoding="utf-8") if zipped else partial.open("w", encoding="utf-8") as lines:
+    with whole(path) as partial, _opened(partial, zipped=path.suffix == ".gz") as lines:
         for group in groups:
             count += 1
             row = asdict(group)
-            row["scores"] = {name: [round(score, 5) for score in scores] for name, scores in group.scores.items()}
+            row["scores"] = {name: [*map(_rounded, scores)] for name, scores in group.scores.items()}
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")
-    partial.replace(path)
     return count
+
+
+def _rounded(score: float) -> float:
+    """To five digits behind the point, or in all if it is below 1: more would be noise, which depends on the batch."""
+    return round(score, 5) if abs(score) >= 1 else float(f"{score:.5g}")
+
+
+def _opened(path: Path, *, zipped: bool) -> TextIO:
+    return gzip.open(path, "wt", 5, encoding="utf-8") if zipped else path.open("w", encoding="utf-8")
 
 
 def read_groups(path: Path) -> Iterator[Group]:

@@ -66,6 +66,11 @@ class LossRecipe:
         if self.temperature <= 0:
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
 
+    @property
+    def learns_from_labels(self) -> bool:
+        """Whether a group without a relevant candidate teaches it nothing."""
+        return self.name in {"contrastive", "in_batch"} or not self.teacher
+
 
 def margin_mse(scored: Scored, recipe: LossRecipe) -> Tensor:
     """The student's margins follow the teacher's (Hofstaetter et al. 2020, arXiv 2010.02666).

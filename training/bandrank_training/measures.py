@@ -8,6 +8,7 @@ from ir_measures import RR, Success, nDCG
 from bandrank_training.collection import Qrels
 
 MEASURES = ("nDCG@10", "MRR@10", "R@1")
+DEPTH = 10  # ranks below change none of them
 
 Values = dict[str, dict[str, float]]  # by query and measure
 
@@ -34,7 +35,7 @@ def measure(rankings: Mapping[str, Sequence[str]], qrels: Qrels, *, min_relevanc
     names = {measure: name for name, measure in named.items()}
     # The rank instead of the score: tools break ties by document id, and trec_eval keeps 32 bits only.
     run = {
-        query_id: {document_id: float(-rank) for rank, document_id in enumerate(ranking)}
+        query_id: {document_id: float(-rank) for rank, document_id in enumerate(ranking[:DEPTH])}
         for query_id, ranking in rankings.items()
         if query_id in qrels and ranking
     }

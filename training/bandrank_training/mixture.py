@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bandrank.models.checkpoint import write_whole
 from bandrank.models.ids import ID_BYTES
 from bandrank.models.texts import TextEncoder
 from bandrank_training.collection import BeirFolder, write_qrels
 from bandrank_training.contents import digest, of_documents, of_judgements
 from bandrank_training.errors import BadRecipe
-from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.mining import mine
+from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import read_recipe
@@ -62,6 +64,7 @@ class MixtureRecipe:
             raise ValueError(f"most_share must be above 0 and at most 1, got {self.most_share}")
         if len(self.pieces) != 2 or not 0 < self.pieces[0] <= self.pieces[1]:
             raise ValueError(f"pieces must be the fewest and the most of a candidate, got {self.pieces}")
+        MiningRecipe("", (), **vars(self.mining))  # whose fields may be wrong
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,8 +116,8 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
         for split in SPLITS:
             qrels = {each.id: dict.fromkeys(each.relevant, 1) for each in one.queries if each.split == split}
             write_qrels(folder, f"{one.part.name}.{split}", qrels)
-    (folder / RECIPE).write_text(json.dumps(_drawn_by(recipe), indent=1), encoding="utf-8")
-    (folder / COUNTS).write_text(table(drawn), encoding="utf-8")  # last: it says that the rest is there
+    write_whole(folder / RECIPE, json.dumps(_drawn_by(recipe), indent=1).encode())
+    write_whole(folder / COUNTS, table(drawn).encode())  # last: it says that the rest is there
 
 
 def _drawn_by(recipe: MixtureRecipe) -> dict[str, Any]:
@@ -181,26 +184,12 @@ def _of_length(passages: Sequence[Passage], texts: TextEncoder, pieces: Sequence
 
 
 def _mining(recipe: MixtureRecipe, out: Path, split: str) -> MiningRecipe:
-    settings = recipe.mining
     sources = tuple(
         Source(recipe.out, split=f"{part.name}.{split}", domain=part.domain)
         for part in recipe.parts
         if BeirFolder(Path(recipe.out)).qrels(f"{part.name}.{split}")
     )
-    return MiningRecipe(
-        str(out),
-        sources,
-        teachers=settings.teachers,
-        retriever=settings.retriever,
-        depth=settings.depth,
-        hard=settings.hard,
-        random=settings.random,
-        max_judged=settings.max_judged,
-        found_only=settings.found_only,
-        drawn=settings.drawn,
-        max_tokens=settings.max_tokens,
-        seed=recipe.seed,
-    )
+    return MiningRecipe(str(out), sources, **vars(recipe.mining), seed=recipe.seed)
 
 
 def _row(passage: Passage, *, page: bool) -> dict[str, str]:

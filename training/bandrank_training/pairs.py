@@ -30,9 +30,12 @@ def read_pairs(path: Path, collection: str, teacher: str) -> Iterator[Group]:
     queries = open_collection(collection).queries()
     for number, line in numbered_lines(path):
         try:
-            relevant_score, other_score, query_id, relevant, other = line.split()
+            relevant_score, other_score, query_id, relevant, other = line.rstrip("\r\n").split("\t")
             scores = [float(relevant_score), float(other_score)]
-            query = queries[query_id]
-        except (ValueError, KeyError) as error:
-            raise BadCollection(f"{path}, line {number}: {type(error).__name__}: {error}") from error
-        yield Group(collection, query, [relevant, other], [1, 0], {teacher: scores})
+            if query_id not in queries:
+                raise ValueError(f"there is no query {query_id!r}")  # noqa: TRY301
+            group = Group(collection, queries[query_id], [relevant, other], [1, 0], {teacher: scores})
+        except ValueError as error:
+            expected = "expected score, score, query id, relevant id, other id, with tabs between"
+            raise BadCollection(f"{path}, line {number}: {expected}: {error}") from error
+        yield group

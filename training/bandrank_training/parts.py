@@ -97,7 +97,8 @@ def draw(part: Part, collection: BeirFolder, seed: int) -> Drawn:
     known: dict[str, dict[str, tuple[str, ...]]] = {}
     for split, name in zip(SPLITS, (part.train_split, part.dev_split), strict=True):
         qrels = collection.qrels(name) if name else {}
-        judged = by_text((queries[query_id], labels) for query_id, labels in qrels.items() if query_id in queries)
+        texts = ((queries.get(query_id, ""), labels) for query_id, labels in qrels.items())
+        judged = by_text((text, labels) for text, labels in texts if text.strip())
         known[split] = {text: relevant for text, labels in judged.items() if (relevant := _relevant(labels, now_in))}
     measured = {asked_for(text) for text in known["dev"]}
     known["train"] = {text: each for text, each in known["train"].items() if asked_for(text) not in measured}

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from bandrank.models.checkpoint import whole
+
 SMOOTHED = 50  # steps whose mean loss is one point
 
 
@@ -32,4 +34,5 @@ def plot_log(log: Sequence[Mapping[str, float]], path: Path) -> None:
         dev.set_ylabel("nDCG@10")
         lines = [*lines, *dev.get_lines()]
     loss.legend(handles=lines, loc="center right")
-    figure.savefig(path)
+    with whole(path) as partial:
+        figure.savefig(partial, format="svg")

@@ -208,7 +208,7 @@ def _measured(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> list[float
 
 def _candidates(collection: Collection, qrels: Qrels, depth: int) -> Candidates:
     """The best documents of each query by BM25; queries that find none are left out."""
-    documents = dict(collection.documents())
+    documents = documents_of(collection)
     ids, queries = list(documents), collection.queries()
     found = BM25(list(documents.values())).search([queries[query_id] for query_id in qrels], depth)
     best = {query_id: [ids[number] for number in numbers] for query_id, (numbers, _) in zip(qrels, found, strict=True)}

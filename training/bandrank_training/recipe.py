@@ -50,8 +50,8 @@ class DataRecipe:
     without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_least(self, 1, "group_size", "batch_rows", "batch_groups", "max_candidate_tokens")
-        _check_least(self, 0, "max_relevant")
+        check_least(self, 1, "group_size", "batch_rows", "batch_groups", "max_candidate_tokens")
+        check_least(self, 0, "max_relevant")
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,10 @@ class OptimiserRecipe:
     def __post_init__(self) -> None:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
-        _check_least(self, 1, "steps")
-        _check_least(self, 0, "learning_rate", "warmup_steps", "decay_steps", "weight_decay", "max_norm")
+        check_least(self, 1, "steps")
+        check_least(self, 0, "learning_rate", "warmup_steps", "decay_steps", "weight_decay")
+        if not self.max_norm > 0:  # 0, which turns clipping off elsewhere, would leave nothing of the gradients
+            raise ValueError(f"max_norm must be above 0, got {self.max_norm}; inf: gradients stay as they are")
 
     def rate(self, step: int) -> float:
         """The share of `learning_rate` at a step, counted from 0."""
@@ -100,7 +102,7 @@ class DevRecipe:
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        _check_least(self, 1, "every_steps")
+        check_least(self, 1, "every_steps")
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,10 @@ class TrainingRecipe:
     def __post_init__(self) -> None:
         if not self.losses and not self.model_losses:
             raise ValueError("a recipe needs at least one [[losses]]")
+        if self.data.max_relevant == 0 and any(loss.learns_from_labels for loss in self.losses):
+            raise ValueError("data: max_relevant must be at least 1 for a loss that learns from labels")
+        if self.data.group_size == 1 and any(loss.name != "in_batch" for loss in self.losses):
+            raise ValueError("data: group_size must be at least 2 for a loss that compares the candidates of a query")
         if self.precision == "float16":
             raise ValueError("precision: float16 would need a scaled loss, which bfloat16 does without")
         if self.fusion is not None and any(loss.name == "in_batch" for loss in self.losses):
@@ -157,7 +163,8 @@ def read_recipe(path: Path, kind: type = TrainingRecipe) -> Any:
         raise BadRecipe(f"{path}: {error}") from error
 
 
-def _check_least(recipe: object, least: int, *names: str) -> None:
+def check_least(recipe: object, least: int, *names: str) -> None:
+    """Raises ValueError for a field that is below `least`."""
     for name in names:
         if (value := getattr(recipe, name)) < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from bandrank.models.checkpoint import write_whole
+from bandrank.models.checkpoint import whole, write_whole
 from bandrank_training.candidates import Ranking
 from bandrank_training.errors import BadInput
 from bandrank_training.measures import MEASURES, Values, means
@@ -101,7 +101,7 @@ def write_run(path: Path, rankings: Mapping[str, Ranking], *, tag: str) -> None:
     """
     ids = chain(rankings, (document_id for ranking in rankings.values() for document_id, _ in ranking))
     between = "\t" if any(len(each.split()) > 1 for each in ids) else " "
-    with path.open("w", encoding="utf-8", newline="\n") as file:
+    with whole(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
         for query_id, ranking in rankings.items():
             for rank, (document_id, score) in enumerate(ranking, 1):
                 columns = query_id, "Q0", document_id, str(rank), repr(score), tag

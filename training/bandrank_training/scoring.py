@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import math
+import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,8 +27,13 @@ from bandrank_training.errors import BadInput
 from bandrank_training.placement import CPU, Placement
 
 CANDIDATES_IN_FLIGHT = 1024  # enough to fill batches, and few enough that scores of the first question come soon
-# 16 GiB of representations; beyond that, those used least recently are computed again.
-SETTINGS = Settings(cache_dtype="float32", cache_memory_bytes=2**34)
+MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+SETTINGS = Settings(
+    cache_dtype="float32",
+    # Of representations; beyond that, those used least recently are computed again.
+    cache_memory_bytes=min(2**34, MEMORY // 4),
+    max_tokenizing_characters=2**62,  # there are no other clients to keep room for
+)
 
 
 @dataclass(frozen=True)

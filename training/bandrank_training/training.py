@@ -3,7 +3,7 @@
 import argparse
 import json
 import math
-import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from bandrank.models import checkpoint
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.checkpoint import whole, write_whole
 from bandrank.models.hashing import parts_of_weights
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
@@ -84,6 +85,7 @@ class Trainer:
         self.reader = GroupReader(recipe.data, texts, seed=recipe.seed)
         self._offline = OfflineScorer.in_training(self.model)
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
+        self.reader.check(recipe.losses, self._fused)
         teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
         check_other_folder(self.out, [self.model, *teachers.values()])
         self._model_losses = [
@@ -268,15 +270,13 @@ class Trainer:
             "scorer": self.scorer.state_dict(),
             "optimiser": self.optimiser.state_dict(),
         }
-        partial = self.out / f"{STATE}.partial"
-        try:
-            torch.save(state, partial)
-        except RuntimeError as error:  # torch's, which does not say why
-            partial.unlink(missing_ok=True)
-            raise OSError(f"{partial} cannot be written; the disk may be full ({error})") from error
-        partial.replace(self.out / STATE)
+        with whole(self.out / STATE) as partial:
+            try:
+                torch.save(state, partial)
+            except RuntimeError as error:  # torch's, which does not say why
+                raise OSError(f"{partial} cannot be written; the disk may be full ({error})") from error
         lines = "".join(json.dumps(entry) + "\n" for entry in self.progress.log)
-        (self.out / LOG).write_text(lines, encoding="utf-8")
+        write_whole(self.out / LOG, lines.encode())
 
     def _resume(self) -> None:
         path = self.out / STATE
@@ -312,10 +312,15 @@ def run(args: argparse.Namespace) -> int:
     """Trains, and copies the recipe beside the result."""
     recipe: TrainingRecipe = read_recipe(args.recipe)
     trainer = Trainer(recipe)
+    folder = trainer.model.folder
+    further = recipe.model.architecture is None and checkpoint.is_checkpoint(folder)
+    if further and recipe.fusion is None and (fusion := checkpoint.load_fusion(folder)):
+        said = f"{recipe.model.start} adds to the scores of {fusion.scorer}; without [fusion] the result stands alone"
+        print(said, file=sys.stderr)  # noqa: T201
     trainer.out.mkdir(parents=True, exist_ok=True)
     copy = trainer.out / "recipe.toml"
     if not (copy.exists() and copy.samefile(args.recipe)):
-        shutil.copyfile(args.recipe, copy)
+        write_whole(copy, args.recipe.read_bytes())
     progress = trainer.run()
     best = ""
     if recipe.dev:

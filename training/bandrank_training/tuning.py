@@ -13,7 +13,6 @@ import numpy as np
 
 from bandrank.models.architectures import CrossEncoder, Deformer, MixEncoder
 from bandrank.models.architectures.two_towers import LateInteractionScorer
-from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.scorer import Scorer
 from bandrank_training.dev import DevSet
@@ -49,10 +48,10 @@ def tune(model: LoadedModel, dev: DevSet) -> Tuned:
     by_weight: dict[float, float] = {}
     if model.fusion is not None:
         fast = dev.scores(score_offline(load_model(model.fusion.scorer)))
-        fused = {weight: _fuse(Fusion(model.fusion.scorer, weight), scores, fast) for weight in WEIGHTS}
-        by_weight = {weight: dev.measure_scores(sums) for weight, sums in fused.items()}
         old = model.fusion.weight
-        best = max(WEIGHTS, key=lambda weight: (by_weight[weight], -abs(weight - old)))
+        fused = {weight: _fuse(weight, scores, fast) for weight in sorted({*WEIGHTS, old})}
+        by_weight = {weight: dev.measure_scores(sums) for weight, sums in fused.items()}
+        best = max(fused, key=lambda weight: (by_weight[weight], -abs(weight - old)))
         model, scores = replace(model, fusion=replace(model.fusion, weight=best)), fused[best]
     labels = dev.relevant
     flat = [score for row in scores for score in row]
@@ -116,8 +115,8 @@ def calibrated(scorer: Scorer, scale: float, constant: float) -> Scorer:
     return rebuilt(scorer, config, weights, source="the tuned scorer")
 
 
-def _fuse(fusion: Fusion, accurate: Sequence[list[float]], fast: Sequence[list[float]]) -> list[list[float]]:
+def _fuse(weight: float, accurate: Sequence[list[float]], fast: Sequence[list[float]]) -> list[list[float]]:
     return [
-        [one + fusion.weight * other for one, other in zip(ours, theirs, strict=True)]
+        [one + weight * other for one, other in zip(ours, theirs, strict=True)]
         for ours, theirs in zip(accurate, fast, strict=True)
     ]

@@ -19,7 +19,8 @@ from bandrank_training.errors import BadRecipe
 class VectorLoss:
     """1 less the cosine of a text's vector and the teacher's: the mean over queries, plus that over candidates.
 
-    The teacher reads a text by its own tokenizer, with its own prompts, and once: its vectors are kept in memory.
+    The teacher reads a text by its own tokenizer, with its own prompts, and once: its vectors are kept in memory. So a
+    run continues after a kill to rounding, not to the bit: texts are read beside others.
     """
 
     def __init__(self, teacher: LoadedModel, max_candidate_tokens: int) -> None:

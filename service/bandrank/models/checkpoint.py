@@ -5,6 +5,8 @@ Another layout is written here, with a new FORMAT.
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,13 +86,26 @@ def save(
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Puts a new file in the place of the old one, which stays as it is until the new one is complete, and for as long
-    as a process has it mapped: one that serves the weights of a file that is written over would change or crash.
+    """Writes a file by `whole`."""
+    with whole(path) as partial:
+        partial.write_bytes(content)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write a new file, which takes the place of the old one at the end of the block: that stays as it is
+    until the new one is complete, and for as long as a process has it mapped; one that serves the weights of a file
+    that is written over would change or crash. Of a block that fails nothing is left, which gives a full disk its room
+    back, and an OSError without a name gets that of the file.
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
-        partial.write_bytes(content)
+        yield partial
         partial.replace(path)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

@@ -1,0 +1,80 @@
+"""Recipes that cannot be used, and options beside a recipe: what is said of them."""
+
+from pathlib import Path
+
+import pytest
+from support.collections import write_lines
+from support.models import tiny_cross_encoder
+from support.tokenizer import TOKENIZER_FILE
+from support.training import toml, values, write_toy
+
+from bandrank.models import checkpoint
+from bandrank.models.fusion import Fusion
+from bandrank_training.__main__ import main
+from bandrank_training.recipe import BadRecipe, read_recipe
+
+
+@pytest.mark.parametrize(
+    ("command", "content", "message"),
+    [
+        ("train", "x = ", "recipe.toml: Invalid value"),
+        ("train", "stepz = 3", "recipe.toml: unknown keys: stepz"),
+        ("train", "\ufeffseed = 3", "recipe.toml: missing keys: data"),  # a mark, as editors on Windows write it
+        ("train", "seed = 3", "recipe.toml: missing keys: data, losses, model, optimiser, out"),
+        ("train", "[optimiser]\nsteps = 'x'", "recipe.toml: optimiser: steps: expected int, got 'x'"),
+        ("train", "[optimiser]\nsteps = 0", "recipe.toml: optimiser: steps must be at least 1, got 0"),
+        ("train", "[data]\ngroups = 'a.jsonl'", "recipe.toml: data: groups: expected a list, got 'a.jsonl'"),
+        ("train", "[[losses]]\nname = 'x'", "recipe.toml: losses: loss 'x' is unknown; there are margin_mse,"),
+        ("train", "[dev]\ngroups = 'x'\nevery_steps = 0", "recipe.toml: dev: every_steps must be at least 1, got 0"),
+        ("mine", "[[sources]]\ncollection = 'x'\nqueries = 'y'", "recipe.toml: sources: queries: 'y' is none of"),
+        ("mine", "out = 'x'\ndepth = 0\nsources = []", "recipe.toml: depth must be at least 1, got 0"),
+        ("mix", "out = 'x'\nparts = []\n[mining]\nhard = -1", "recipe.toml: hard must be at least 0, got -1"),
+        ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),
+        ("mine", "out = 'x'\n[[sources]]\ncollection = 'none'", "none is no folder; expected one in BEIR layout"),
+        ("mine", "out = 'x'\nsources = []\n[teachers]\none = '/none/there'", "there"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, content: str, message: str
+) -> None:
+    """In one sentence on stderr, with exit code 2."""
+    write_lines(tmp_path / "recipe.toml", content)
+
+    assert main([command, str(tmp_path / "recipe.toml")]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.startswith("bandrank_training: ")
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--split", "--out", "--dev-out", "--dev-groups"])
+def test_what_a_recipe_says_is_not_said_again(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    """It would have no effect."""
+    write_lines(tmp_path / "recipe.toml", "out = 'x'", "sources = []")
+
+    assert main(["mine", str(tmp_path / "recipe.toml"), option, "7"]) == 2
+    assert f"{option} is for a collection; {tmp_path / 'recipe.toml'} has its own" in capsys.readouterr().err
+
+
+def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:
+    """A run needs a file with a loss, and a dtype that needs no scaled one."""
+    paths = write_toy(tmp_path)
+    plain = {"out": "x", "model": {}, "data": {"groups": [paths["groups"]]}, "losses": [], "optimiser": {"steps": 1}}
+    write_lines(tmp_path / "recipe.toml", toml(plain))
+    with pytest.raises(BadRecipe, match=r"recipe\.toml: a recipe needs at least one"):
+        read_recipe(tmp_path / "recipe.toml")
+    write_lines(tmp_path / "recipe.toml", toml(plain | {"losses": [{"name": "ranknet"}], "precision": "float16"}))
+    with pytest.raises(BadRecipe, match=r"recipe\.toml: precision: float16 would need a scaled loss"):
+        read_recipe(tmp_path / "recipe.toml")
+    with pytest.raises(BadRecipe, match=r"none\.toml: .*No such file"):
+        read_recipe(tmp_path / "none.toml")
+
+
+def test_a_start_that_adds_to_another_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As sparse-w4 is: what is trained from it alone ranks worse than it did, and nothing else would say why."""
+    checkpoint.save(tiny_cross_encoder(), tmp_path / "start", tokenizer=TOKENIZER_FILE, fusion=Fusion("good", 0.5))
+    plain = values(toy, tmp_path / "out", optimiser={"steps": 1}, model={"start": str(tmp_path / "start")})
+    write_lines(tmp_path / "recipe.toml", toml(plain))
+
+    assert main(["train", str(tmp_path / "recipe.toml")]) == 0
+    assert "adds to the scores of good; without [fusion] the result stands alone" in capsys.readouterr().err
