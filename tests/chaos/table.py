@@ -9,7 +9,6 @@ import json
 import os
 import random
 import socket
-import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from support import plain_http
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class Attack:
 
 
 ATTACKS: dict[str, Attack] = {}
-TLS = ssl.create_default_context()  # never used, but without it each request would spend 30 ms on making one
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 MB = 1_000_000
@@ -87,7 +86,7 @@ def status_of(url: str, method: str, path: str, **more: Any) -> int:
 
 def ask(url: str, method: str, path: str, **more: Any) -> httpx.Response:
     """The answer to a request on a connection of its own. Raises httpx.TransportError."""
-    return httpx.request(method, url + path, timeout=90.0, trust_env=False, verify=TLS, **more)
+    return plain_http.ask(method, url + path, timeout=90.0, **more)
 
 
 def post(url: str, body: Any, **more: Any) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from support.plain_http import client
 from support.scorers import lookup
 from support.scripted_server import read_message
 from support.server import Scrape
@@ -41,7 +42,7 @@ class Proxied:
 
     def client(self, **more: Any) -> httpx.Client:
         """A client with connections of its own."""
-        return httpx.Client(base_url=self.url, timeout=HANG_S, trust_env=False, **more)
+        return client(self.url, **more)
 
     def send(self, request: bytes) -> bytes:
         """The bytes of the answer to the bytes of a request."""
