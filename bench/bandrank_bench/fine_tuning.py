@@ -86,7 +86,7 @@ def curve(folder: Path, start: str, args: argparse.Namespace) -> Iterable[Point]
     """The points of a collection. start: the digest of its weights."""
     settings = digest([start, args.dtype, args.split, str(args.held_back), machine.describe()["CPU"]])
     work, placement = args.work / settings / folder.resolve().name, Placement(torch.device("cpu"), DTYPES[args.dtype])
-    prepare(folder, args.split, work, args.queries, args.held_back)
+    available = prepare(folder, args.split, work, args.queries, args.held_back)
     lists = work / "held-back.jsonl.gz"
     if not lists.exists():
         source, teachers = Source(str(work), HELD_BACK), {BEFORE: args.start}
@@ -106,6 +106,9 @@ def curve(folder: Path, start: str, args: argparse.Namespace) -> Iterable[Point]
     dev = DevSet.read(lists)
     before = dev.by_query([group.scores[BEFORE] for group in dev.groups])
     for count in args.queries:
+        if count > available:
+            say(f"{folder.name}: {available} queries are left to fine-tune on, not {count}")
+            continue
         done = work / f"{count}.json"
         if not done.exists():
             if args.page_only:
@@ -126,8 +129,11 @@ def curve(folder: Path, start: str, args: argparse.Namespace) -> Iterable[Point]
         yield point
 
 
-def prepare(folder: Path, split: str, work: Path, counts: Sequence[int], held_back: int) -> None:
-    """Writes a collection of the same texts with its judgements divided."""
+def prepare(folder: Path, split: str, work: Path, counts: Sequence[int], held_back: int) -> int:
+    """Writes a collection of the same texts with its judgements divided; of `counts` those for which there are queries.
+
+    Returns how many queries are not held back.
+    """
     qrels = {
         query: relevant
         for query, labels in open_collection(folder).qrels(split).items()
@@ -139,8 +145,10 @@ def prepare(folder: Path, split: str, work: Path, counts: Sequence[int], held_ba
             (work / file.name).unlink(missing_ok=True)
             (work / file.name).symlink_to(file.resolve())
     apart, others = divided(qrels, held_back)
-    for name, queries in {HELD_BACK: apart, **{f"first-{count}": others[:count] for count in counts}}.items():
+    first = {f"first-{count}": others[:count] for count in counts if count <= len(others)}
+    for name, queries in {HELD_BACK: apart, **first}.items():
         write_qrels(work, name, {query: qrels[query] for query in queries})
+    return len(others)
 
 
 def divided(qrels: Mapping[str, Mapping[str, int]], held_back: int) -> tuple[list[str], list[str]]:

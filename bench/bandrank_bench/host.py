@@ -16,10 +16,10 @@ from statistics import median
 
 import torch
 
-from bandrank.engine.batching import TaskQueue
 from bandrank.engine.clients import ITSELF
 from bandrank.engine.engine import GPU_BATCH_ROWS
 from bandrank.engine.lanes import ScoreLane, collate
+from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import AnySlice, Task
 from bandrank.engine.tickets import Ticket
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig

@@ -1,9 +1,11 @@
 """The progress that benchmarks print, and the parts that their pages share."""
 
+import gzip
 import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -22,6 +24,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool =
 def bullets(facts: Mapping[str, str]) -> str:
     """A Markdown list of names and values."""
     return "\n".join(f"- {name}: {value}" for name, value in facts.items())
+
+
+def write_page(path: Path, page: str, samples: str) -> None:
+    """Writes a page, and beside it the lines of its samples, compressed: path.jsonl.gz."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(samples.encode(), mtime=0))
+    say(f"wrote {path}")
 
 
 def json_line(value: Mapping[str, Any]) -> str:

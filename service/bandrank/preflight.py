@@ -10,8 +10,8 @@ from bandrank.api.keys import read_keys
 from bandrank.api.tls import tls_context
 from bandrank.errors import BadSetting
 from bandrank.metrics import Metrics
+from bandrank.proxy.rerank_options import read_rules
 from bandrank.proxy.upstream import Address, trust
-from bandrank.proxy.wishes import read_rules
 from bandrank.serving import check_shadow_strategy, choose_device, connect_redis
 from bandrank.settings import Settings, variable
 

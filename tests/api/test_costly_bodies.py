@@ -11,6 +11,7 @@ from support.models import as_served, tiny_cross_encoder
 from support.scorers import lookup
 
 from bandrank.api import parsing
+from bandrank.errors import InvalidInput
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -91,12 +92,14 @@ async def test_a_million_candidates_are_counted(path: str, start: bytes, item: b
 def test_values_are_counted_outside_of_texts(many_quotes: int, texts: list[str]) -> None:
     """In both ways of leaving texts out, whatever they have in them."""
     body = json.dumps([{text: [text]} for text in texts]).encode()
-    commas = max(0, len(texts) - 1)
+    values = max(0, len(texts) - 1) + len(texts) + parsing.LIST_VALUES * (1 + 2 * len(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parsing, "MANY_QUOTES", many_quotes)
-        outside = parsing._outside_strings(body)
-
-    assert parsing.values_at_most(outside) == commas + len(texts) + parsing.LIST_VALUES * (1 + 2 * len(texts))
+        patch.setattr(parsing, "MAX_VALUES", values)
+        assert parsing.check_values(body) == values
+        patch.setattr(parsing, "MAX_VALUES", values - 1)
+        with pytest.raises(InvalidInput):
+            parsing.check_values(body)
 
 
 @pytest.mark.parametrize("text", [b"{[,:", rb"\",\\", rb"\\\"{"])

@@ -101,7 +101,8 @@ async def test_infinitys_clients_are_told_how_busy_the_service_is() -> None:
         idle = await told(running)
         asking = [asyncio.create_task(running.rerank({"query": "who", "candidates": ["man"]}))]
         await asyncio.to_thread(gate.wait_for_batch)
-        asking += [asyncio.create_task(running.rerank({"query": "who", "candidates": ["man", "she"]})) for _ in "ab"]
+        more = {"query": "who", "candidates": ["man", "she"], "return_passages": True}
+        asking += [asyncio.create_task(running.rerank(more)) for _ in "ab"]
         await until(lambda: running.service.models.default.engine.queue.waiting_tasks == 2)
         busy, waiting = await told(running), (await running.scrape()).value("bandrank_waiting_tokens")
         gate.let_through(10)

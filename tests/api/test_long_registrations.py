@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -73,7 +74,10 @@ async def test_the_progress_of_a_stream_is_in_no_other_answer(monkeypatch: pytes
     async with running_app(tiny_bi_encoder(), settings=Settings(device="cpu")) as running:
         source: Any = running.service.models.default.stages[0].scorer.source
 
+        choking = threading.Event()
+
         def choke(_: object) -> None:
+            choking.set()
             time.sleep(0.3)  # until the others have joined
             raise RuntimeError("choked")
 
@@ -83,7 +87,7 @@ async def test_the_progress_of_a_stream_is_in_no_other_answer(monkeypatch: pytes
             asyncio.create_task(running.client.put("/candidates", content=body, headers={"content-type": LINES}))
             for body in (b"no json\n" + line, line)
         )
-        await until(lambda: bool(source.cache._flights._by_key))
+        await until(choking.is_set)
         ranking = await running.rerank({"query": "who", "candidates": ["man"]})
         told = [assert_error(answer, 500, "scoring_failed") for answer in (ranking, await first, await second)]
 

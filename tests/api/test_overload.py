@@ -13,6 +13,7 @@ from support.server import Scrape
 from support.tasks import until
 
 from bandrank.api import service as service_module
+from bandrank.engine.task_queue import STOPPING
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -139,6 +140,21 @@ async def test_probes_of_an_idle_service_share_a_self_test(monkeypatch: pytest.M
         assert await asyncio.gather(*others) == [None] * 200
         assert first.cancelled()
         assert (await running.scrape()).value("bandrank_batch_tasks_sum") == 2  # that of the start, and one
+
+
+async def test_a_probe_that_waits_hears_that_the_service_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its self-test, which was begun before, succeeds; nobody is told any more that the service is ready."""
+    monkeypatch.setattr(service_module, "FRESH_S", -1.0)  # nothing was scored a moment ago
+    scorer, gate = gated()
+    async with running_app(scorer) as running:
+        await asyncio.to_thread(gate.wait_for_batch)
+        probing = asyncio.create_task(running.service.why_not_ready())
+        await asyncio.to_thread(gate.wait_for_batch)
+        running.service.drain()
+        gate.let_through()
+
+        assert await probing == STOPPING
+        assert (await running.scrape()).value("bandrank_ready") == 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -60,7 +60,7 @@ async def test_an_answer_is_compared_when_it_has_been_sent() -> None:
 
 
 async def test_an_answer_does_not_wait_for_its_shadow() -> None:
-    """The shadow's batch is held, and the answer is here; a stop gives up what is pending."""
+    """The shadow's batch is held, and the answer is here and counts as given; a stop gives up what is pending."""
     gate = Gate()
     gate.let_through()  # for the self-test of the start
     async with running_app(lookup(man=1.0), shadow=WatchedScorer(lookup(), gate), settings=ALL) as running:
@@ -68,10 +68,11 @@ async def test_an_answer_does_not_wait_for_its_shadow() -> None:
         response = await asyncio.wait_for(running.rerank(BODY), HANG_S)
         await asyncio.to_thread(gate.wait_for_batch)
         pending = (await running.scrape()).value("bandrank_shadow_pending")
+        [busy] = (await running.client.get("/infinity/models")).json()["data"]
         asyncio.get_running_loop().call_later(0.1, gate.let_through)  # the thread ends with its batch
     dropped = running.service.metrics.shadow_dropped.labels(*LABELS.values(), "stopping")
 
-    assert (response.status_code, pending) == (200, 1)
+    assert (response.status_code, pending, busy["stats"]["results_pending"]) == (200, 1, 0)
     assert [sample.value for metric in dropped.collect() for sample in metric.samples if "_total" in sample.name] == [1]
 
 

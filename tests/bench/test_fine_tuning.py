@@ -27,7 +27,7 @@ def test_the_first_queries_are_those_of_larger_splits_too(tmp_path: Path) -> Non
     queries = {name: name for name in qrels}
     write_collection(tmp_path / "own", documents=documents, queries=queries, qrels=qrels, split="train")
 
-    prepare(tmp_path / "own", "train", tmp_path / "work", [4, 12], 6)
+    assert prepare(tmp_path / "own", "train", tmp_path / "work", [4, 12, 15], 6) == 13
 
     written = open_collection(tmp_path / "work")
     assert len(list(written.documents())) == 20
@@ -36,6 +36,7 @@ def test_the_first_queries_are_those_of_larger_splits_too(tmp_path: Path) -> Non
     assert few.items() <= more.items()
     assert not apart.keys() & more.keys()
     assert few == {name: {f"d{name[1:]}": 1} for name in few}
+    assert not (tmp_path / "work" / "qrels" / "first-15.tsv").exists()  # of which a page would say that there were 15
 
 
 def test_the_page_has_a_row_for_each_fine_tuning() -> None:

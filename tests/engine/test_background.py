@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import CLIENT, HANG_S, LANE, Clock, NamedLane, task_of
 
-from bandrank.engine.batching import BACKGROUND_FINER, TaskQueue
 from bandrank.engine.clients import SHADOW, Client
+from bandrank.engine.fair_pool import FairPool
+from bandrank.engine.task_queue import BACKGROUND_FINER, TaskQueue
 from bandrank.engine.tasks import AnySlice
 from bandrank.engine.tickets import Ticket
-from bandrank.engine.turns import Turns
 from bandrank.errors import InputTooLarge, NotReady, ScoringFailed
 
 BATCH = 160
@@ -150,19 +150,17 @@ def test_background_work_that_is_given_up_is_no_dropped_request() -> None:
 @pytest.mark.anyio
 async def test_background_texts_are_tokenised_last() -> None:
     """And take nothing of the room for those of requests."""
-    turns = Turns(1, max_size=100)
+    pool = FairPool(1, max_size=100, name="test")
     order: list[str] = []
 
     async def tokenise(client: Client, size: int) -> None:
-        with turns.admit(client, size) as turn:
-            async with turns.slot(client, turn, size):
-                order.append(client.name)
-                await asyncio.sleep(0)
+        with pool.admit(client, size) as turn:
+            await pool.run(client, turn, size, lambda: order.append(client.name))
 
     await asyncio.gather(tokenise(CLIENT, 5), tokenise(SHADOW, 1), tokenise(CLIENT, 45))
 
     assert order == ["client", "client", "shadow"]
-    with turns.admit(SHADOW, 12), turns.admit(CLIENT, 50):
+    with pool.admit(SHADOW, 12), pool.admit(CLIENT, 50):
         pass
-    with pytest.raises(InputTooLarge), turns.admit(SHADOW, 13):
+    with pytest.raises(InputTooLarge), pool.admit(SHADOW, 13):
         pytest.fail("it was admitted")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 
-from bandrank.engine.batching import MAX_RETRY_AFTER_S, TaskQueue
+from bandrank.engine.task_queue import MAX_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import DeadlineExceeded, NotReady, Overloaded, ScoringFailed

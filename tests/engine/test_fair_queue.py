@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 
-from bandrank.engine.batching import AHEAD, DEMAND, EXPECTED_PART, FINER, MAX_RETRY_AFTER_S, TaskQueue
+from bandrank.engine.client_queues import AHEAD, DEMAND
 from bandrank.engine.clients import Client, Shares
+from bandrank.engine.task_queue import EXPECTED_PART, FINER, MAX_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import InputTooLarge, Overloaded

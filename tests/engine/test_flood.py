@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from support.tasks import LANE, Clock, task_of
 
-from bandrank.engine.batching import TaskQueue
 from bandrank.engine.clients import Client
+from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import AnySlice
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import Overloaded

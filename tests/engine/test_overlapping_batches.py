@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.tasks import HANG_S, Clock, task_of
 from support.working import Dies, open_queue, work_off
 
-from bandrank.engine.batching import AnySlice
+from bandrank.engine.task_queue import AnySlice
 from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +22,7 @@ from support.tokenizer import SEP_ID
 
 from bandrank.engine.calls import Answer, Call, answer
 from bandrank.engine.candidates import CandidateStore
-from bandrank.engine.options import Options
+from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.ranking import Ranking
 from bandrank.engine.registry import CallCandidate, CandidateRegistry
 from bandrank.engine.served import Models, ServedModel
@@ -48,9 +49,12 @@ def candidates_of(ranking: Ranking) -> list[tuple[int, float]]:
     return [(each.index, each.score) for each in ranking.candidates]
 
 
-async def ask(model: ServedModel, texts: list[str], *, query: str = QUERY, **more: object) -> Answer:
+async def ask(
+    model: ServedModel, texts: list[str], *, query: str = QUERY, options: Options = DEFAULT, **more: object
+) -> Answer:
     """The answer to a call that asks for passages."""
-    call = Call(query, [CallCandidate(text) for text in texts], passages=True, **more)  # type: ignore[arg-type]
+    candidates = [CallCandidate(text) for text in texts]
+    call = Call(query, candidates, options=replace(options, best_passages=True), **more)  # type: ignore[arg-type]
     models = Models([model])
     return await answer(call, models, CandidateRegistry(CandidateStore(None, max_bytes=0), models))
 
@@ -139,7 +143,7 @@ async def test_each_candidate_may_have_a_query_of_its_own() -> None:
     async with served(tiny_cross_encoder(positions=64)) as model:
         models = Models([model])
         registry = CandidateRegistry(CandidateStore(None, max_bytes=0), models)
-        found = await answer(Call("", candidates, passages=True), models, registry)
+        found = await answer(Call("", candidates, options=Options(best_passages=True)), models, registry)
         alone = [await ask(model, [text], query=query) for text, query in zip(texts, queries, strict=True)]
 
     spans = {index: (passage.start, passage.end) for index, passage in found.passages.items()}
@@ -174,7 +178,7 @@ async def test_scores_that_are_mixed_in_choose_whose_passage_is_told() -> None:
             [CallCandidate(text, score=float(-index)) for index, text in enumerate(texts)],
             top_n=1,
             first_stage_weight=1.0,
-            passages=True,
+            options=Options(best_passages=True),
         )
         models = Models([model])
         found = await answer(call, models, CandidateRegistry(CandidateStore(None, max_bytes=0), models))

@@ -6,9 +6,10 @@ import threading
 import pytest
 from support.tasks import HANG_S, LANE, Clock, task_of
 
-from bandrank.engine import batching
-from bandrank.engine.batching import AHEAD, FINER, PAUSE_PART, PAUSE_S, TaskQueue
+from bandrank.engine import task_queue
+from bandrank.engine.client_queues import AHEAD
 from bandrank.engine.clients import Client
+from bandrank.engine.task_queue import FINER, PAUSE_PART, PAUSE_S, TaskQueue
 from bandrank.engine.tasks import TaskSlice
 from bandrank.engine.tickets import Ticket
 
@@ -34,11 +35,11 @@ def test_the_thread_waits_for_the_next_task(queue: TaskQueue, monkeypatch: pytes
     with queue.admitted(first.ticket, {LANE: 6}):
         queue.put(first)
         assert queue.take_batch(BATCH) == [TaskSlice(first, 0, 3)]
-        monkeypatch.setattr(batching, "PAUSE_S", HANG_S)
+        monkeypatch.setattr(task_queue, "PAUSE_S", HANG_S)
         for moment, task in ((0.02, task_of([1] * BATCH, client=GREEDY)), (0.05, second)):
             threading.Timer(moment, queue.put, [task]).start()
         assert queue.take_batch(BATCH) == [TaskSlice(second, 0, 3)]
-    monkeypatch.setattr(batching, "PAUSE_S", 0.001)
+    monkeypatch.setattr(task_queue, "PAUSE_S", 0.001)
     with queue.admitted(Ticket(POLITE, math.inf), {LANE: 6}):
         assert queue.take_batch(BATCH)[0].task.ticket.client is GREEDY
 

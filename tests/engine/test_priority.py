@@ -5,8 +5,8 @@ import math
 import pytest
 from support.tasks import CLIENT, LANE, Clock, task_of
 
-from bandrank.engine.batching import TaskQueue
 from bandrank.engine.clients import Client
+from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import Overloaded
 

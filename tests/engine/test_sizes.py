@@ -3,7 +3,7 @@
 import pytest
 from support.tasks import LANE, Clock, task_of
 
-from bandrank.engine.batching import TaskQueue
+from bandrank.engine.task_queue import TaskQueue
 from bandrank.errors import InputTooLarge, Overloaded
 
 

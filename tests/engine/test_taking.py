@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import CLIENT, NamedLane, task_of
 
-from bandrank.engine.lines import Line, take
+from bandrank.engine.client_queues import ClientQueue, take
 from bandrank.engine.tasks import Task, TaskSlice
 
 ROWS = st.lists(st.integers(1, 60), min_size=1, max_size=8)
 BUDGETS = st.integers(1, 100)
 
 
-def line_of(tasks: Sequence[Task]) -> Line:
-    """A line in which tasks wait in this order."""
-    line = Line(CLIENT, 0.0)
+def queue_of(tasks: Sequence[Task]) -> ClientQueue:
+    """A queue in which tasks wait in this order."""
+    queue = ClientQueue(CLIENT, 0.0)
     for turn, task in enumerate(tasks):
-        line.put(task, float(turn))
-    return line
+        queue.put(task, float(turn))
+    return queue
 
 
 @st.composite
@@ -33,7 +33,7 @@ def waiting_tasks(draw: st.DrawFn) -> list[Task]:
 @given(waiting_tasks(), BUDGETS)
 def test_a_batch_continues_its_tasks_in_their_order(waiting: list[Task], budget: int) -> None:
     """Each slice starts where its task stopped; slices stand in the order of turn; the first task always advances."""
-    batch = take([line_of(waiting)], budget)
+    batch = take([queue_of(waiting)], budget)
 
     assert batch[0].task is waiting[0]
     assert [part.task for part in batch] == [task for task in waiting if task in {part.task for part in batch}]
@@ -43,7 +43,7 @@ def test_a_batch_continues_its_tasks_in_their_order(waiting: list[Task], budget:
 @given(waiting_tasks(), BUDGETS)
 def test_a_batch_keeps_the_budget_unless_one_candidate_alone_exceeds_it(waiting: list[Task], budget: int) -> None:
     """Above the budget there is one candidate and nothing else, and that one could never fit."""
-    batch = take([line_of(waiting)], budget)
+    batch = take([queue_of(waiting)], budget)
 
     total = sum(part.rows for part in batch)
     assert total <= budget or (len(batch), batch[0].stop - batch[0].start) == (1, 1)
@@ -52,7 +52,7 @@ def test_a_batch_keeps_the_budget_unless_one_candidate_alone_exceeds_it(waiting:
 @given(waiting_tasks(), BUDGETS)
 def test_a_batch_leaves_no_room_that_a_waiting_candidate_could_use(waiting: list[Task], budget: int) -> None:
     """After `take`, the next candidate of every task is larger than the room that is left."""
-    batch = take([line_of(waiting)], budget)
+    batch = take([queue_of(waiting)], budget)
 
     room = budget - sum(part.rows for part in batch)
     stops = {part.task: part.stop for part in batch}
@@ -65,9 +65,9 @@ def test_a_candidate_over_the_budget_is_alone_when_its_turn_comes() -> None:
     """Neither the task's other candidates nor other tasks join it."""
     first, second = task_of([1, 9, 1]), task_of([2])
 
-    assert take([line_of([first, second])], 4) == [TaskSlice(first, 0, 1), TaskSlice(second, 0, 1)]
+    assert take([queue_of([first, second])], 4) == [TaskSlice(first, 0, 1), TaskSlice(second, 0, 1)]
     first.num_taken = 1
-    assert take([line_of([first, second])], 4) == [TaskSlice(first, 1, 2)]
+    assert take([queue_of([first, second])], 4) == [TaskSlice(first, 1, 2)]
 
 
 def test_a_batch_is_of_one_lane() -> None:
@@ -75,5 +75,5 @@ def test_a_batch_is_of_one_lane() -> None:
     other = NamedLane("other")
     first, second, third = task_of([1, 1]), task_of([1], lane=other), task_of([1])
 
-    assert take([line_of([first, second, third])], 10) == [TaskSlice(first, 0, 2), TaskSlice(third, 0, 1)]
-    assert take([line_of([second, third])], 10) == [TaskSlice(second, 0, 1)]
+    assert take([queue_of([first, second, third])], 10) == [TaskSlice(first, 0, 2), TaskSlice(third, 0, 1)]
+    assert take([queue_of([second, third])], 10) == [TaskSlice(second, 0, 1)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.tasks import HANG_S, Clock, NamedLane, task_of
 
-from bandrank.engine.batching import TaskQueue
+from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.errors import NotReady
 

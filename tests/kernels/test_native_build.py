@@ -218,6 +218,32 @@ def test_the_best_variant_that_the_processor_has_comes_first(
         usable_variants.cache_clear()
 
 
+# What compilers define for the instructions that they may use, by the names that Linux gives them.
+X86_64 = {
+    "cx16": "__GCC_HAVE_SYNC_COMPARE_AND_SWAP_16",
+    "lahf_lm": "__LAHF_SAHF__",
+    "pni": "__SSE3__",
+    "abm": "__LZCNT__",
+    "bmi1": "__BMI__",
+    "avx_vnni": "__AVXVNNI__",
+    **{name: f"__{name.upper()}__" for name in ("popcnt", "ssse3", "sse4_1", "sse4_2", "xsave", "avx", "avx2", "f16c")},
+    **{name: f"__{name.upper()}__" for name in ("fma", "bmi2", "movbe", "avx512f", "avx512bw", "avx512cd", "avx512dq")},
+    **{name: f"__{name.upper()}__" for name in ("avx512vl", "amx_tile", "amx_int8", "amx_bf16")},
+    **{name: f"__{name.replace('_', '').upper()}__" for name in ("avx512_vnni", "avx512_bf16")},
+}
+
+
+@needs_native
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86-64")
+@pytest.mark.parametrize("variant", buildable_variants(), ids=lambda variant: variant.name)
+def test_a_processor_has_all_that_the_compiler_may_use(variant: variants.Variant) -> None:
+    """Also what the kernels do not ask for: a virtual machine may have some of a level's instructions alone."""
+    command = [*build.find_compiler(), *variant.options, "-dM", "-E", "-x", "c++", "/dev/null"]
+    defined = {line.split()[1] for line in subprocess.check_output(command, text=True).splitlines()}
+
+    assert {name for name, macro in X86_64.items() if macro in defined} == variant.needs
+
+
 @pytest.mark.slow
 @needs_native
 def test_the_command_builds_every_variant(tmp_path: Path) -> None:
@@ -247,7 +273,8 @@ def test_sanitizers_find_nothing(variant: variants.Variant, tmp_path: Path) -> N
     """Memory of exactly the right size around odd sizes, under the address and undefined behaviour sanitizers."""
     program = tmp_path / "sanitised"
     source = Path(__file__).with_name("native_sanitised.cpp")
-    flags = ["-std=c++20", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    checks = ("-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all")
+    flags = ["-std=c++20", "-O1", "-g", *checks]
     subprocess.run(
         [*build.find_compiler(), *flags, *variant.options, f"-I{build.SOURCES}", "-o", str(program), str(source)],
         check=True,

@@ -84,6 +84,18 @@ def test_odd_rows_are_right(row: Tensor) -> None:
     assert_close_but_for_ties(linear(x, weights).double(), product(x, wide), x, wide)
 
 
+@pytest.mark.parametrize("size", [1e-36, 1e-38, 1e-40, 1e-44])
+def test_numbers_too_small_to_be_divided_give_none_that_are_larger(size: float) -> None:
+    """Where a step has no reciprocal."""
+    rows = torch.randint(-127, 128, (65, 96), dtype=torch.int8, generator=torch.Generator().manual_seed(1))
+    x = torch.zeros(3, 96)
+    x[0, 7], x[1, 90], x[2, 7], x[2, 90] = size, -size, size, -size
+
+    out = linear(x, Int8Weights.pack(rows, torch.ones(65), None)).double().abs()
+
+    assert (out <= 3 * size * rows.double().abs().sum(1)).all()
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_stays_in_its_row(bad: float) -> None:
     """Its own row is NaN, however small the rest of it; the others are the same bits."""

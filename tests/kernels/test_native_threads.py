@@ -1,7 +1,10 @@
 """Large operations of the CPU kernels are shared among threads, and give the same bits."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -69,6 +72,58 @@ def test_an_error_of_a_part_is_raised() -> None:
 
     with pytest.raises(MemoryError, match="no room"):
         in_parts(30, 10, run)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_where_no_thread_can_be_had_the_caller_computes_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part once; an error of one is raised when all have ended."""
+    ended = ThreadPoolExecutor(1)
+    ended.shutdown()
+    monkeypatch.setattr("bandrank_kernels.native.threads._pool", lambda _: ended)
+    seen: list[tuple[int, int]] = []
+
+    def run(begin: int, end: int) -> None:
+        seen.append((begin, end))
+        if begin == 10:
+            raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        in_parts(30, 10, run)
+
+    assert seen == [(0, 10), (10, 20), (20, 30)]
+
+
+PROCESSES = """
+import os, sys, threading
+import torch
+from bandrank_kernels.native.threads import in_parts
+
+def at_once(name):
+    together = threading.Barrier(3, timeout=20)
+    in_parts(30, 10, lambda begin, end: together.wait())
+    print(name, flush=True)
+
+def late():
+    threading.main_thread().join()
+    seen = []
+    in_parts(30, 10, lambda begin, end: seen.append(begin))
+    print(sorted(seen))
+
+torch.set_num_threads(3)
+at_once("parent")
+if os.fork() == 0:
+    at_once("child")
+    os._exit(0)
+os.wait()
+threading.Thread(target=late).start()
+"""
+
+
+def test_a_forked_process_has_threads_of_its_own_and_an_ending_one_none() -> None:
+    """What is asked for while the process ends, by a thread that it waits for, is computed all the same."""
+    result = subprocess.run([sys.executable, "-c", PROCESSES], capture_output=True, text=True, timeout=60, check=False)
+
+    assert result.stdout == "parent\nchild\n[0, 10, 20]\n", result.stderr
 
 
 @needs_native

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.deberta import tiny_deberta_config
 from support.decoders import tiny_decoder_config
+from support.grouped import tiny_gemma3_config, tiny_llama_config
 from support.models import (
     random_ids,
     random_scorer,
@@ -52,6 +53,13 @@ WITH_BERT: dict[str, Callable[[], Scorer]] = {
 ENCODER_CONFIGS: dict[str, Callable[[], EncoderConfig]] = {
     "other": other_config,
     "deberta": lambda: replace(tiny_deberta_config(), num_layers=4),
+    "gemma3": lambda: tiny_gemma3_config(num_layers=4),
+}
+OF_OTHER_SHAPES: dict[str, Callable[[], EncoderConfig]] = {
+    "decoder": tiny_decoder_config,
+    "gemma3": tiny_gemma3_config,
+    "llama": tiny_llama_config,
+    "modernbert": tiny_modernbert_config,
 }
 ON_ENCODERS = sorted(ARCHITECTURES.keys() - {"decoder_reranker"})
 # All but ColBERT on DeBERTa, whose attention has no mask for single keys.
@@ -216,8 +224,8 @@ def test_every_kind_is_built_as_its_config_says() -> None:
     """The table's keys are what configs carry."""
     shape = tiny_encoder_config()
     for kind, build in ENCODERS.items():
-        if kind in {"decoder", "modernbert"}:
-            encoder = build(tiny_decoder_config() if kind == "decoder" else tiny_modernbert_config())
+        if kind in OF_OTHER_SHAPES:
+            encoder = build(OF_OTHER_SHAPES[kind]())
         else:
             encoder = build(
                 EncoderConfig.variant({"kind": kind})(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.deberta import tiny_deberta_config
+from support.grouped import tiny_gemma3_bi_encoder, tiny_llama_reranker
 from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder, tiny_encoder_config
 from support.modernbert import tiny_encoder_config as modernbert_config
 from support.modernbert import tiny_sequence_cross_encoder
@@ -50,6 +51,8 @@ NATIVE = {
     "lexical": lambda: with_words(tiny_cross_encoder(num_heads=2, max_tokens=64, lexical=LexicalConfig(20.0))),
     "modernbert": lambda: tiny_sequence_cross_encoder(encoder=replace(modernbert_config(), num_heads=2)),
     "bi_encoder": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512),
+    "llama": tiny_llama_reranker,
+    "gemma3": tiny_gemma3_bi_encoder,
     "mix_encoder": lambda: mix_encoder(paper="b", similarity="cosine"),
     "mix_encoder c": lambda: mix_encoder(paper="c"),
     "mix_encoder codes": lambda: mix_encoder(strategy="C", num_embeddings=3),

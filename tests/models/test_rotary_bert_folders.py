@@ -13,7 +13,7 @@ from transformers import GteConfig, NomicBertConfig
 
 from bandrank.models import hf
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank.models.hf.rotary_bert import read_rotary
+from bandrank.models.hf.rotary import read_rotary
 from bandrank.models.layers.positions import Rotary
 
 GTE, NOMIC = "Alibaba-NLP/gte-multilingual-reranker-base", "NomicBERT"

@@ -12,26 +12,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bandrank.errors import BadSetting
+from bandrank.proxy.fetching import unpacked
 from bandrank.proxy.outcomes import Skipped, SkipReason
 from bandrank.proxy.query_text import query_text
 from bandrank.proxy.raw_json import Number
-from bandrank.proxy.search_request import MAX_WIDE_BYTES, indices_of, read_search, unpacked
-from bandrank.proxy.wishes import Wish, Wishes, query_of_header, read_rules
+from bandrank.proxy.rerank_options import RerankOptions, RerankRules, query_of_header, read_rules
+from bandrank.proxy.search_request import MAX_WIDE_BYTES, indices_of, read_search
 
-WISH = Wish(fields=("title", "body"), depth=50, budget_ms=100)
+OPTIONS = RerankOptions(fields=("title", "body"), depth=50, budget_ms=100)
 MATCH = {"match": {"title": "words"}}
 
 
-def wishes(*rules: Any) -> Wishes:
+def rules_of(*rules: Any) -> RerankRules:
     """Those of a proxy with these rules."""
-    return Wishes(rules, depth=100, budget_ms=1000, max_depth=200)
+    return RerankRules(rules, depth=100, budget_ms=1000, max_depth=200)
 
 
-def asked(value: str) -> Wish:
+def asked(value: str) -> RerankOptions:
     """What a header asks for."""
-    wish = wishes().wish([(b"x-rerank", value.encode("latin-1"))], ["docs"])
-    assert wish is not None
-    return wish
+    options = rules_of().options_for([(b"x-rerank", value.encode("latin-1"))], ["docs"])
+    assert options is not None
+    return options
 
 
 def refusal(value: str) -> str:
@@ -43,8 +44,8 @@ def refusal(value: str) -> str:
 
 def test_a_header_names_fields_and_parameters() -> None:
     """Spaces do not count; what is left out has its default."""
-    assert asked("title") == Wish(fields=("title",), depth=100, budget_ms=1000)
-    assert asked(" title ,a.b;depth = 7; model=org/m;strategy=fast;budget_ms=2.5 ; score=engine") == Wish(
+    assert asked("title") == RerankOptions(fields=("title",), depth=100, budget_ms=1000)
+    assert asked(" title ,a.b;depth = 7; model=org/m;strategy=fast;budget_ms=2.5 ; score=engine") == RerankOptions(
         fields=("title", "a.b"), depth=7, model="org/m", strategy="fast", budget_ms=2.5, score="engine"
     )
 
@@ -66,10 +67,10 @@ def test_a_header_that_cannot_be_used(value: str) -> None:
 )
 def test_a_field_with_a_name_beyond_ascii(sent: bytes, name: str) -> None:
     """Header fields are bytes, and clients differ in how they write others than ASCII."""
-    wish = wishes().wish([(b"x-rerank", sent + b"; depth=7")], ["docs"])
+    options = rules_of().options_for([(b"x-rerank", sent + b"; depth=7")], ["docs"])
 
-    assert wish is not None
-    assert (wish.fields, wish.depth) == ((name,), 7)
+    assert options is not None
+    assert (options.fields, options.depth) == ((name,), 7)
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=60))
@@ -81,7 +82,10 @@ def test_any_header_is_used_or_refused(value: str) -> None:
 
 def test_several_headers_are_refused() -> None:
     """They do not say which of them counts."""
-    for name, read in ((b"x-rerank", lambda lines: wishes().wish(lines, [])), (b"x-rerank-query", query_of_header)):
+    for name, read in (
+        (b"x-rerank", lambda lines: rules_of().options_for(lines, [])),
+        (b"x-rerank-query", query_of_header),
+    ):
         with pytest.raises(Skipped):
             read([(name, b"a"), (name, b"b")])
 
@@ -111,13 +115,15 @@ def test_rules(tmp_path: Path) -> None:
         '[[rules]]\nindex = "books"\nfields = ["title", "text"]\nstrategy = "fast"\n'
         '[[rules]]\nindex = "b*"\nfields = ["body"]\ndepth = 9\nbudget_ms = 5\n'
     )
-    known = wishes(*read_rules(file, max_depth=200))
+    known = rules_of(*read_rules(file, max_depth=200))
 
-    assert known.wish([], ["books"]) == Wish(fields=("title", "text"), depth=100, strategy="fast", budget_ms=1000)
-    assert known.wish([], ["books", "boats"]) == Wish(fields=("body",), depth=9, budget_ms=5)
-    assert known.wish([(b"x-rerank", b"; depth=3")], ["boats"]) == Wish(fields=("body",), depth=3, budget_ms=5)
+    of_books = RerankOptions(fields=("title", "text"), depth=100, strategy="fast", budget_ms=1000)
+    assert known.options_for([], ["books"]) == of_books
+    assert known.options_for([], ["books", "boats"]) == RerankOptions(fields=("body",), depth=9, budget_ms=5)
+    of_boats = RerankOptions(fields=("body",), depth=3, budget_ms=5)
+    assert known.options_for([(b"x-rerank", b"; depth=3")], ["boats"]) == of_boats
     for indices in ([], ["docs"], ["books", "docs"]):
-        assert known.wish([], indices) is None
+        assert known.options_for([], indices) is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +228,7 @@ def test_searches_are_known_by_their_paths(method: str, path: bytes, expected: t
 
 def deeper(body: Any, query_string: bytes = b"") -> tuple[bytes, bytes]:
     """The query string and the body of the search that is sent in the place of this one."""
-    search = read_search(WISH, query_string, body if isinstance(body, bytes) else json.dumps(body).encode(), None)
+    search = read_search(OPTIONS, query_string, body if isinstance(body, bytes) else json.dumps(body).encode(), None)
     return search.target_query, search.body
 
 
@@ -252,7 +258,7 @@ def test_numbers_are_nobodys_words() -> None:
     year = {"match": {"year": 1984}}
     body = json.dumps({"query": {"bool": {"must": [year, {"match": {"title": "\ud800 words"}}]}}}).encode()
 
-    assert read_search(WISH, b"", body, None).query == "\ufffd words"
+    assert read_search(OPTIONS, b"", body, None).query == "\ufffd words"
 
 
 @pytest.mark.parametrize(
@@ -290,7 +296,7 @@ def test_a_query_that_is_nested_deeply(depth: int) -> None:
     """It is looked through, or left alone."""
     body = b'{"query":' + b'{"bool":{"must":' * depth + b'{"match":{"a":"b"}}' + b"}}" * depth + b"}"
     try:
-        assert read_search(WISH, b"", body, None).query == "b"
+        assert read_search(OPTIONS, b"", body, None).query == "b"
     except Skipped as skipped:
         assert depth > 300
         assert skipped.marks[0].reason == "unreadable_request"  # noqa: PT017 - it may also be read
@@ -299,11 +305,11 @@ def test_a_query_that_is_nested_deeply(depth: int) -> None:
 def test_a_large_search_is_read_where_it_is_ascii() -> None:
     """A single wide character, as it is or escaped, would have each of the others take four bytes."""
     text = "man " * (MAX_WIDE_BYTES // 4)
-    assert read_search(WISH, b"", json.dumps({"query": {"match": {"body": text}}}).encode(), None).query == text
+    assert read_search(OPTIONS, b"", json.dumps({"query": {"match": {"body": text}}}).encode(), None).query == text
     for wide in ("🐝", "\\ud83d\\udc1d"):
         body = '{"query":{"match":{"body":"%s"}}}' % (text + wide)
         with pytest.raises(Skipped, match="large_request"):
-            read_search(WISH, b"", body.encode(), None)
+            read_search(OPTIONS, b"", body.encode(), None)
 
 
 @pytest.mark.parametrize("sort", ["_score", ["_score"], [{"_score": "desc"}], {"_score": {"order": "desc"}}])
@@ -320,7 +326,7 @@ def test_a_search_sorted_by_score(sort: Any) -> None:
 def test_any_search_is_read_or_left_alone(body: bytes, query_string: bytes) -> None:
     """Nothing else is raised."""
     with contextlib.suppress(Skipped):
-        read_search(WISH, query_string, body, "words")
+        read_search(OPTIONS, query_string, body, "words")
 
 
 def test_a_compressed_body() -> None:
@@ -328,7 +334,7 @@ def test_a_compressed_body() -> None:
     packed = gzip.compress(bytes(1000))
     headers = [(b"content-encoding", b"GZIP"), (b"content-type", b"application/json; charset=utf-8")]
 
-    assert unpacked(packed, headers, 1000) == bytes(1000)
+    assert unpacked(packed, headers, 1000) == (bytes(1000), 0)
     with pytest.raises(Skipped, match="large_request"):
         unpacked(gzip.compress(bytes(1 << 20)), headers, 1000)
     for bad in (packed[:-1], packed + b"x", b"no gzip"):

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from bandrank.proxy.field_patterns import not_asked_for
 from bandrank.proxy.outcomes import Skipped
+from bandrank.proxy.rerank_options import RerankOptions
 from bandrank.proxy.search_request import MAX_PARAMETERS, MAX_PATTERN_CHARACTERS, MAX_PATTERNS, read_search
-from bandrank.proxy.wishes import Wish
 
-WISH = Wish(fields=("title", "body"), depth=50, budget_ms=100)
+OPTIONS = RerankOptions(fields=("title", "body"), depth=50, budget_ms=100)
 SEARCH = {"query": {"match": {"title": "words"}}, "_source": False}
 
 
@@ -26,7 +26,7 @@ def fits(pattern: str, name: str) -> bool:
 
 def asked_for(body: Any, query_string: bytes = b"") -> list[str]:
     """The `fields` of the deeper search."""
-    search = read_search(WISH, query_string, json.dumps(body).encode(), None)
+    search = read_search(OPTIONS, query_string, json.dumps(body).encode(), None)
     names: list[str] = json.loads(search.body)["fields"]
     return names
 
@@ -65,7 +65,7 @@ def test_patterns_leave_nothing_in_memory() -> None:
     ("most", "more"), [([f"{number}*" for number in range(MAX_PATTERNS)], "x*"), (["*" * MAX_PATTERN_CHARACTERS], "*")]
 )
 def test_more_patterns_than_can_be_compared(most: list[str], more: str) -> None:
-    """Each is compared with each of the wish's fields, while all others wait; names are looked up."""
+    """Each is compared with each of the fields that are ranked, while all others wait; names are looked up."""
     names = [f"x{number}" for number in range(10_000)]
 
     assert asked_for({**SEARCH, "fields": [*names, *most, "title"]})

@@ -3,10 +3,10 @@
 import pytest
 
 from bandrank.proxy.rank_windows import widened
+from bandrank.proxy.rerank_options import RerankOptions
 from bandrank.proxy.search_request import read_search
-from bandrank.proxy.wishes import Wish
 
-WISH = Wish(fields=("title", "body"), depth=50, budget_ms=100)
+OPTIONS = RerankOptions(fields=("title", "body"), depth=50, budget_ms=100)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ WISH = Wish(fields=("title", "body"), depth=50, budget_ms=100)
 def test_a_retriever_that_joins_others_has_a_window_for_the_deeper_search(retriever: str, sent: str | None) -> None:
     """The engine refuses to find more hits than that; ten is its default."""
     body = '{"retriever":%s,"size":3}'
-    search = read_search(WISH, b"", (body % retriever).encode(), "words")
+    search = read_search(OPTIONS, b"", (body % retriever).encode(), "words")
 
     assert search.body.decode() == body % (retriever if sent is None else sent)
 
@@ -44,6 +44,6 @@ def test_a_wider_window_goes_with_fields_that_are_asked_for() -> None:
     """Both are written into the body that came."""
     body = b'{"retriever":{"rrf":{}},"_source":false,"fields":["a"]}'
 
-    assert read_search(WISH, b"", body, "words").body == (
+    assert read_search(OPTIONS, b"", body, "words").body == (
         b'{"retriever":{"rrf":{"rank_window_size": 50}},"_source":false,"fields":["a", "title", "body"]}'
     )

@@ -170,7 +170,11 @@ def tiny_config(published: Mapping[str, Any], *, num_layers: int = 2, **more: An
 
 def tiny_decoder(kind: Any, published: Mapping[str, Any], *, seed: int = 0, **more: Any) -> Any:
     """A random model of a class of `transformers`, in eval mode. more: of `tiny_config`."""
-    model: PreTrainedModel = kind(tiny_config(published, **more))
+    return drawn(kind(tiny_config(published, **more)), seed=seed)
+
+
+def drawn(model: PreTrainedModel, *, seed: int = 0) -> Any:
+    """The model with random weights, in eval mode."""
     randomise(model, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():  # RMSNorms are drawn around 1

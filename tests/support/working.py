@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from support.tasks import Clock
 
-from bandrank.engine.batching import TaskQueue
+from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import Task
 from bandrank.engine.worker import CPU, ScoringWorker
 from bandrank.metrics import Metrics

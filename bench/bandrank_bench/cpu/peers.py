@@ -24,7 +24,10 @@ Batch = npt.NDArray[np.int64]  # (3, pairs, longest): INPUTS
 
 
 def load_peers(checkpoint: Path, work: Path) -> list[System]:
-    """Every peer at every precision it offers, ready to score. Converted models are written to `work`."""
+    """Every peer at every precision, ready to score, but for OpenVINO in int8, which another tool has to prepare.
+
+    Converted models are written to `work`.
+    """
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     float_onnx, int8_onnx = export_onnx(Logits(checkpoint), INPUTS, work)
     return [

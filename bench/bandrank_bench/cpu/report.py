@@ -131,7 +131,8 @@ def agreement_table(agreements: Iterable[Agreement]) -> str:
 def _method() -> str:
     return (
         "Checkpoint: all-MiniLM-L6-v2 (6 layers, hidden 384, 12 heads) with a random head. Every round has new texts, "
-        "so that caches of token ids are of no use. Systems take turns in random order. A float32 matrix product is "
+        "so that caches of token ids are of no use. OpenVINO is not measured in int8, which another tool prepares. "
+        "Systems take turns in random order. A float32 matrix product is "
         f"timed before and after each sample; the sample counts if both are within {TOLERANCE} x of the fastest tenth "
         "of the run. Ratios are ratios of median microseconds per token; HTTP over in process is the median ratio of "
         "two calls on the same texts, one right after the other. A precision is what the matrix products "

@@ -1,6 +1,6 @@
 """Side by side: bandrank and other runtimes on one checkpoint. Run as `python -m bandrank_bench cpu`.
 
-The samples go to a file beside the page, with the suffix .jsonl.
+The samples go to a file beside the page, with the suffix .jsonl.gz.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from bandrank_bench.cpu.measure import measure
 from bandrank_bench.cpu.report import YARDSTICK, Results, json_lines, markdown
 from bandrank_bench.cpu.summary import Floor, summarise
 from bandrank_bench.ours import open_ours
-from bandrank_bench.output import say
+from bandrank_bench.output import say, write_page
 from bandrank_bench.systems import WINDOW, Pattern, Precision, System
 from bandrank_bench.workloads import WORKLOADS, Request, Workload, Writer
 
@@ -104,10 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for workload in workloads
         },
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(markdown(results), encoding="utf-8")
-    out.with_suffix(".jsonl").write_text(json_lines(results, samples), encoding="utf-8")
-    say(f"wrote {out}")
+    write_page(out, markdown(results), json_lines(results, samples))
     return 0
 
 

@@ -2,13 +2,11 @@
 
 Run as `python -m bandrank_bench services`. infinity comes from a virtual environment of its own, which
 `make .venv-infinity/stamp` makes; TEI is one that runs already, with whatever weights it was given. It takes some
-twenty minutes. The samples go to a file beside the page, with the suffix
-.jsonl.gz.
+twenty minutes. The samples go to a file beside the page, with the suffix .jsonl.gz.
 """
 
 import argparse
 import asyncio
-import gzip
 import random
 import signal
 import sys
@@ -27,13 +25,13 @@ from bandrank_bench import infinity, machine
 from bandrank_bench.calibrate import Calibration
 from bandrank_bench.checkpoint import write_checkpoint
 from bandrank_bench.cpu.agreement import Agreement, Disagreement, reference_scores
-from bandrank_bench.output import say
+from bandrank_bench.output import say, write_page
 from bandrank_bench.overload.command import fractions, numbers
 from bandrank_bench.service import Service
 from bandrank_bench.services.agreement import agreement_of
 from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, tei
 from bandrank_bench.services.experiments import SATURATING, Laboratory, Plan
-from bandrank_bench.services.field import bandranks, tried_infinities
+from bandrank_bench.services.field import bandranks, infinities, tried_infinities
 from bandrank_bench.services.memory import Memory
 from bandrank_bench.services.report import Results, json_lines, markdown
 from bandrank_bench.services.resting import awake, resting
@@ -61,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-services.md"))
     args = parser.parse_args(arguments)
+    if max(args.clients) < SATURATING:
+        parser.error(f"--clients needs {SATURATING} or more: their answers are the capacity that loads are shares of")
     plan = Plan(
         clients=args.clients,
         loads=args.loads,
@@ -81,11 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         match = Match(plan, Path(folder), runner)
         match.gather(args.infinity, args.tei, args.only)
+        if not match.contenders:
+            parser.error(f"no service can be compared: --only {args.only}")
         results = match.play()
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(markdown(results, plan), encoding="utf-8")
-    args.out.with_suffix(".jsonl.gz").write_bytes(gzip.compress(json_lines(results).encode(), mtime=0))
-    say(f"wrote {args.out}")
+    write_page(args.out, markdown(results, plan), json_lines(results))
     return 0
 
 
@@ -97,7 +96,7 @@ class Match:
         self._calibration = Calibration()
         self._laboratory = Laboratory(plan, self._calibration, runner)
         self._short = Laboratory(replace(plan, warm_up_s=1.0, closed_s=4.0), self._calibration, runner)
-        self._contenders: list[Contender] = []
+        self.contenders: list[Contender] = []
         self._tried: dict[Contender, float] = {}
         self._left_out: dict[str, str] = {}
         self._versions = ""
@@ -108,8 +107,8 @@ class Match:
             "full": write_checkpoint(self._work / "full"),
             "sparse": write_checkpoint(self._work / "sparse", window=WINDOW),
         }
-        self._contenders = [one for one in bandranks(self._checkpoints) if only in one.name]
-        if only in "infinity":
+        self.contenders = [one for one in bandranks(self._checkpoints) if only in one.name]
+        if asked := infinities(only):
             try:
                 program = infinity.find(environment)
             except FileNotFoundError as missing:
@@ -118,10 +117,10 @@ class Match:
             else:
                 self._versions = infinity.versions(environment)
                 full = self._checkpoints["full"]
-                self._tried = tried_infinities(program, full, self._work, self._short_throughput)
-                self._contenders += fastest_of_each_precision(self._tried)
+                self._tried = tried_infinities(program, full, self._work, self._short_throughput, asked)
+                self.contenders += fastest_of_each_precision(self._tried)
         if tei_url:
-            self._contenders.append(tei(tei_url))
+            self.contenders.append(tei(tei_url))
 
     def play(self) -> Results:
         """Starts all services, and measures one at a time."""
@@ -161,7 +160,7 @@ class Match:
         }
         services: dict[Contender, Service] = {}
         agreements = []
-        for number, one in enumerate(self._contenders):
+        for number, one in enumerate(self.contenders):
             say(f"starting {one.name}")
             service = stack.enter_context(one.start(self._work / f"{number}.log"))
             try:

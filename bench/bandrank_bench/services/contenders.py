@@ -58,7 +58,8 @@ def infinity(program: Path, checkpoint: Path, how: Configuration) -> Contender:
     precision = PRECISIONS[how.dtype]
     name = f"infinity {how.engine} {precision}, batches of {how.batch_size}"
     configured = (
-        f"engine {how.engine}, dtype {how.dtype}, batch-size {how.batch_size}, no BetterTransformer, no compile"
+        f"engine {how.engine}, dtype {how.dtype}, batch-size {how.batch_size}, no BetterTransformer, no compile, "
+        "ONNX files as they were exported"
     )
     fields = {"model": MODEL, "raw_scores": True}
     return Contender(name, "infinity", precision, "full", configured, start, "documents", fields)

@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,11 +33,18 @@ def bandranks(checkpoints: Mapping[Pattern, Path]) -> Iterator[Contender]:
     yield ours(checkpoints["sparse"], "sparse", dtypes[-1])
 
 
-def tried_infinities(program: Path, checkpoint: Path, work: Path, throughput: Throughput) -> dict[Contender, float]:
+def infinities(only: str) -> list[Configuration]:
+    """Those in whose names this occurs."""
+    return [how for how in INFINITY if only in infinity(Path(), Path(), how).name]
+
+
+def tried_infinities(
+    program: Path, checkpoint: Path, work: Path, throughput: Throughput, asked: Sequence[Configuration]
+) -> dict[Contender, float]:
     """Configurations, with their answers a second: each in its default batches, the fastest of each precision in others
     too.
     """
-    folders = {how: checkpoint if how.engine == "torch" else with_onnx(checkpoint, how, work) for how in INFINITY}
+    folders = {how: checkpoint if how.engine == "torch" else with_onnx(checkpoint, how, work) for how in asked}
     tried = {infinity(program, folder, how): how for how, folder in folders.items()}
     found = {contender: throughput(contender) for contender in tried}
     for contender in fastest_of_each_precision(found):

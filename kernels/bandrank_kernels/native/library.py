@@ -87,7 +87,7 @@ class PatternStruct(ctypes.Structure):
 
 
 class BiasesStruct(ctypes.Structure):
-    """`Biases` of attention.h."""
+    """`Biases` of attention_task.h."""
 
     _fields_ = (("table", ADDRESS), ("stride", LONG), ("reach", LONG), ("positions", ADDRESS))
 
@@ -148,7 +148,8 @@ class CannotLoad(RuntimeError):
 
 
 class Library:
-    """The functions of one built variant. While one runs, other Python threads run too.
+    """The functions of one built variant, which raise MemoryError where there is none. While one runs, other Python
+    threads run too.
 
     variant: its name.  panel: the outputs of a layer that are packed together.  depth: the bytes of a row that are
     multiplied together.  block_rows: the rows that go through a chain of layers together.  bias_room: the numbers
@@ -173,7 +174,7 @@ class Library:
 
         def typed(name: str) -> Callable[..., None]:
             function = getattr(functions, f"bandrank_{name}")
-            function.argtypes, function.restype = SIGNATURES[name], None
+            function.argtypes, function.errcheck = SIGNATURES[name], _raise_if_no_memory
             return function  # type: ignore[no-any-return]
 
         self.pack, self.linear, self.post_norm = typed("pack"), typed("linear"), typed("post_norm")
@@ -189,6 +190,11 @@ class Library:
     def padded_bytes(self, num_bytes: int) -> int:
         """The bytes of a row in whole products."""
         return -(-num_bytes // self.depth) * self.depth
+
+
+def _raise_if_no_memory(failed: int, *_: object) -> None:
+    if failed:
+        raise MemoryError("the CPU kernels were given no memory")
 
 
 @functools.cache

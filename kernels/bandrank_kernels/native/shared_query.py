@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from bandrank_kernels.native.checks import check, why_odd
 from bandrank_kernels.native.library import native
 from bandrank_kernels.native.threads import in_parts
 
@@ -15,11 +16,20 @@ def attend_shared(rows: Tensor, keys: Tensor, values: Tensor, own: int = 0) -> T
     rows: (n, 3, num_heads, head_dim) queries, keys and values, of which a candidate's follow each other; or
     (n, 1, num_heads, head_dim), the queries alone, if own is 0.  keys, values: (num_heads, query_len, head_dim), of at
     least one row of the query. All are float32 in host memory, with head_dim as `why_not_native` says.
+    Raises ValueError for other tensors.
     """
-    rows, keys, values = rows.contiguous(), keys.contiguous(), values.contiguous()
+    check("keys", keys, None, None, None)
     heads, count, head_dim = keys.shape
+    group = max(1, own)
+    check("values", values, heads, count, head_dim)
+    check("rows", rows, None, 3 if own else 1, heads, head_dim)
+    if reason := why_odd(head_dim):
+        raise ValueError(reason)
+    if len(rows) % group or not count:
+        raise ValueError(f"expected rows by {group} and a query, got {len(rows)} rows and {count} of the query")
+    rows, keys, values = rows.contiguous(), keys.contiguous(), values.contiguous()
     out = rows.new_empty(len(rows), heads * head_dim)
-    stride, group = rows.stride(0), max(1, own)
+    stride = rows.stride(0)
 
     def run(begin: int, end: int) -> None:
         begin, end = begin * group, end * group

@@ -1,8 +1,8 @@
 """Int8 linear layers, BERT's block and dense layers on torch tensors, by the CPU kernels.
 
 Every row is computed by itself, in an order that nothing beside it changes: its results are the same bits in any batch.
-All take and give contiguous float32 tensors in host memory, and share large ones among as many threads as torch has
-for the caller.
+All take and give float32 tensors in host memory, of which only those of `linear` may have gaps between rows without a
+copy; they raise ValueError for other tensors, and share large ones among as many threads as torch has for the caller.
 """
 
 import ctypes
@@ -14,6 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from bandrank_kernels.native.checks import check
 from bandrank_kernels.native.library import (
     LayerStruct,
     NormStruct,
@@ -28,6 +29,7 @@ from bandrank_kernels.native.library import (
 from bandrank_kernels.native.threads import in_parts
 
 MULTIPLE = 16  # inputs of a layer and numbers of a row come in such runs: a whole register of any variant
+MOST_BYTES = 1 << 16  # of a row: their products add up to less than 2^31, whatever they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +81,19 @@ class Int8Weights:
 
     @classmethod
     def pack(cls, rows: Tensor, scales: Tensor, bias: Tensor | None, split: Split | None = None) -> "Int8Weights":
-        """From (outputs, inputs) int8 rows and their (outputs,) scales. Raises ValueError for odd sizes."""
+        """From (outputs, inputs) int8 rows and their (outputs,) scales.
+
+        Raises ValueError for other tensors, and for odd sizes.
+        """
+        check("rows", rows, None, None, dtype=torch.int8)
         outputs, inputs = rows.shape
         if inputs % MULTIPLE:
             raise ValueError(f"a layer needs a multiple of {MULTIPLE} inputs to be packed, got {inputs}")
+        if split is not None:
+            check("the shares of a split", split.shares, inputs + len(split.sources))
         rows = rows.contiguous() if split is None else torch.cat([rows, rows[:, split.sources]], 1)
+        if rows.shape[1] > MOST_BYTES:
+            raise ValueError(f"a layer can have {MOST_BYTES} bytes of inputs, got {rows.shape[1]}")
         library = native()
         padded, num_bytes = library.padded(outputs), library.padded_bytes(rows.shape[1])
         panels, sums = torch.empty(padded * num_bytes, dtype=torch.int8), torch.empty(padded, dtype=torch.int32)
@@ -103,6 +113,7 @@ def linear(x: Tensor, weights: Int8Weights, *, gelu: bool = False) -> Tensor:
 
     Rows are quantised one by one to 255 equal steps between their least and their largest number.
     """
+    check("x", x, None, weights.inputs)
     if x.stride(1) != 1:
         x = x.contiguous()
     out = x.new_empty(len(x), weights.outputs)
@@ -134,13 +145,18 @@ def project(
     x: (n, inputs), normed before by `norm`.  positions: (n,) int64.  tables: cosines and sines, (m, head_dim / 2), of
     all positions below m.
     """
+    head_dim = qkv.outputs // (3 * heads)
+    check("x", x, None, qkv.inputs)
+    check("positions", positions, len(x), dtype=torch.int64)
+    cosines, sines = (table.contiguous() for table in tables)
+    check("cosines", cosines, None, head_dim // 2)
+    check("sines", sines, len(cosines), head_dim // 2)
     x, positions = x.contiguous(), positions.contiguous()
-    out = x.new_empty(len(x), 3, heads, qkv.outputs // (3 * heads))
-    before = NormStruct() if norm is None else _norm(norm)
-    addresses = [table.data_ptr() for table in tables]
+    out = x.new_empty(len(x), 3, heads, head_dim)
+    before = NormStruct() if norm is None else _norm(norm, qkv.inputs)
 
     def run(begin: int, end: int) -> None:
-        turn = TurnStruct(2 * heads, out.shape[3], positions[begin:].data_ptr(), *addresses)
+        turn = TurnStruct(2 * heads, head_dim, *(each.data_ptr() for each in (positions[begin:], cosines, sines)))
         native().project(x[begin:].data_ptr(), end - begin, qkv.struct, before, turn, out[begin:].data_ptr())
 
     in_parts(len(x), native().block_rows, run)
@@ -156,10 +172,20 @@ class _BehindAttention:
     down: Int8Weights
     unit: Unit
 
+    def __post_init__(self) -> None:
+        """Raises ValueError unless the layers' sizes are those of a block."""
+        size, inner = self.out.outputs, self.up.outputs // (1 if self.unit is Unit.GELU else 2)
+        sizes = [(each.outputs, each.inputs) for each in (self.out, self.up, self.down)]
+        if sizes != [(size, size), (self.up.outputs, size), (size, inner)]:
+            raise ValueError(f"the layers of a block must fit together, got outputs and inputs {sizes}")
+
     def _products(self) -> ProductsStruct:
         return ProductsStruct(*(ctypes.pointer(each.struct) for each in (self.out, self.up, self.down)), self.unit)
 
     def _by_blocks(self, compute: Callable[..., None], attended: Tensor, hidden: Tensor, struct: object) -> Tensor:
+        size = self.out.outputs
+        check("hidden", hidden, None, size)
+        check("attended", attended, len(hidden), size)
         attended, hidden = attended.contiguous(), hidden.contiguous()
         out = torch.empty_like(hidden)
 
@@ -181,7 +207,8 @@ class PostNorm(_BehindAttention):
     @cached_property
     def struct(self) -> PostNormStruct:
         """What the kernels are given; valid as long as this object."""
-        return PostNormStruct(self._products(), _norm(self.attention_norm), _norm(self.out_norm))
+        size = self.out.outputs
+        return PostNormStruct(self._products(), _norm(self.attention_norm, size), _norm(self.out_norm, size))
 
     def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
         """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
@@ -198,17 +225,22 @@ class PreNorm(_BehindAttention):
     @cached_property
     def struct(self) -> PreNormStruct:
         """What the kernels are given; valid as long as this object."""
-        final = NormStruct() if self.final_norm is None else _norm(self.final_norm)
-        return PreNormStruct(self._products(), _norm(self.up_norm), final)
+        size = self.out.outputs
+        final = NormStruct() if self.final_norm is None else _norm(self.final_norm, size)
+        return PreNormStruct(self._products(), _norm(self.up_norm, size), final)
 
     def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
         """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
         return self._by_blocks(native().pre_norm, attended, hidden, self.struct)
 
 
-def _norm(norm: Norm) -> NormStruct:
+def _norm(norm: Norm, size: int) -> NormStruct:
     weight, bias, eps = norm
-    return NormStruct(weight.data_ptr(), None if bias is None else bias.data_ptr(), eps)
+    check("a norm's weight", weight, size)
+    if bias is None:
+        return NormStruct(weight.data_ptr(), None, eps)
+    check("a norm's bias", bias, size)
+    return NormStruct(weight.data_ptr(), bias.data_ptr(), eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,6 +276,7 @@ class Dense:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, outputs). x: (n, inputs) float32."""
+        check("x", x, None, len(self.transposed))
         x = x.contiguous()
         out = x.new_empty(len(x), self.outputs)
         addresses = self.transposed.data_ptr(), self.bias.data_ptr()

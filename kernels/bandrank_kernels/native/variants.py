@@ -20,8 +20,10 @@ class Variant:
     machine: str = "x86_64"
 
 
-AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
-AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}
+# All that the compiler may use, whatever the kernels are written for: a virtual machine may lack any of it.
+X86_64_V2 = frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})
+AVX2 = X86_64_V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"}
 AMX = AVX512 | {"avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"}
 # The best first.
 VARIANTS = (

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bandrank_kernels.arrays import Offsets, offsets
 from bandrank_kernels.dispatch import Backend, choose_backend
+from bandrank_kernels.native.checks import check
 from bandrank_kernels.windowed_attention.banded import plan_blocks
 from bandrank_kernels.windowed_attention.native import attend_tasks, tasks_of
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
@@ -68,9 +69,11 @@ class NativeLocalPlan(_TextsPlan):
     """Attention by the CPU kernels."""
 
     def __init__(self, cu_seqlens: Offsets, window: int) -> None:
+        self._num_rows = int(cu_seqlens[-1])
         self._tasks = tasks_of(Spans(cu_seqlens[:-1, None], np.diff(cu_seqlens)[:, None]), None, window)
 
     def attend(self, qkv: Tensor) -> Tensor:
+        check("qkv", qkv, self._num_rows, 3, None, None)
         return attend_tasks(self._tasks, qkv, qkv.new_empty(len(qkv), *qkv.shape[2:]))
 
 

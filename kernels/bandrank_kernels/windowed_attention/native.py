@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.arrays import Ints, indices_within
+from bandrank_kernels.native.checks import check, why_odd
 from bandrank_kernels.native.library import (
     BiasesStruct,
     LayerStruct,
@@ -36,11 +37,10 @@ MIN_TASKS = 4  # that are worth a thread
 PIECE_ROWS = 4 * TASK_ROWS
 # In a window up to this, projecting a row again for each chunk that sees it is cheaper than keeping it in memory.
 NEAR_ROWS = 16
-# The columns of a table of tasks, as `Task` in attention.h: query run, three runs of keys, band, window.
+# The columns of a table of tasks, as `Task` in attention_task.h: query run, three runs of keys, band, window.
 QUERIES, KEYS, BAND, WINDOW = 0, 2, 8, 10
 COLUMNS = 11
 Tasks = npt.NDArray[np.int64]  # (n, COLUMNS)
-MAX_HEAD_DIM, HEAD_DIM_MULTIPLE = 256, 16
 
 
 def why_not_native(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
@@ -49,9 +49,7 @@ def why_not_native(device: torch.device, dtype: torch.dtype, head_dim: int) -> s
         return f"the tensors are on {device}"
     if dtype != torch.float32:
         return f"the CPU kernels compute attention in float32, not {dtype}"
-    if head_dim % HEAD_DIM_MULTIPLE or head_dim > MAX_HEAD_DIM:
-        return f"head_dim must be a multiple of {HEAD_DIM_MULTIPLE} up to {MAX_HEAD_DIM}, got {head_dim}"
-    return why_no_native()
+    return why_odd(head_dim) or why_no_native()
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +85,7 @@ class NativePlan(AttentionPlan):
         self._rows, self._pattern = rows, pattern
 
     def layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor | None:
+        hidden = self._whole(hidden, layer)
         if not self._pattern.shares_queries:
             return self._joint_layer(hidden, layer) if self._joint is not None else None
         out = torch.empty_like(hidden)
@@ -97,17 +96,18 @@ class NativePlan(AttentionPlan):
     def layer_first(self, hidden: Tensor, layer: Int8Layer, num_candidates: int) -> Tensor | None:
         if not self._pattern.shares_queries:
             return None
+        hidden = self._whole(hidden, layer)
         attended = self._attend_before(hidden, layer, None)
         return layer.rest(attended[:num_candidates], hidden[:num_candidates])
 
     def layers(self, hidden: Tensor, layers: Sequence[Int8Layer], num_candidates: int | None = None) -> Tensor | None:
-        heads, size = layers[0].heads, hidden.shape[1]
-        sequences = self._sequences(heads, size // heads)
-        if sequences is None:
-            return None
         if torch.get_num_threads() > 1:  # they share each layer
             return None
-        hidden, states = hidden.contiguous(), hidden.new_empty(2, *hidden.shape)
+        hidden, size = self._whole(hidden, layers[0]), hidden.shape[1]
+        sequences = self._sequences(layers[0].heads, size // layers[0].heads)
+        if sequences is None:
+            return None
+        states = hidden.new_empty(2, *hidden.shape)
         first = None if num_candidates is None else hidden.new_empty(num_candidates, size)
         native().stack(
             sequences,
@@ -119,14 +119,19 @@ class NativePlan(AttentionPlan):
         )
         return states[(len(layers) - 1) % 2] if first is None else first
 
+    def _whole(self, hidden: Tensor, layer: Int8Layer) -> Tensor:
+        """The input of a layer without gaps. Raises ValueError unless it has the rows of this batch."""
+        check("hidden", hidden, self._rows.num_rows, layer.qkv.inputs)
+        return hidden.contiguous()
+
     def _attend_before(self, hidden: Tensor, layer: Int8Layer, out: Tensor | None) -> Tensor:
         """(rows before the first sequence, hidden_size) what the heads give for them.
 
         out: (rows, hidden_size), for the layer's output for the rows of sequences; None to leave it out, and what the
         heads give for queries.
         """
-        hidden, size = hidden.contiguous(), hidden.shape[1]
-        heads, head_dim = layer.heads, size // layer.heads
+        size, heads = hidden.shape[1], layer.heads
+        head_dim = size // heads
         before = self._before
         table, pattern = self._pieces
         given = linear(hidden if self._sees_far else hidden[:before], layer.qkv)
@@ -149,7 +154,7 @@ class NativePlan(AttentionPlan):
 
     def _joint_layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor:
         """The layer where every row of a candidate, its query and its [CLS] sees all others of them."""
-        hidden, table, heads = hidden.contiguous(), self._joint, layer.heads
+        table, heads = self._joint, layer.heads
         assert table is not None
         out = torch.empty_like(hidden)
         sizes, layers = (heads, hidden.shape[1] // heads), (layer.qkv.struct, layer.rest.struct)
@@ -168,8 +173,8 @@ class NativePlan(AttentionPlan):
         """
         if not self._pattern.is_full:
             return None
-        rows = self._rows
-        spans = cls_spans(rows).join(query_spans(rows).take(rows.candidate_query)).join(candidate_spans(rows))
+        cls, query, candidate = self._spans
+        spans = cls.join(query).join(candidate)
         if (spans.totals > PIECE_ROWS).any():
             return None
         return np.ascontiguousarray(np.stack([spans.starts, spans.lengths], 2).reshape(-1, 6), np.int64)
@@ -180,14 +185,14 @@ class NativePlan(AttentionPlan):
         all rows of the candidate; and who sees whom. In a batch of queries alone these are the sequences.
         """
         rows, pattern = self._rows, self._pattern
-        own, query, cls = candidate_spans(rows), query_spans(rows).take(rows.candidate_query), cls_spans(rows).starts
+        cls, query, own = self._spans
         # The kernels take distances in 32 bits.
         window = -1 if pattern.window is None else min(pattern.window, int(own.lengths.max(initial=0)))
         if rows.num_candidates == 0:
             own, none = query_spans(rows), np.zeros((rows.num_queries, 1), np.int64)
-            query, cls, window = Spans(none, none), none - 1, -1
+            query, cls, window = Spans(none, none), Spans(none - 1, none), -1
         owner, begin, end = _cut(own.lengths[:, 0], PIECE_ROWS, min_runs=1)
-        of_sequence = np.concatenate([query.starts, query.lengths, cls, own.starts, own.lengths], 1)[owner]
+        of_sequence = np.concatenate([query.starts, query.lengths, cls.starts, own.starts, own.lengths], 1)[owner]
         table = np.column_stack([own.starts[owner, 0] + begin, end - begin, of_sequence])
         seen = pattern.cls_to_query, pattern.cls_to_candidate, pattern.candidate_to_cls, pattern.candidate_to_query
         return np.ascontiguousarray(table, np.int64), PatternStruct(window, *seen)
@@ -255,9 +260,11 @@ class NativePlan(AttentionPlan):
         return np.ascontiguousarray(tasks[np.lexsort(tasks[:, KEYS:WINDOW].T[::-1])])
 
     def attend(self, qkv: Tensor, biases: DistanceBiases | None = None) -> Tensor:
+        check("qkv", qkv, self._rows.num_rows, 3, None, None)
         return attend_tasks(self._tasks, qkv, qkv.new_empty(len(qkv), *qkv.shape[2:]), biases)
 
     def attend_first(self, qkv: Tensor, num_candidates: int, biases: DistanceBiases | None = None) -> Tensor:
+        check("qkv", qkv, self._rows.num_rows, 3, None, None)
         return attend_tasks(self._cls_tasks, qkv, qkv.new_empty(num_candidates, *qkv.shape[2:]), biases)
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
@@ -272,14 +279,21 @@ def attend_tasks(tasks: Tasks, qkv: Tensor, out: Tensor, biases: DistanceBiases 
     """`out`, with the attention of all tasks. Rows of no task are not written.
 
     qkv: (rows, 3, num_heads, head_dim) float32, any stride between rows.  out: as many rows as have tasks, from the
-    first one on, of num_heads * head_dim numbers.
+    first one on, of num_heads * head_dim numbers.  Raises ValueError for other tensors.
     """
+    check("qkv", qkv, None, 3, None, None)
     heads, head_dim = qkv.shape[2:]
+    if reason := why_odd(head_dim):
+        raise ValueError(reason)
     if qkv.stride()[2:] != (head_dim, 1):
         qkv = qkv.contiguous()
     query, key, value = (each.data_ptr() for each in qkv.unbind(1))
     table, stride, to = tasks.ctypes.data, qkv.stride(0), out.data_ptr()
-    added = None if biases is None else biases.struct
+    added = None
+    if biases is not None:
+        check("positions", biases.positions, len(qkv), dtype=torch.int64)
+        check("biases", biases.table, heads, None)
+        added = biases.struct
 
     def run(begin: int, end: int) -> None:
         first = table + begin * tasks.strides[0]

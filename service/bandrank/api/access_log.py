@@ -5,7 +5,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bandrank.api.failures import CLIENT_GONE
+from bandrank.api.error_responses import CLIENT_GONE
 from bandrank.logs import ACCESS
 
 log = logging.getLogger(ACCESS)

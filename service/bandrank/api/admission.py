@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 
 from bandrank.api.addresses import client_at, is_loopback
 from bandrank.api.dialects import DIALECTS
-from bandrank.api.failures import path_of
+from bandrank.api.error_responses import path_of
 from bandrank.api.keys import Key, KeyFile, Scope
 from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account, Memory

@@ -19,7 +19,7 @@ from bandrank.api.connections import ConnectionLimits
 from bandrank.api.description import anywhere, overview
 from bandrank.api.dialects import DIALECTS
 from bandrank.api.error_bodies import AnyErrorBody, ErrorBody, OpenAIErrorBody
-from bandrank.api.failures import CLIENT_GONE, add_handlers, path_of
+from bandrank.api.error_responses import CLIENT_GONE, add_handlers, path_of
 from bandrank.api.only_probes import PROBES
 from bandrank.api.pace import Paced
 from bandrank.api.page.router import page_router

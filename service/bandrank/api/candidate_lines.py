@@ -4,21 +4,22 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from fastapi import Request
 
 from bandrank.api.parsing import check_values, parse
 from bandrank.api.registered import LineError, RegisteredCandidate, RegisterResponse
 from bandrank.api.service import Service
-from bandrank.engine.batching import STOPPING
 from bandrank.engine.clients import Client
+from bandrank.engine.task_queue import STOPPING
 from bandrank.errors import BandrankError, InputTooLarge, InvalidInput, NotReady, Overloaded, TooSlow
 
 LINES_AT_ONCE, BYTES_AT_ONCE = 256, 1 << 20  # stored and encoded together
 # Lines of a stream that are read before others have their turn, in those that are empty: a real pause, in which the
 # scoring thread gets hold of the interpreter.
 MAX_EFFORT, LINE_EFFORT, PAUSE_S = 4096, 15, 0.001
-LOOK_S = 0.1  # between two looks, while a stream waits, whether the service stops
+RETRY_S = 0.1  # between two tries to register what was refused, at least
 STREAM_COPIES = 4  # of lines that are queued, in memory: as bytes, as texts, and on their way to Redis
 MAX_ERRORS = 20  # listed in a response
 QUIET_S = 1.0  # what has been read waits no longer for more
@@ -46,12 +47,12 @@ async def register_lines(service: Service, request: Request, client: Client) -> 
             if line is not None:
                 upload.add(line)
                 effort += LINE_EFFORT if line else 1
-            if upload.is_due or service.stopping:
+            if upload.is_due or service.stopping.is_set():
                 await upload.flush()
             if effort >= MAX_EFFORT:  # a chunk may hold thousands of lines with nothing to wait for, or for long
                 await asyncio.sleep(PAUSE_S)
                 effort = 0
-            if service.stopping:
+            if service.stopping.is_set():
                 raise NotReady(STOPPING)
         await upload.flush()
     except BandrankError as error:
@@ -108,9 +109,10 @@ class _Upload:
                 await self._service.registry.register(texts, client=self._client, on_encoded=self._count)
                 break
             except Overloaded as error:
-                if self._service.stopping:
+                if self._service.stopping.is_set():
                     raise
-                await self._wait(error.retry_after_s)
+                with suppress(TimeoutError):  # the service was not told to stop in the meantime
+                    await asyncio.wait_for(self._service.stopping.wait(), max(RETRY_S, error.retry_after_s))
         self.answer.registered += len(texts)
         self._lines_done, self._errors_done = self._num_lines, self.answer.num_errors
         self._queued, self._queued_bytes = [], 0
@@ -118,13 +120,6 @@ class _Upload:
 
     def _count(self, encoded: int) -> None:
         self.answer.encoded += encoded  # also before an error: the next try finds these in the cache
-
-    async def _wait(self, seconds: float) -> None:
-        """Returns after some seconds, or soon after the service was told to stop."""
-        until = time.monotonic() + seconds
-        await asyncio.sleep(LOOK_S)
-        while time.monotonic() < until and not self._service.stopping:  # noqa: ASYNC110  # nobody sets an event
-            await asyncio.sleep(LOOK_S)
 
 
 async def _lines(request: Request, max_bytes: int) -> AsyncIterator[bytes | None]:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.candidate_lines import memory_of_stream, register_lines
 from bandrank.api.description import errors
-from bandrank.api.disconnects import unless_gone
+from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import NDJSON, media_type, read_json
 from bandrank.api.registered import RegisteredCandidate, RegisterResponse
@@ -78,8 +78,8 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
     for start in range(0, len(body.candidates), CHECKED_AT_ONCE):
         some = body.candidates[start : start + CHECKED_AT_ONCE]
         texts |= await service.pace.run(account.client, _texts, some, service.max_line_bytes)
-    registering = service.registry.register(texts, client=account.client, stopping=lambda: service.stopping)
-    encoded = await unless_gone(request, registering)
+    registering = service.registry.register(texts, client=account.client, stopping=service.stopping.is_set)
+    encoded = await unless_gone(hung_up(request), registering)
     return RegisterResponse(registered=len(texts), encoded=encoded)
 
 

@@ -15,10 +15,10 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from bandrank.api.addresses import client_at
+from bandrank.api.connection_slots import Connection, ConnectionSlots
 from bandrank.api.half_closed import CAN_WATCH, INTERIM, HangUps
 from bandrank.api.hardening import PAGE_PATH, headers_of_page
 from bandrank.api.only_probes import OnlyProbes
-from bandrank.api.places import Connection, Places
 from bandrank.api.upgrades import WithoutUpgrades
 from bandrank.metrics import Metrics
 
@@ -73,8 +73,8 @@ class Connections:
         self.limits = limits
         self.metrics = metrics
         self.draining = False
-        self.open: dict[Connection, Places] = {}
-        self._places, self._reserve = Places(most), Places(limits.reserved)
+        self.open: dict[Connection, ConnectionSlots] = {}
+        self._slots, self._reserve = ConnectionSlots(most), ConnectionSlots(limits.reserved)
         self.hang_ups = HangUps()
         metrics.connections.set_function(lambda: len(self.open))
 
@@ -87,10 +87,10 @@ class Connections:
         return make
 
     def add(self, connection: Connection, peer: object) -> bool:
-        """Counts a new connection from an address; closes it, which is False, if there is no place for it."""
-        for places in (self._places, self._reserve):
-            if places.take(connection, client_at(peer)):
-                self.open[connection] = places
+        """Counts a new connection from an address; closes it, which is False, if there is no slot for it."""
+        for slots in (self._slots, self._reserve):
+            if slots.take(connection, client_at(peer)):
+                self.open[connection] = slots
                 return True
         connection.give_up("too_many")
         return False
@@ -99,20 +99,15 @@ class Connections:
         """Whether a connection is one too many, on which only probes are answered."""
         return self.open[connection] is self._reserve
 
-    def falls_silent(self, connection: Connection) -> None:
-        """Counts a connection as one that nothing is owed to, if it is still counted."""
-        if (places := self.open.get(connection)) is not None:
-            places.falls_silent(connection)
-
-    def speaks(self, connection: Connection) -> None:
-        """Counts a connection as one that is owed an answer, if it is still counted."""
-        if (places := self.open.get(connection)) is not None:
-            places.speaks(connection)
+    def set_idle(self, connection: Connection, *, idle: bool) -> None:
+        """Says whether nothing is owed to a connection from now on, if it is still counted."""
+        if (slots := self.open.get(connection)) is not None:
+            slots.set_idle(connection, idle=idle)
 
     def discard(self, connection: Connection) -> None:
         """Counts a connection no more."""
-        if (places := self.open.pop(connection, None)) is not None:
-            places.leave(connection)
+        if (slots := self.open.pop(connection, None)) is not None:
+            slots.release(connection)
 
     def refuse(self, connection: Connection, reason: str) -> None:
         """Counts a connection no more, and why."""
@@ -191,7 +186,7 @@ class BoundedProtocol(WithoutUpgrades):
         if self._phase is not Phase.HEADERS:
             self._enter(Phase.HEADERS)
         self._named_bytes = 0
-        self._connections.speaks(self)
+        self._connections.set_idle(self, idle=False)
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -241,7 +236,7 @@ class BoundedProtocol(WithoutUpgrades):
         if self._answering is None:
             if self._phase is Phase.ANSWER:
                 self._enter(Phase.IDLE)
-            self._connections.falls_silent(self)  # also while the rest of a body comes that nobody needs
+            self._connections.set_idle(self, idle=True)  # also while the rest of a body comes that nobody needs
 
     def send_400_response(self, msg: str) -> None:
         self._connections.metrics.refused_connections.labels("malformed").inc()

@@ -9,20 +9,24 @@ from starlette.requests import ClientDisconnect, Request
 T = TypeVar("T")
 
 
-async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """The result of `work`. If the client hangs up first, cancels the work and raises ClientDisconnect."""
-
-    async def hung_up() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(hung_up())
+async def unless_gone(gone: Awaitable[bool], work: Awaitable[T]) -> T:
+    """The result of `work`. If `gone` says before that the client hung up, cancels the work, waits for its end and
+    raises ClientDisconnect.
+    """
+    watching, working = asyncio.ensure_future(gone), asyncio.ensure_future(work)
     try:
-        await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
+        await asyncio.wait([watching, working], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done() and watching.result():
             raise ClientDisconnect
-        return working.result()
+        return await working
     finally:
         watching.cancel()
         working.cancel()
+        await asyncio.gather(working, return_exceptions=True)  # what it raises when it is cancelled is of no use
+
+
+async def hung_up(request: Request) -> bool:
+    """Waits until the client of a request whose body was read hangs up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    return True

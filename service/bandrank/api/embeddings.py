@@ -15,7 +15,7 @@ from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Float32s, check_count
 from bandrank.api.dialects.fields import Size, Texts
 from bandrank.api.dialects.foreign import NamesModel
-from bandrank.api.disconnects import unless_gone
+from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import OpenAIErrorBody
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import read_json
@@ -135,7 +135,7 @@ async def embed_texts(
         size=body.dimensions or body.output_dimension,
         account=account,
     )
-    embedded = await unless_gone(request, embedding)
+    embedded = await unless_gone(hung_up(request), embedding)
     return JsonInParts(await _write(embedded, body.encoding, service, account))
 
 
@@ -163,7 +163,7 @@ async def _write(embedded: Embeddings, encoding: Encoding, service: Service, acc
     cut = embedded.truncated_tokens
     rest = {
         "model": embedded.model,
-        "usage": Usage(prompt_tokens=embedded.num_tokens, total_tokens=embedded.num_tokens),
+        "usage": Usage.of(embedded.num_tokens),
         "meta": EmbeddingsMeta(
             truncated_texts=sum(tokens > 0 for tokens in cut),
             truncated_tokens=sum(cut),

@@ -16,7 +16,7 @@ from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import sigmoid
 from bandrank.api.dialects.fields import NOT_BLANK, Instruction, not_blank
 from bandrank.api.dialects.native import TextOrCandidate, is_nothing
-from bandrank.api.disconnects import unless_gone
+from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import read_json
 from bandrank.api.responses import JsonInParts, json_of
@@ -192,7 +192,7 @@ async def explain_score(
     """
     start = time.monotonic()
     body = await read_json(request, ExplainRequest, service.max_body_bytes, account, service.pace)
-    text, explained = await unless_gone(request, _explain(body, service, account))
+    text, explained = await unless_gone(hung_up(request), _explain(body, service, account))
     answer = await service.pace.run(account.client, _write, body.query, text, explained, time.monotonic() - start)
     return JsonInParts(answer)
 
@@ -224,7 +224,7 @@ def _write(query: str, text: str, explained: Explanation, total_s: float) -> byt
                 for each in explained.contributions
             ]
         ),
-        usage=Usage(prompt_tokens=explained.num_tokens, total_tokens=explained.num_tokens),
+        usage=Usage.of(explained.num_tokens),
         meta=ExplainMeta(
             timings_ms=ExplainTimingsMs(
                 score=_ms([stage.report for stage in explained.stages]),

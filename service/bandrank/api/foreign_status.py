@@ -13,7 +13,7 @@ from bandrank.api.description import errors
 from bandrank.api.service import ServiceOfApp
 from bandrank.api.status import FOR_RANKERS, ModelOut, answers_get, healthz, readyz
 from bandrank.engine.embedding import gives_embeddings
-from bandrank.engine.engine import Load
+from bandrank.engine.engine import Engine
 from bandrank.errors import UnknownModel
 
 router = APIRouter()
@@ -131,7 +131,7 @@ async def infinity_models(service: ServiceOfApp) -> InfinityModels:
                 id=name,
                 created=service.created,
                 capabilities=["rerank", "embed"] if gives_embeddings(model) else ["rerank"],
-                stats=_stats(model.engine.load),
+                stats=_stats(service.engine),
             )
             for name, model in service.models.by_name.items()
         ]
@@ -201,10 +201,11 @@ async def xinference_model(name: str, service: ServiceOfApp) -> XinferenceModel:
     return XinferenceModel(id=model.name, created=service.created, strategies=model.strategies)
 
 
-def _stats(load: Load) -> InfinityStats:
+def _stats(engine: Engine) -> InfinityStats:
+    waiting_rows = engine.queue.waiting_rows
     return InfinityStats(
-        queue_fraction=load.waiting_rows / load.max_waiting_rows,
-        queue_absolute=math.ceil(load.waiting_rows),
-        results_pending=load.unanswered,
-        batch_size=load.batch_rows,
+        queue_fraction=waiting_rows / engine.max_waiting_rows,
+        queue_absolute=math.ceil(waiting_rows),
+        results_pending=engine.queue.num_admitted,
+        batch_size=engine.worker.max_batch_rows,
     )

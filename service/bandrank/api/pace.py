@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bandrank.api.addresses import client_at
 from bandrank.engine.clients import Client
-from bandrank.engine.waiting import WaitingClients
+from bandrank.engine.fair_queue import FairQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._began_s: float | None = None  # the round, as far as it was seen
-        self._waiting = WaitingClients()
+        self._waiting = FairQueue()
         self._served: Client | None = None  # whose piece the round began with
 
     async def turn(self, client: Client, *, new: bool = False) -> None:

@@ -15,7 +15,7 @@ from bandrank.api.description import errors
 from bandrank.api.dialects import DIALECTS, dialect_of
 from bandrank.api.dialects.costs import CUT_HEADERS, cuts_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_lengths
-from bandrank.api.disconnects import unless_gone
+from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import Json, check_fields, load, media_type, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
@@ -82,7 +82,7 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
             budget_s=None if budget_s is None else budget_s - (time.monotonic() - start),
             account=account,
         )
-        answered = await unless_gone(request, answer(call, service.models, service.registry))
+        answered = await unless_gone(hung_up(request), answer(call, service.models, service.registry))
         exchange = Exchange(wanted, call, answered, time.monotonic() - start)
         size = await service.pace.run(account.client, _documents_size, dialect, exchange, service.max_answer_bytes)
         account.hold(ANSWER_BYTES * size)

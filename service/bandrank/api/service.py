@@ -14,10 +14,10 @@ from fastapi import Depends, Request
 from bandrank import __version__
 from bandrank.api.admission import Admission
 from bandrank.api.pace import Pace
-from bandrank.engine.batching import STOPPING
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.memory import Memory
 from bandrank.engine.shadow import Shadow
+from bandrank.engine.task_queue import STOPPING
 from bandrank.errors import BandrankError
 from bandrank.logs import request_id
 from bandrank.serving import Serving
@@ -35,7 +35,7 @@ class Service:
     """The served models; made before the server listens, closed after it has answered its last request.
 
     any_model: whether the default model stands in for one that is not served, where a dialect allows that.
-    draining: whether it was told to stop, and still answers.  stopping: whether registrations are to end.
+    draining: whether it was told to stop, and still answers.  stopping: set when registrations are to end.
     """
 
     def __init__(self, serving: Serving, settings: Settings) -> None:
@@ -64,7 +64,7 @@ class Service:
         self._passed = False  # the last self-test, while requests are taken
         self._testing: asyncio.Task[str | None] | None = None  # the last self-test that probes wait for
         self._said_not_ready = False
-        self.stopping = False
+        self.stopping = asyncio.Event()
         for model in self.models.by_name.values():
             dtype = str(model.dtype).removeprefix("torch.")
             self.metrics.build_info.labels(__version__, model.name, str(self.engine.device), dtype).set(1)
@@ -94,7 +94,7 @@ class Service:
 
     def stop(self) -> None:
         """Ends registrations, which may go on for hours, from now on; other requests are answered."""
-        self.stopping = True
+        self.stopping.set()
 
     async def why_not_ready(self) -> str | None:
         """None if the service can score, else the reason, which is logged once, however many ask for it."""
@@ -176,7 +176,8 @@ class Service:
             return None
         if self._testing is None or self._testing.done():
             self._testing = asyncio.create_task(self._why_test_fails())
-        return await asyncio.shield(self._testing)  # one for all who ask, whoever of them hangs up
+        reason = await asyncio.shield(self._testing)  # one for all who ask, whoever of them hangs up
+        return STOPPING if self.draining else reason
 
     async def _why_test_fails(self) -> str | None:
         """None if a self-test succeeds, else the reason."""

@@ -25,7 +25,6 @@ class Call:
     raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
     first_stage_weight: of the scores that candidates came with, from 0 to 1; None for that of the model.
     options: how the texts are read; the answer says whether an instruction was.
-    passages: whether results say which passage is best.
     account: of the client who asks; None for the service itself.
     """
 
@@ -40,7 +39,6 @@ class Call:
     raw_scores: bool = False
     first_stage_weight: float | None = None
     options: Options = DEFAULT
-    passages: bool = False
     account: Account | None = None
 
 
@@ -50,7 +48,7 @@ class Answer:
 
     model: the name of the model that ranked.  texts: by index in the call; None for an unresolved candidate.
     first_stage_weight: that with which scores of candidates were mixed in; 0 where none were.
-    passages: by index in the call, the best of each of the top_n whose stage has passages; if the call asks for them.
+    passages: by index in the call, the best of each of the top_n whose stage has passages; if the options ask for them.
     """
 
     model: str
@@ -68,7 +66,6 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
     model = models.find(call.model, or_default=call.any_model)
     start = model.engine.clock()
     texts, unresolved = await registry.resolve(call.candidates, call.account)
-    due = None if call.budget_s is None else start + call.budget_s
     by_query: dict[str, dict[int, str]] = {}
     for index, (candidate, text) in enumerate(zip(call.candidates, texts, strict=True)):
         if text is not None:
@@ -77,15 +74,23 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
     known = {index: score for index, score in scores.items() if texts[index] is not None}
     weight = model.first_stage_weight if call.first_stage_weight is None else call.first_stage_weight
     mixed = weight if known else 0.0
-    if not call.passages:
-        ranking = mix(await _rank(call, model, by_query, due), known, mixed)
-        return Answer(model.name, ranking, texts, unresolved, mixed)
+    client = ITSELF if call.account is None else call.account.client
+    budget_s = None if call.budget_s is None else start + call.budget_s - model.engine.clock()
+
+    async def rank() -> Ranking:
+        ranking = await rank_resolved(
+            model, by_query, client=client, strategy=call.strategy, budget_s=budget_s, options=call.options
+        )
+        return mix(ranking, known, mixed)
+
+    if not call.options.best_passages:
+        return Answer(model.name, await rank(), texts, unresolved, mixed)
     async with model.engine.admitted(), timeout(start + model.engine.request_timeout_s - model.engine.clock()):
-        ranking = mix(await _rank(call, model, by_query, due), known, mixed)
+        ranking = await rank()
         top = [candidate.index for candidate in ranking.candidates[: call.top_n or None]]
         best = {index: ranking.passages[index] for index in top if index in ranking.passages}
         ranked = {index: text for index, text in enumerate(texts) if text is not None}
-        passages = await model.locate(best, ranked, client=_client(call))
+        passages = await model.locate(best, ranked, client=client)
     return Answer(model.name, ranking, texts, unresolved, mixed, passages)
 
 
@@ -96,8 +101,7 @@ async def rank_resolved(
     client: Client,
     strategy: str,
     budget_s: float | None = None,
-    options: Options = DEFAULT,
-    passages: bool = False,
+    options: Options,
 ) -> Ranking:
     """A model's ranking of texts by their index, each for its query. Raises what `ServedModel.rank_each` raises."""
     rankings = await model.rank_each(
@@ -106,7 +110,6 @@ async def rank_resolved(
         strategy=strategy,
         budget_s=budget_s,
         options=options,
-        passages=passages,
     )
     ranked = [_indexed(ranking, list(texts)) for ranking, texts in zip(rankings, by_query.values(), strict=True)]
     return ranked[0] if len(ranked) == 1 else join(ranked)
@@ -119,22 +122,3 @@ def _indexed(ranking: Ranking, indices: Sequence[int]) -> Ranking:
     if not ranking.passages:
         return ranking
     return replace(ranking, passages={indices[index]: passage for index, passage in ranking.passages.items()})
-
-
-async def _rank(
-    call: Call, model: ServedModel, by_query: Mapping[str, Mapping[int, str]], due: float | None
-) -> Ranking:
-    """`rank_resolved` of a call. due: monotonic seconds."""
-    return await rank_resolved(
-        model,
-        by_query,
-        client=_client(call),
-        strategy=call.strategy,
-        budget_s=None if due is None else due - model.engine.clock(),
-        options=call.options,
-        passages=call.passages,
-    )
-
-
-def _client(call: Call) -> Client:
-    return ITSELF if call.account is None else call.account.client

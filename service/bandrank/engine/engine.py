@@ -7,12 +7,11 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import torch
 
-from bandrank.engine.batching import STOPPING, TaskQueue
 from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.engine.task_queue import STOPPING, TaskQueue
 from bandrank.engine.text_scorer import AnyTextScorer
 from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import NotReady
@@ -31,20 +30,6 @@ def batch_rows(device: torch.device, dtypes: Iterable[torch.dtype]) -> int:
     if device.type != "cpu":
         return GPU_BATCH_ROWS
     return INT8_BATCH_ROWS if set(dtypes) == {torch.int8} else CPU_BATCH_ROWS
-
-
-@dataclass(frozen=True)
-class Load:
-    """What an engine has to do at a moment.
-
-    waiting_rows: those that are queued.  max_waiting_rows: the most that may be.  unanswered: the requests that are
-    admitted.  batch_rows: rows scored at once.
-    """
-
-    waiting_rows: float
-    max_waiting_rows: float
-    unanswered: int
-    batch_rows: int
 
 
 class Engine:
@@ -98,7 +83,7 @@ class Engine:
             on_death=on_death,
         )
         self.running_since = -math.inf  # in monotonic seconds: the end of the latest pause of the process
-        self._max_waiting_rows = max_waiting_rows
+        self.max_waiting_rows = max_waiting_rows
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._closing = False
@@ -118,11 +103,6 @@ class Engine:
         finally:
             self._in_flight -= 1
             self._idle.set()
-
-    @property
-    def load(self) -> Load:
-        """What there is to do now, background work left out."""
-        return Load(self.queue.waiting_rows, self._max_waiting_rows, self._in_flight, self.worker.max_batch_rows)
 
     def scored_within(self, seconds: float) -> bool:
         """Whether a batch was scored in the last `seconds`."""

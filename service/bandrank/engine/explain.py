@@ -18,12 +18,13 @@ from functools import partial
 from bandrank.engine.clients import ITSELF
 from bandrank.engine.memory import Account
 from bandrank.engine.occlusion import Scope, Words, excerpts, windows
+from bandrank.engine.options import Options
 from bandrank.engine.policy import AUTO, make_plan
+from bandrank.engine.ranking import Stage
 from bandrank.engine.reports import StageReport
 from bandrank.engine.served import ServedModel
 from bandrank.engine.tasks import AnyLane
 from bandrank.engine.tickets import Ticket
-from bandrank.engine.weighed import WeighedStage, weigh
 from bandrank.models.readings import Reading
 
 # Texts with a gap that are scored, at most, and the rows of all of them over all stages, in about two seconds on two
@@ -122,12 +123,12 @@ async def explain(
         ticket = Ticket(client, engine.clock() + engine.request_timeout_s)
         roles = [stage.role for stage in model.stages]
         plan = make_plan(roles, strategy, num_candidates=1, budget_s=None, predict_s=lambda _: math.inf)
-        stages = weigh([model.stages[step.stage] for step in plan.steps], instruction)
+        stages = _weighed([model.stages[step.stage] for step in plan.steps], query, instruction, ticket)
         if account is not None:
-            account.hold(TOKEN_BYTES * _most_tokens(stages, query, text))
-        with engine.queue.admitted(ticket, _expected(stages, query, text)):
-            explained = [await _explain_stage(each, query, text, ticket) for each in stages]
-            occluded = await _occlude(query, text, stages, explained, ticket, account)
+            account.hold(TOKEN_BYTES * _most_tokens(stages, text))
+        with engine.queue.admitted(ticket, _expected(stages, text)):
+            explained = [await _explain_stage(each, text) for each in stages]
+            occluded = await _occlude(text, stages, explained, account)
     explanation = Explanation(
         model=model.name,
         strategy=plan.strategy,
@@ -140,9 +141,44 @@ async def explain(
     return explanation
 
 
-async def _explain_stage(weighed: WeighedStage, query: str, text: str, ticket: Ticket) -> StageExplanation:
-    (score,), report = await weighed.score(query, [text], ticket, keep=True)
-    readings = await weighed.stage.scorer.read(query, text, ticket=ticket, instruction=weighed.instruction)
+@dataclass(frozen=True)
+class _WeighedStage:
+    """A stage of a plan, the factor of its score in the result, and what it is asked for the request of a ticket."""
+
+    stage: Stage
+    weight: float
+    query: str
+    instruction: str
+    ticket: Ticket
+
+    @property
+    def name(self) -> str:
+        return self.stage.role.name
+
+    async def score(self, texts: Sequence[str], *, keep: bool) -> tuple[list[float], StageReport]:
+        """`TextScorer.score`."""
+        options = Options(instruction=self.instruction, keep=keep)
+        return await self.stage.scorer.score(self.name, self.query, texts, ticket=self.ticket, options=options)
+
+    def expected(self, text: str, *, keep: bool) -> dict[AnyLane, float]:
+        """Rows by lane of one text, as far as its length tells."""
+        return self.stage.scorer.expected(self.query, [text], Options(keep=keep))
+
+
+def _weighed(stages: Sequence[Stage], query: str, instruction: str, ticket: Ticket) -> list[_WeighedStage]:
+    """The stages of a plan, the last of which gives the result, with what it adds of those before."""
+    weight = 1.0
+    weighed = []
+    for stage in reversed(stages):
+        weighed.append(_WeighedStage(stage, weight, query, instruction, ticket))
+        weight *= stage.role.weight or 0.0
+    return weighed[::-1]
+
+
+async def _explain_stage(weighed: _WeighedStage, text: str) -> StageExplanation:
+    (score,), report = await weighed.score([text], keep=True)
+    scorer, instruction = weighed.stage.scorer, weighed.instruction
+    readings = await scorer.read(weighed.query, text, ticket=weighed.ticket, instruction=instruction)
     cached = report.cache_hits > 0 if report.cache_hits + report.cache_misses else None
     return StageExplanation(weighed.name, score, weighed.weight, cached, *readings, report)
 
@@ -156,13 +192,8 @@ class _Occluded:
     reports: Sequence[StageReport]
 
 
-async def _occlude(  # noqa: PLR0917
-    query: str,
-    text: str,
-    stages: Sequence[WeighedStage],
-    explained: Sequence[StageExplanation],
-    ticket: Ticket,
-    account: Account | None,
+async def _occlude(
+    text: str, stages: Sequence[_WeighedStage], explained: Sequence[StageExplanation], account: Account | None
 ) -> _Occluded:
     """Scores the text without each window of words, in every stage that counts and reads these words."""
     reports: list[StageReport] = []
@@ -170,7 +201,7 @@ async def _occlude(  # noqa: PLR0917
     with_excerpts = list(explained)
     for index, (weighed, each) in enumerate(zip(stages, explained, strict=True)):
         if weighed.weight:
-            scopes[each.stage], excerpt, report = await _choose_scope(weighed, each, query, text, ticket)
+            scopes[each.stage], excerpt, report = await _choose_scope(weighed, each, text)
             with_excerpts[index] = replace(each, excerpt=excerpt)
             reports += [report] if report is not None else []
     text = text[: max(scope.end for scope in scopes.values())]
@@ -181,7 +212,7 @@ async def _occlude(  # noqa: PLR0917
             continue
         if account is not None:
             account.hold(len(within) * sys.getsizeof(scope.of(text)))
-        scores, report = await weighed.score(query, [scope.without(text, gap) for gap in within], ticket, keep=False)
+        scores, report = await weighed.score([scope.without(text, gap) for gap in within], keep=False)
         reports.append(report)
         whole = each.score if each.excerpt is None else each.excerpt.score
         for gap, score in zip(within, scores, strict=True):
@@ -195,7 +226,7 @@ async def _occlude(  # noqa: PLR0917
 
 
 async def _choose_scope(
-    weighed: WeighedStage, explained: StageExplanation, query: str, text: str, ticket: Ticket
+    weighed: _WeighedStage, explained: StageExplanation, text: str
 ) -> tuple[Scope, Excerpt | None, StageReport | None]:
     """The scope in which words are left out for a stage: all that it read or, where that is much, the part that scores
     highest by itself, the first of several. With it the excerpt and the report of scoring the parts, if there are any.
@@ -205,33 +236,33 @@ async def _choose_scope(
     parts = excerpts(text[:end], math.ceil(len(tokens) / EXCERPT_TOKENS)) if rows(len(tokens)) > WHOLE_ROWS else []
     if not parts:  # as of white space, which may be many tokens
         return Scope(0, end, rows(len(tokens))), None, None
-    scores, report = await weighed.score(query, [text[start:stop] for start, stop in parts], ticket, keep=False)
+    scores, report = await weighed.score([text[start:stop] for start, stop in parts], keep=False)
     best = max(range(len(parts)), key=scores.__getitem__)
     start, stop = parts[best]
     inside = sum(token.start is not None and start <= token.start < stop for token in tokens)
     return Scope(start, stop, rows(inside + FRAME_TOKENS)), Excerpt(start, stop, scores[best]), report
 
 
-def _most_tokens(stages: Sequence[WeighedStage], query: str, text: str) -> int:
+def _most_tokens(stages: Sequence[_WeighedStage], text: str) -> int:
     """The tokens of the readings, if a character is two at most."""
     most = 0
     for each in stages:
         scorer = each.stage.scorer.prepared.scorer
-        for read, template in ((query, scorer.query_template), (text, scorer.candidate_template)):
+        for read, template in ((each.query, scorer.query_template), (text, scorer.candidate_template)):
             characters = len(read) + sum(map(len, template.wording.around(each.instruction)))
             frame = len(template.prefix) + len(template.suffix) + 2  # and [CLS], which some put before it
             most += min(2 * characters + frame, template.max_tokens)
     return most
 
 
-def _expected(stages: Sequence[WeighedStage], query: str, text: str) -> dict[AnyLane, float]:
+def _expected(stages: Sequence[_WeighedStage], text: str) -> dict[AnyLane, float]:
     """Rows by lane of the text, of its excerpts and of the texts with a gap, as far as its length tells."""
-    once = [sum(each.expected(query, text, keep=False).values()) if each.weight else 0.0 for each in stages]
+    once = [sum(each.expected(text, keep=False).values()) if each.weight else 0.0 for each in stages]
     looked_at = [rows if rows <= WHOLE_ROWS else EXCERPT_TOKENS for rows in once]
     num_gaps = max(1.0, min(MAX_GAPS, MAX_ROWS / sum(looked_at), (len(text) + 1) // 2))
     expected: dict[AnyLane, float] = {}
     for each, whole, part in zip(stages, once, looked_at, strict=True):
         more = num_gaps * part + (whole if whole > WHOLE_ROWS else 0.0)
-        for lane, rows in each.expected(query, text, keep=True).items():
+        for lane, rows in each.expected(text, keep=True).items():
             expected[lane] = expected.get(lane, 0.0) + rows + more
     return expected

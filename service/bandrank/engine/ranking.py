@@ -71,12 +71,11 @@ async def run_plan(
     *,
     ticket: Ticket,
     options: Options,
-    passages: bool = False,
 ) -> Ranking:
     """The ranking of candidate texts by the plan's steps.
 
     ticket: the request's.  options: for each stage; a bounded plan answers with the scores that it has at `answer_by`,
-    and another one does not look at it.  passages: whether best passages are asked for.
+    and another one does not look at it.
     Raises what `TextScorer.score` raises; a bounded plan raises Overloaded for its first step alone.
     """
     layers: list[StageScores] = []
@@ -94,7 +93,7 @@ async def run_plan(
         of_step = options if cut else replace(options, answer_by=math.inf)
         found: list[BestPassage] = []
         try:
-            if passages and stage.scorer.reads_passages:
+            if options.best_passages and stage.scorer.reads_passages:
                 scores, report, found = await stage.scorer.score_passages(*asked, ticket=ticket, options=of_step)
             else:
                 scores, report = await stage.scorer.score(*asked, ticket=ticket, options=of_step)
@@ -106,7 +105,7 @@ async def run_plan(
         reports.append(report)
         degraded |= len(scores) < len(survivors)
         survivors = survivors[: len(scores)]
-        if passages:
+        if options.best_passages:
             for index in survivors:
                 best.pop(index, None)  # that of a stage before, whose score it no longer has
             best |= zip(survivors, found, strict=False)

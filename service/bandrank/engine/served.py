@@ -61,13 +61,10 @@ class ServedModel:
         strategy: str = AUTO,
         budget_s: float | None = None,
         options: Options = DEFAULT,
-        passages: bool = False,
     ) -> Ranking:
         """Ranks candidate texts for a query: `rank_each` of one."""
         asked = [(query, texts)]
-        [ranking] = await self.rank_each(
-            asked, client=client, strategy=strategy, budget_s=budget_s, options=options, passages=passages
-        )
+        [ranking] = await self.rank_each(asked, client=client, strategy=strategy, budget_s=budget_s, options=options)
         return ranking
 
     async def rank_each(
@@ -78,7 +75,6 @@ class ServedModel:
         strategy: str = AUTO,
         budget_s: float | None = None,
         options: Options = DEFAULT,
-        passages: bool = False,
     ) -> list[Ranking]:
         """Ranks candidate texts for each of some queries. They are one request: admitted together, in one turn, due at
         one time, so that none of them waits for leave behind the others. Cancelling the call frees its room in the
@@ -86,11 +82,11 @@ class ServedModel:
 
         The metrics of answered requests leave out what is ranked for a background client.
         budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
-        as fit.  options: their `answer_by` is set here.  passages: whether best passages are asked for.
+        as fit.  options: their `answer_by` is set here.
         Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         async with self.engine.admitted():
-            rankings = await self._rank(asked, client, strategy, budget_s, options=options, passages=passages)
+            rankings = await self._rank(asked, client, strategy, budget_s, options=options)
         if not client.background:
             observe(rankings, self.engine.metrics)
         return rankings
@@ -130,8 +126,7 @@ class ServedModel:
         strategy: str,
         budget_s: float | None,
         *,
-        options: Options = DEFAULT,
-        passages: bool = False,
+        options: Options,
     ) -> list[Ranking]:
         queue, start, timeout_s = self.engine.queue, self.engine.clock(), self.engine.request_timeout_s
         ticket = Ticket(client, start + timeout_s, priority=options.priority)
@@ -157,9 +152,7 @@ class ServedModel:
 
         async def run(plan: Plan, query: str, texts: Sequence[str]) -> Ranking:
             async with turns:
-                return await run_plan(
-                    plan, self.stages, query, texts, ticket=ticket, options=options, passages=passages
-                )
+                return await run_plan(plan, self.stages, query, texts, ticket=ticket, options=options)
 
         with queue.admitted(ticket, expected):
             if len(asked) == 1:

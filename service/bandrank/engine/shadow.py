@@ -1,6 +1,6 @@
 """A second model that scores a sample of the requests once they are answered, to see how far it agrees.
 
-No request notices: the scoring thread takes the shadow's work while it has no other (engine/batching.py), a request
+No request notices: the scoring thread takes the shadow's work while it has no other (engine/task_queue.py), a request
 that needs memory gets what samples hold, and what goes wrong with the shadow is counted and logged.
 """
 
@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bandrank import logs
 from bandrank.engine.agreement import agreement
@@ -32,7 +32,7 @@ CANDIDATE_BYTES = 256  # of a sample for each candidate beside its text: the ans
 
 @dataclass(frozen=True)
 class Sample:
-    """An answered request that the shadow is to score. options: of the request.  account: holds its texts."""
+    """An answered request that the shadow is to score. account: holds its texts."""
 
     request_id: str
     trace_id: str
@@ -93,7 +93,8 @@ class Shadow:
         except Overloaded:
             self._count_drop(answer, "memory")
         else:
-            sample = Sample(request_id, logs.trace_id.get(), call.query, call.strategy, call.options, answer, account)
+            options = replace(call.options, best_passages=False)  # nobody sees those of a shadow
+            sample = Sample(request_id, logs.trace_id.get(), call.query, call.strategy, options, answer, account)
             self._put(sample)
 
     async def close(self) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Generic, Protocol
 
-from bandrank.engine.batching import STOPPING, TaskQueue
 from bandrank.engine.cache.keys import cut_digest, digest
 from bandrank.engine.cache.representations import RepresentationCache, Rescue
 from bandrank.engine.clients import Client
@@ -14,6 +13,7 @@ from bandrank.engine.lanes import EncodeLane
 from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.reports import Recorder
 from bandrank.engine.submit import submit, timeout
+from bandrank.engine.task_queue import STOPPING, TaskQueue
 from bandrank.engine.tasks import Candidates, Payload, Task
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
@@ -298,8 +298,7 @@ class RepresentationSource:
 
     def _num_together(self, texts: Sequence[str], seconds: float) -> int:
         """How many leading texts are likely to be encoded in `seconds`: at least one, and one if no speed is known."""
-        per_character, limit = self._tokenizer.tokens_per_character, self._tokenizer.candidate_limit(0)
-        rows = [min(int(len(text) * per_character) + 1, limit) for text in texts]
+        rows = self._tokenizer.estimate_tokens(texts, self._tokenizer.candidate_limit(0))
         whole_s = self._queue.throughput.seconds(self.encode_lane.name, sum(rows))
         max_rows = min(int(sum(rows) * seconds / whole_s), ROWS_AT_ONCE) if whole_s else 0
         return len(rows[next(runs_within(rows, max_rows))])

@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bandrank.engine.batching import TaskQueue, deadline_exceeded
+from bandrank.engine.task_queue import TaskQueue, deadline_exceeded
 from bandrank.engine.tasks import Candidates, Result, Task
 
 

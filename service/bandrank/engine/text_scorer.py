@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Generic, TypeAlias
 
-from bandrank.engine.batching import TaskQueue
 from bandrank.engine.lanes import PassageLane, ScoreLane
 from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.passages import BestPassage
 from bandrank.engine.reports import Recorder, Span, StageReport
 from bandrank.engine.sources import CandidateSource, Sourced
 from bandrank.engine.submit import submit, timeout
+from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import AnyLane, Candidates, Lane, Payload, Result, Task
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
@@ -219,20 +219,16 @@ class TextScorer(Generic[Candidates]):
         """Rows of texts of these lengths, at the recent number of tokens per character."""
         query_tokens = self._estimate_query_tokens(query)
         most = self.tokenizer.candidate_limit(query_tokens, options.reach)
-        return sum(self.prepared.scorer.rows_of(query_tokens, self._estimate_tokens(texts, most)))
+        return sum(self.prepared.scorer.rows_of(query_tokens, self.tokenizer.estimate_tokens(texts, most)))
 
     def _estimate_query_tokens(self, query: str) -> int:
         template = self.prepared.scorer.query_template
-        [query_tokens] = self._estimate_tokens([query], template.max_tokens)
+        [query_tokens] = self.tokenizer.estimate_tokens([query], template.max_tokens)
         return min(query_tokens + template.num_added, template.max_tokens)
 
     def _estimate_encoded(self, texts: Sequence[str], reach: Reach) -> int:
         """Token ids of candidates of these lengths that are encoded without a query."""
-        return sum(self._estimate_tokens(texts, self.tokenizer.candidate_limit(0, reach)))
-
-    def _estimate_tokens(self, texts: Sequence[str], most: int) -> list[int]:
-        per_character = self.tokenizer.tokens_per_character
-        return [min(int(len(text) * per_character) + 1, most) for text in texts]
+        return sum(self.tokenizer.estimate_tokens(texts, self.tokenizer.candidate_limit(0, reach)))
 
     async def close(self) -> None:
         """Writes what is queued for Redis and ends the tokenizer's threads; the scoring thread must have ended."""

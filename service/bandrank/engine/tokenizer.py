@@ -1,19 +1,16 @@
 """Turns texts into token ids in a pool of threads: applies templates and counts truncation."""
 
-import asyncio
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TypeVar
 
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.lru import LruCache
 from bandrank.engine.clients import Client
+from bandrank.engine.fair_pool import FairPool
 from bandrank.engine.options import DEFAULT, Options
-from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
 from bandrank.models.ids import ID_BYTES, Ids, PackedIds, RaggedIds
 from bandrank.models.places import Span, places
@@ -28,8 +25,6 @@ ENTRY_BYTES = 220
 # Texts are tokenised in slices of this many characters, in which a slow text (Chinese) takes 0.1 s; a longer text is a
 # slice alone.
 SLICE_CHARACTERS = 128 << 10
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -72,13 +67,7 @@ class RequestTokenizer:
         self._metrics = metrics
         self._limits = limits
         self._characters, self._tokens = 4.0, 1.0  # the ratio of English, until texts have been tokenised
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenize")
-        self._turns = Turns(num_threads, max_size=limits.in_flight)
-
-    @property
-    def tokens_per_character(self) -> float:
-        """The average number of token ids per character of recent texts."""
-        return self._tokens / self._characters
+        self._pool = FairPool(num_threads, max_size=limits.in_flight, name="tokenize")
 
     @property
     def takes_instructions(self) -> bool:
@@ -98,18 +87,18 @@ class RequestTokenizer:
         options: Options = DEFAULT,
     ) -> TokenizedRequest:
         """Tokenises a request in the pool, slice by slice, so that small requests pass it. Cancelling the call stops it
-        after the slice under way. Raises what `Turns.admit` raises.
+        after the slice under way. Raises what `FairPool.admit` raises.
         """
         query_size = min(len(query), self._limits.query) + len(options.instruction)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
-        with self._turns.admit(client, query_size + sum(sizes)) as turn:
+        with self._pool.admit(client, query_size + sum(sizes)) as turn:
             first, *rest = [*runs_within(sizes, SLICE_CHARACTERS)] or [slice(0)]
             work = partial(self.tokenize_now, query, candidates[first], options)
-            request = await self._run(client, turn, query_size + sum(sizes[first]), work)
+            request = await self._pool.run(client, turn, query_size + sum(sizes[first]), work)
             applied = [(request.candidates, request.truncated_candidate_tokens)]
             for part in rest:
                 apply = partial(self._apply, candidates[part], len(request.query), options)
-                applied.append(await self._run(client, turn, sum(sizes[part]), apply))
+                applied.append(await self._pool.run(client, turn, sum(sizes[part]), apply))
             return replace(
                 request,
                 candidates=RaggedIds.joined([ids for ids, _ in applied]),
@@ -118,32 +107,32 @@ class RequestTokenizer:
 
     async def queries(self, queries: Sequence[str], *, client: Client) -> tuple[RaggedIds, list[int]]:
         """The token ids of queries by themselves, and the number of word pieces cut from each; found in the pool, slice
-        by slice. Raises what `Turns.admit` raises.
+        by slice. Raises what `FairPool.admit` raises.
         """
         sizes = [min(len(query), self._limits.query) for query in queries]
         read: list[tuple[Ids, int]] = []
-        with self._turns.admit(client, sum(sizes)) as turn:
+        with self._pool.admit(client, sum(sizes)) as turn:
             for part in runs_within(sizes, SLICE_CHARACTERS):
-                read += await self._run(client, turn, sum(sizes[part]), partial(self._queries, queries[part]))
+                read += await self._pool.run(client, turn, sum(sizes[part]), partial(self._queries, queries[part]))
         return RaggedIds.of([ids for ids, _ in read]), [cut for _, cut in read]
 
     async def places(self, candidates: Sequence[str], tokens: Sequence[Span], *, client: Client) -> list[Span]:
         """The characters, in code points, of some of each candidate's token ids, as from `models.places.places`; found
-        in the pool, slice by slice. Raises what `Turns.admit` raises.
+        in the pool, slice by slice. Raises what `FairPool.admit` raises.
         """
         read = self.readable(candidates)
         sizes = [len(text) for text in read]
         found: list[Span] = []
-        with self._turns.admit(client, sum(sizes)) as turn:
+        with self._pool.admit(client, sum(sizes)) as turn:
             for part in runs_within(sizes, SLICE_CHARACTERS):
                 work = partial(places, self._encoder, read[part], tokens[part])
-                found += await self._run(client, turn, sum(sizes[part]), work)
+                found += await self._pool.run(client, turn, sum(sizes[part]), work)
         return found
 
     async def read(
         self, query: str, candidate: str, *, client: Client, instruction: str = ""
     ) -> tuple[Reading, Reading]:
-        """The tokens of a query and a candidate with their places in the texts. Raises what `Turns.admit` raises."""
+        """The tokens of a query and a candidate with their places in the texts. Raises what `FairPool.admit` raises."""
         limits = self._limits
         size = min(len(query), limits.query) + len(instruction) + min(len(candidate), limits.candidate)
         work = partial(
@@ -155,17 +144,17 @@ class RequestTokenizer:
             candidate_characters=limits.candidate,
             instruction=instruction,
         )
-        with self._turns.admit(client, size) as turn:
-            return await self._run(client, turn, size, work)
+        with self._pool.admit(client, size) as turn:
+            return await self._pool.run(client, turn, size, work)
 
     async def num_query_pieces(self, query: str, *, client: Client) -> int:
         """The number of word pieces of a query, without the words around it; found in the pool, and of what is not read
-        at the recent number of tokens per character. Raises what `Turns.admit` raises.
+        at the recent number of tokens per character. Raises what `FairPool.admit` raises.
         """
         limit = self._limits.query
         read = query[:limit]
-        with self._turns.admit(client, len(read)) as turn:
-            count = await self._run(client, turn, len(read), partial(self._encoder.num_pieces, read))
+        with self._pool.admit(client, len(read)) as turn:
+            count = await self._pool.run(client, turn, len(read), partial(self._encoder.num_pieces, read))
         return count + self._estimate_cut(len(query) - limit)
 
     def tokenize_now(self, query: str, candidates: Sequence[str], options: Options = DEFAULT) -> TokenizedRequest:
@@ -180,6 +169,11 @@ class RequestTokenizer:
         """What is read of each candidate: its first characters, if it has more than the limit."""
         return [text[: self._limits.candidate] for text in candidates]
 
+    def estimate_tokens(self, texts: Sequence[str], most: int) -> list[int]:
+        """Token ids of texts of these lengths, each at most `most`, at the recent number of tokens per character."""
+        per_character = self._tokens_per_character
+        return [min(int(len(text) * per_character) + 1, most) for text in texts]
+
     def unread_tokens(self, candidates: Sequence[str]) -> list[int]:
         """How many tokens the characters beyond the limit would be, at the recent number of tokens per character."""
         return [self._estimate_cut(len(text) - self._limits.candidate) for text in candidates]
@@ -190,12 +184,7 @@ class RequestTokenizer:
 
     def close(self) -> None:
         """Ends the pool's threads."""
-        self._pool.shutdown()
-
-    async def _run(self, client: Client, turn: float, size: int, work: Callable[[], Result]) -> Result:
-        """The result of `work`, which the pool computes when the turn comes. size: its characters."""
-        async with self._turns.slot(client, turn, size):
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        self._pool.close()
 
     def _queries(self, queries: Sequence[str], instruction: str = "") -> list[tuple[Ids, int]]:
         """The token ids of each query, and the number of its word pieces that were cut."""
@@ -211,8 +200,12 @@ class RequestTokenizer:
         ids, cut = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=options.reach)
         return ids, [lost + unread for lost, unread in zip(cut, self.unread_tokens(texts), strict=True)]
 
+    @property
+    def _tokens_per_character(self) -> float:
+        return self._tokens / self._characters
+
     def _estimate_cut(self, characters: int) -> int:
-        return max(1, math.ceil(characters * self.tokens_per_character)) if characters > 0 else 0
+        return max(1, math.ceil(characters * self._tokens_per_character)) if characters > 0 else 0
 
     def _pieces(self, texts: Sequence[str]) -> list[PackedIds]:
         keys = [digest(text) for text in texts]

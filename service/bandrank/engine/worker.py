@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bandrank.engine.batch_limit import BatchLimit
-from bandrank.engine.batching import TaskQueue
+from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import AnySlice
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,10 +15,11 @@ from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.layers.packing import PackedTokens
 from bandrank.models.layers.patterns import sparse
+from bandrank.models.parts import COARSE, FINE, MIN_PART_ROWS, Cut, split
 from bandrank.models.quantised import quantise
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
-from bandrank.models.workers import COARSE, FINE, MIN_PART_ROWS, Workers, parts_of, split, workers
+from bandrank.models.workers import Workers, workers
 from bandrank_kernels import Backend
 from bandrank_kernels.arrays import Ints
 from bandrank_kernels.graphs import CudaGraphs, GraphDevice
@@ -27,8 +28,6 @@ from bandrank_kernels.native.library import native
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.trial import why_distrusted
 from bandrank_kernels.windowed_attention import AttentionPattern, why_no_kernels, why_not_native
-
-Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 # Modules of a scorer that keep their dtype: they are small, and scores come out of them.
@@ -132,8 +131,8 @@ class PreparedScorer:
         """Representations of candidates, as from `Scorer.encode_candidates`."""
         if not self._splits or not self.scorer.precomputes:
             return self.scorer.encode_candidates(tokens)
-        parts = [tokens.part(run) for run in self._split(tokens.lengths)]
-        return Ragged.joined(self._workers.run(self.scorer.encode_candidates, parts))
+        cut = self._split(tokens.lengths, in_order=False)
+        return cut.joined(self._workers.run(self.scorer.encode_candidates, cut.parts(tokens)))
 
     @property
     def overlaps(self) -> bool:
@@ -151,19 +150,19 @@ class PreparedScorer:
     def begin(self, batch: ScoreBatch) -> Callable[[], Tensor]:
         """Begins `score`. The returned function waits for the scores, which are in host memory."""
         if self._splits:
-            parts = self._begin(self.scorer.score, batch)
-            return lambda: torch.cat(parts()).float()
+            results = self._begin(lambda part: (self.scorer.score(part).float(),), batch)
+            return lambda: results()[0]
         return to_host(self.score(batch).float())
 
     def begin_passages(self, batch: ScoreBatch) -> Callable[[], tuple[Tensor, Tensor]]:
         """Begins `score` of candidates and finds their best passages: (C,) int64 indices among each one's bounds."""
         scorer = self._with_passages
         if self._splits:
-            parts = self._begin(lambda part: scorer.score_passages(part, scorer.launch), batch)
+            results = self._begin(lambda part: scorer.score_passages(part, scorer.launch), batch)
 
             def together() -> tuple[Tensor, Tensor]:
-                scores, passages = zip(*parts(), strict=True)
-                return torch.cat(scores).float(), torch.cat(passages)
+                scores, passages = results()
+                return scores.float(), passages
 
             return together
         scores, passages = scorer.score_passages(batch, self._replay() or scorer.launch)
@@ -213,15 +212,19 @@ class PreparedScorer:
     def _workers(self) -> Workers:
         return workers(torch.get_num_threads())
 
-    def _begin(self, compute: Callable[[ScoreBatch], Result], batch: ScoreBatch) -> Callable[[], list[Result]]:
+    def _begin(
+        self, compute: Callable[[ScoreBatch], tuple[Tensor, ...]], batch: ScoreBatch
+    ) -> Callable[[], list[Tensor]]:
+        """Begins to compute something of each candidate, one part beside the other."""
         lengths = batch.candidates.lengths
-        parts = parts_of(batch, self._split(lengths))
-        if len(parts) == 1 and lengths.sum() >= 2 * MIN_PART_ROWS:
-            return self._workers.begin_together(compute, parts[0])
-        return self._workers.begin(compute, parts)
+        cut = self._split(lengths, in_order=len(batch.queries) > 1)
+        batches = cut.batches(batch)
+        shared = len(batches) == 1 and lengths.sum() >= 2 * MIN_PART_ROWS
+        begun = self._workers.begin_together(compute, batches[0]) if shared else self._workers.begin(compute, batches)
+        return lambda: [cut.concatenated(results) for results in zip(*begun(), strict=True)]
 
-    def _split(self, lengths: Ints) -> list[slice]:
-        return split(lengths, self._workers.count, FINE if self.dtype == torch.int8 else COARSE)
+    def _split(self, lengths: Ints, *, in_order: bool) -> Cut:
+        return split(lengths, self._workers.count, FINE if self.dtype == torch.int8 else COARSE, in_order=in_order)
 
     def _replay(self) -> Callable[[Any], Tensor] | None:
         """What replays packed batches from CUDA graphs; None where they are not replayed."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bandrank.models.ids import Ids, RaggedIds
 from bandrank.models.words import Words
-from bandrank_kernels.arrays import Ints, Offsets, lengths_of, offsets
+from bandrank_kernels.arrays import Ints, Offsets, lengths_of, offsets, ranges
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,13 @@ class Ragged:
         cu_seqlens = self.cu_seqlens[run.start : run.stop + 1]
         words = None if self.words is None else self.words.part(run)
         return type(self)(self.values[cu_seqlens[0] : cu_seqlens[-1]], cu_seqlens - cu_seqlens[0], words)
+
+    def take(self, indices: Ints) -> Self:
+        """The sequences of some indices, in their order."""
+        lengths = self.lengths[indices]
+        rows = ranges(self.cu_seqlens[indices], lengths)
+        words = None if self.words is None else self.words.part(indices)
+        return type(self)(self.values[torch.from_numpy(rows)], offsets(lengths), words)
 
     @property
     def lengths(self) -> Ints:

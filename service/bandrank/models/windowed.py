@@ -24,8 +24,10 @@ def windowed(scorer: Scorer, window: int, *, seed: int = 0) -> CrossEncoder:
         return result.eval()
     if isinstance(scorer, BiEncoder):
         encoder, cls_id, sep_id = scorer.config.encoder, scorer.config.cls_id, scorer.config.sep_id
-        if encoder.causal or cls_id is None or sep_id is None:
+        if encoder.causal:
             raise ValueError("its encoder reads from left to right: no [CLS] could see query and candidate")
+        if cls_id is None or sep_id is None:
+            raise ValueError("its texts do not stand between two tokens such as [CLS] and [SEP]")
         torch.manual_seed(seed)
         config = CrossEncoderConfig(
             encoder=encoder,

@@ -7,6 +7,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from bandrank_kernels.arrays import Ints
+
 PIECES = 1 << 16  # that two bytes tell apart; those of larger vocabularies share places, a few of each
 PIECE_BYTES, WEIGHT_BYTES = 2, 1
 MAX_WEIGHT = 255  # a weight of 1
@@ -35,9 +37,9 @@ class Words:
         """The words of all parts, in their order."""
         return cls(np.concatenate([part.pieces for part in parts]), np.concatenate([part.weights for part in parts]))
 
-    def part(self, run: slice) -> Self:
-        """The words of the texts `run.start` .. `run.stop` - 1."""
-        return type(self)(self.pieces[run], self.weights[run])
+    def part(self, texts: slice | Ints) -> Self:
+        """The words of some texts."""
+        return type(self)(self.pieces[texts], self.weights[texts])
 
     @staticmethod
     def num_bytes(size: int) -> int:

@@ -5,43 +5,17 @@ take parts of the batch, one after the other, and wait for each other only at it
 """
 
 import functools
-import heapq
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
-from bandrank.models.batch import ScoreBatch
 from bandrank.models.processors import Processors
-from bandrank_kernels.arrays import Ints, offsets
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
-# A small batch gives each worker one part, unless it had fewer rows than these.
-MIN_PART_ROWS = 96
-# If a worker would have more than this many times its share of the rows, the threads share each layer instead, and wait
-# for each other there.
-MAX_SHARES = 1.25
-
-
-class Grain(NamedTuple):
-    """How finely batches are cut, in rows.
-
-    A batch of `large` rows for each worker is cut into more parts than workers, so that one whose core is busy with
-    something else takes fewer: half of what is left is shared out at a time (guided self-scheduling, Polychronopoulos
-    and Kuck 1987), in parts of at least `least` rows but for the last, for which the Python in between does not count.
-    """
-
-    large: int
-    least: int
-
-
-FINE = Grain(768, 256)  # where one call computes a layer
-COARSE = Grain(2048, 1024)  # where torch computes one operation after the other
 
 
 class Workers:
@@ -125,55 +99,7 @@ def _submit(pool: ThreadPoolExecutor, compute: Callable[..., Result], *arguments
         return future
 
 
-def split(lengths: Ints, count: int, grain: Grain = FINE) -> list[slice]:
-    """Runs of sequences of about the same number of rows for `count` workers, or one run of all if a few long ones have
-    most rows.
-
-    lengths: of each sequence, in rows.
-    """
-    total = int(lengths.sum())
-    ends = np.searchsorted(np.cumsum(lengths), _ends(total, count, grain), side="left") + 1
-    runs = [slice(begin, end) for begin, end in pairwise(sorted({0, *ends.tolist(), len(lengths)}))]
-    if runs and _most_rows([int(lengths[run].sum()) for run in runs], count) * count <= MAX_SHARES * total:
-        return runs
-    return [slice(0, len(lengths))]
-
-
-def _ends(total: int, count: int, grain: Grain) -> list[float]:
-    """Where all parts but the last one should end, in rows."""
-    if count == 1 or total < count * grain.large:
-        parts = min(count, total // MIN_PART_ROWS)
-        return [total * part / parts for part in range(1, parts)]
-    ends, end = [], 0.0
-    while total - end > grain.least:
-        end += max(grain.least, (total - end) / (2 * count))
-        ends.append(end)
-    return ends
-
-
-def _most_rows(parts: Sequence[int], count: int) -> int:
-    """The rows of the worker that has most, when each takes the next part as soon as it is free."""
-    rows = [0] * count
-    for part in parts:
-        heapq.heapreplace(rows, rows[0] + part)
-    return max(rows)
-
-
 @functools.cache
 def workers(count: int) -> Workers:
     """The workers of this process."""
     return Workers(count)
-
-
-def parts_of(batch: ScoreBatch, runs: Sequence[slice]) -> list[ScoreBatch]:
-    """The batch's candidates in runs, each with the queries that it has."""
-    return [_part(batch, run) for run in runs]
-
-
-def _part(batch: ScoreBatch, run: slice) -> ScoreBatch:
-    groups = list(batch.groups(run.start, run.stop))
-    if not groups:
-        return ScoreBatch(batch.queries.part(slice(0, 0)), batch.candidates.part(run), offsets([]))
-    first, last = groups[0][0], groups[-1][0]
-    cu_candidates = batch.cu_candidates[first : last + 2].clip(run.start, run.stop) - run.start
-    return ScoreBatch(batch.queries.part(slice(first, last + 1)), batch.candidates.part(run), cu_candidates)

@@ -19,15 +19,15 @@ from bandrank.api.request_ids import note_ids
 from bandrank.api.service import Service
 from bandrank.errors import BadSetting, BandrankError, NotReady, UnknownModel
 from bandrank.metrics import CONTENT_TYPE
-from bandrank.proxy.failures import answer_of
+from bandrank.proxy.error_responses import answer_of
 from bandrank.proxy.fetching import Fetching
 from bandrank.proxy.forwarding import Forwarding
 from bandrank.proxy.large_json import LargeJson
 from bandrank.proxy.multi_searches import MultiSearches
 from bandrank.proxy.reordering import Reordering
+from bandrank.proxy.rerank_options import RerankRules, Rule, read_rules
 from bandrank.proxy.searches import Searches
 from bandrank.proxy.upstream import Upstream
-from bandrank.proxy.wishes import Rule, Wishes, read_rules
 from bandrank.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
     """
     upstream = Upstream(settings, service.metrics)
     rules = _rules(service, settings)
-    wishes = Wishes(
+    rerank_rules = RerankRules(
         rules,
         depth=min(settings.proxy_depth, settings.max_candidates),
         budget_ms=settings.proxy_budget_ms,
@@ -83,8 +83,8 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
 
     own = [Route(HEALTH, healthz), Route(READY, readyz), Route(METRICS, metrics)]
     searches = Searches(fetching, reordering, large_json)
-    multi_searches = MultiSearches(wishes, fetching, reordering, large_json, service.memory)
-    forwarding = Forwarding(service, upstream, wishes, searches, multi_searches)
+    multi_searches = MultiSearches(rerank_rules, fetching, reordering, large_json, service.memory)
+    forwarding = Forwarding(service, upstream, rerank_rules, searches, multi_searches)
     router = Router(own, redirect_slashes=False, default=forwarding, lifespan=lifespan)
     return _WithIds(AccessLog(RequestMetrics(router, service.metrics, [route.path for route in own])))
 

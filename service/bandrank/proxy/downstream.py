@@ -1,8 +1,7 @@
 """A client's request, read as it comes or kept to be sent twice, and the answer to it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Iterable
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -11,8 +10,6 @@ from bandrank.api.addresses import client_at
 from bandrank.api.responses import PART_BYTES
 from bandrank.engine.memory import Account
 from bandrank.proxy.headers import Headers
-
-T = TypeVar("T")
 
 
 class Downstream:
@@ -60,20 +57,12 @@ class Downstream:
         async for part in self._rest():
             yield part
 
-    async def unless_gone(self, work: Awaitable[T]) -> T:
-        """The result of `work`. If the client hangs up first, cancels the work and raises ClientDisconnect."""
-        working = asyncio.ensure_future(work)
-        watching = asyncio.ensure_future(self._hung_up())
-        try:
-            await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
-            if not working.done() and not self._ended:
-                raise ClientDisconnect
-            return await working
-        finally:
-            watching.cancel()
-            working.cancel()
-            # Its connection to the upstream is closed by then. What it raises, when it is told to stop, is of no use.
-            await asyncio.gather(working, return_exceptions=True)
+    async def hung_up(self) -> bool:
+        """Waits until the body was read and the connection is over; whether that is before the end of the answer."""
+        await self._all_read.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        return not self._ended
 
     async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Begins the answer."""
@@ -105,8 +94,3 @@ class Downstream:
                 self._all_read.set()
             if part := message.get("body", b""):
                 yield part
-
-    async def _hung_up(self) -> None:
-        await self._all_read.wait()
-        while (await self._receive())["type"] != "http.disconnect":
-            pass

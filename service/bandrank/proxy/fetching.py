@@ -1,6 +1,9 @@
 """What a client asks, and what the engine answers to a request in the place of the client's: read whole, in bounds."""
 
 import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bandrank.api.parsing import TEXT_BYTES, check_values, values_at_most
@@ -10,7 +13,6 @@ from bandrank.proxy.downstream import Downstream
 from bandrank.proxy.headers import Headers, first, replaced, to_upstream
 from bandrank.proxy.large_json import LargeJson
 from bandrank.proxy.outcomes import FailReason, Skipped, SkipReason, Unusable
-from bandrank.proxy.search_request import JSON_TYPE, unpacked
 from bandrank.proxy.upstream import Upstream, UpstreamAnswer
 from bandrank.settings import Settings
 
@@ -20,6 +22,7 @@ HANDED_ON = frozenset({401, 403, 404})  # the client's own search would get the 
 # answer to its own search, which has all of it.
 DEEPER_SHARE = 0.5
 VALUE_BYTES = 128  # of memory for each value of a search or an answer: a Python object, and where it stands
+JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Fetching:
             content, values = await self._json.run(
                 account.client,
                 self._max_request_bytes if packed else len(body),
-                _unpacked,
+                unpacked,
                 body,
                 client.headers,
                 self._max_request_bytes,
@@ -130,7 +133,37 @@ def hold(account: Account, num_bytes: int) -> None:
         raise Unusable(error.error_type) from error
 
 
-def _unpacked(body: bytes, headers: Headers, max_bytes: int, kinds: re.Pattern[str]) -> tuple[bytes, int]:
-    """The body of a search without its compression, and how many values it has. Raises Skipped and InvalidInput."""
-    content = unpacked(body, headers, max_bytes, kinds)
+@contextmanager
+def readable() -> Iterator[None]:
+    """Raises Unusable where an answer of the engine cannot be read."""
+    try:
+        yield
+    except InvalidInput:  # of too many values
+        raise Unusable(FailReason.LARGE_ANSWER) from None
+    except (ValueError, RecursionError):
+        raise Unusable(FailReason.UNREADABLE_ANSWER) from None
+
+
+def unpacked(body: bytes, headers: Headers, max_bytes: int, kinds: re.Pattern[str] = JSON_TYPE) -> tuple[bytes, int]:
+    """The body of a search, of one of these media types or of none, without its compression, and how many values it
+    has. Raises Skipped, and InvalidInput for too many values.
+    """
+    kind = first(headers, b"content-type").decode("latin-1").strip()
+    encoding = first(headers, b"content-encoding").strip().lower()
+    if (kind and not kinds.fullmatch(kind)) or encoding not in {b"", b"identity", b"gzip"}:
+        raise Skipped(SkipReason.UNREADABLE_REQUEST)
+    content = _gunzipped(body, max_bytes) if encoding == b"gzip" else body
     return content, check_values(content)
+
+
+def _gunzipped(body: bytes, max_bytes: int) -> bytes:
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        content = stream.decompress(body, max_bytes)
+    except zlib.error:
+        raise Skipped(SkipReason.UNREADABLE_REQUEST) from None
+    if stream.unconsumed_tail:
+        raise Skipped(SkipReason.LARGE_REQUEST)
+    if not stream.eof or stream.unused_data:
+        raise Skipped(SkipReason.UNREADABLE_REQUEST)
+    return content

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from bandrank.api.disconnects import unless_gone
 from bandrank.api.service import Service
 from bandrank.engine.memory import Account
 from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, Overloaded, ShareUsed
 from bandrank.proxy.downstream import Downstream
-from bandrank.proxy.failures import answer_of
+from bandrank.proxy.error_responses import answer_of
 from bandrank.proxy.fetching import OK
 from bandrank.proxy.headers import to_client, to_upstream
 from bandrank.proxy.multi_searches import MultiSearches
@@ -25,10 +26,10 @@ from bandrank.proxy.outcomes import (
     SkipReason,
     status_header,
 )
+from bandrank.proxy.rerank_options import RerankRules
 from bandrank.proxy.search_request import MULTI_SEARCH, indices_of
 from bandrank.proxy.searches import Reply, Searches
 from bandrank.proxy.upstream import Upstream
-from bandrank.proxy.wishes import Wishes
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +41,11 @@ class Forwarding:
         self,
         service: Service,
         upstream: Upstream,
-        wishes: Wishes,
+        rules: RerankRules,
         searches: Searches,
         multi_searches: MultiSearches,
     ) -> None:
-        self._service, self._upstream, self._wishes = service, upstream, wishes
+        self._service, self._upstream, self._rules = service, upstream, rules
         self._searches, self._multi_searches = searches, multi_searches
         self._metrics = service.metrics.proxy
         for reason in (*SkipReason, *FailReason):
@@ -55,7 +56,7 @@ class Forwarding:
         client = Downstream(scope, receive, send)
         marks: Sequence[Mark] = ()
         try:
-            marks = await client.unless_gone(self._answer(client))
+            marks = await unless_gone(client.hung_up(), self._answer(client))
         except ClientDisconnect:
             pass
         except Exception as error:
@@ -99,10 +100,10 @@ class Forwarding:
         """
         indices = indices_of(client.method, client.raw_path)
         if indices is not None:
-            wish = self._wishes.wish(client.headers, indices)
-            return None if wish is None else await self._searches.run(client, wish, account)
+            options = self._rules.options_for(client.headers, indices)
+            return None if options is None else await self._searches.run(client, options, account)
         indices = indices_of(client.method, client.raw_path, MULTI_SEARCH)
-        if indices is not None and self._wishes.may_ask(client.headers):
+        if indices is not None and self._rules.may_ask(client.headers):
             return await self._multi_searches.run(client, indices, account)
         return None
 

@@ -1,15 +1,13 @@
 """Work on large JSON, beside the event loop."""
 
-import asyncio
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 from bandrank.api.pace import Pace
 from bandrank.engine.clients import Client
-from bandrank.engine.turns import Turns
+from bandrank.engine.fair_pool import FairPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,17 +26,15 @@ class LargeJson:
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._turns = Turns(1, max_size=math.inf)  # what may wait is bounded by the memory that it holds
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="json")
+        self._pool = FairPool(1, max_size=math.inf, name="json")  # what may wait is bounded by the memory that it holds
 
     async def run(self, client: Client, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `work`, which reads or writes `size` bytes. Raises what it raises."""
         if size <= SMALL_BYTES:
             return await self._pace.run(client, work, *args, **kwargs)
-        with self._turns.admit(client, size) as turn:
-            async with self._turns.slot(client, turn, size):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **kwargs))
+        with self._pool.admit(client, size) as turn:
+            return await self._pool.run(client, turn, size, partial(work, *args, **kwargs))
 
     def close(self) -> None:
         """Ends the thread when its work is done."""
-        self._thread.shutdown()
+        self._pool.close()

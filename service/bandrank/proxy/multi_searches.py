@@ -5,30 +5,29 @@ from collections.abc import Iterable, Sequence
 
 from bandrank.api.parsing import TEXT_BYTES, check_values
 from bandrank.engine.memory import Account, Memory
-from bandrank.errors import InvalidInput
 from bandrank.proxy.downstream import Downstream
-from bandrank.proxy.fetching import OK, VALUE_BYTES, Fetched, Fetching, check_status, hold
+from bandrank.proxy.fetching import OK, VALUE_BYTES, Fetched, Fetching, check_status, hold, readable
 from bandrank.proxy.large_json import LargeJson
 from bandrank.proxy.multi_answer import MultiAnswer
 from bandrank.proxy.multi_request import LINES_TYPE, Entry, indices_in, read_lines
 from bandrank.proxy.outcomes import ENGINE_ERROR, PASSED, FailReason, Mark, SentAsItCame, Skipped, Unusable
 from bandrank.proxy.reordering import Reordered, Reordering
+from bandrank.proxy.rerank_options import RerankRules, query_of_header
 from bandrank.proxy.search_request import SearchRequest, read_search
 from bandrank.proxy.searches import Reply
-from bandrank.proxy.wishes import Wishes, query_of_header
 
 
 class MultiSearches:
     """Re-ranks searches that come together. What goes wrong with one of them costs the others nothing."""
 
     def __init__(
-        self, wishes: Wishes, fetching: Fetching, reordering: Reordering, large_json: LargeJson, memory: Memory
+        self, rules: RerankRules, fetching: Fetching, reordering: Reordering, large_json: LargeJson, memory: Memory
     ) -> None:
-        self._wishes, self._fetching, self._reordering = wishes, fetching, reordering
+        self._rules, self._fetching, self._reordering = rules, fetching, reordering
         self._json, self._memory = large_json, memory
 
     async def run(self, client: Downstream, indices: Sequence[str], account: Account) -> Reply | None:
-        """Answers each search of a request as it is wished for; None if nobody asks for anything.
+        """Answers each search of a request by its options; None if nobody asks for anything.
 
         indices: of the path. Raises SentAsItCame, ClientDisconnect and what `Fetching.fetch` does.
         """
@@ -53,11 +52,11 @@ class MultiSearches:
             size = len(head) + len(body)
             searched = await self._json.run(account.client, size, indices_in, head, indices)
             try:
-                wish = self._wishes.wish(client.headers, searched)
+                options = self._rules.options_for(client.headers, searched)
                 asked = None
-                if wish is not None:
+                if options is not None:
                     asked = await self._json.run(
-                        account.client, size, read_search, wish, client.query_string, body, query, page_in_body=True
+                        account.client, size, read_search, options, client.query_string, body, query, page_in_body=True
                     )
                 entries.append(Entry(head, body, asked))
             except Skipped as skipped:
@@ -108,12 +107,7 @@ class MultiSearches:
         """An answer whose parts can be read and replaced. Raises Unusable."""
         size = len(fetched.body)
         hold(account, TEXT_BYTES * size)  # for the parts, and the answer that is written
-        try:
-            with self._memory.account(account.client) as while_read:
-                values = await self._json.run(account.client, size, check_values, fetched.body, fetched.values)
-                hold(while_read, size + VALUE_BYTES * values)
-                return await self._json.run(account.client, size, MultiAnswer, fetched.body, num_searches)
-        except InvalidInput:
-            raise Unusable(FailReason.LARGE_ANSWER) from None
-        except (ValueError, RecursionError):
-            raise Unusable(FailReason.UNREADABLE_ANSWER) from None
+        with self._memory.account(account.client) as while_read, readable():
+            values = await self._json.run(account.client, size, check_values, fetched.body, fetched.values)
+            hold(while_read, size + VALUE_BYTES * values)
+            return await self._json.run(account.client, size, MultiAnswer, fetched.body, num_searches)

@@ -12,11 +12,11 @@ from bandrank.api.service import Service
 from bandrank.engine.calls import Answer, Call, answer
 from bandrank.engine.memory import Account
 from bandrank.engine.registry import CallCandidate
-from bandrank.errors import BandrankError, InvalidInput
-from bandrank.proxy.fetching import VALUE_BYTES, hold
+from bandrank.errors import BandrankError
+from bandrank.proxy.fetching import VALUE_BYTES, hold, readable
 from bandrank.proxy.hits import NO_TEXT_SCORE, Placed, SearchAnswer
 from bandrank.proxy.large_json import LargeJson
-from bandrank.proxy.outcomes import FailReason, Mark, Outcome, Unusable
+from bandrank.proxy.outcomes import FailReason, Mark, Outcome
 from bandrank.proxy.search_request import SearchRequest
 
 log = logging.getLogger(__name__)
@@ -67,20 +67,16 @@ class Reordering:
         """
         client, size = account.client, len(body)
         with self._service.memory.account(client) as while_read:
-            try:
+            with readable():
                 values = await self._json.run(client, size, check_values, body, values)
                 hold(while_read, size + VALUE_BYTES * values)
                 hold(account, ANSWER_BYTES * size)
-                found = await self._json.run(client, size, SearchAnswer, body, search.wish.depth)
-                texts = await self._json.run(client, size, found.texts, search.wish.fields)
+                found = await self._json.run(client, size, SearchAnswer, body, search.options.depth)
+                texts = await self._json.run(client, size, found.texts, search.options.fields)
                 scores = await self._json.run(client, size, found.scores)
                 hold(account, sum(map(sys.getsizeof, texts)))
-            except InvalidInput:
-                raise Unusable(FailReason.LARGE_ANSWER) from None
-            except (ValueError, RecursionError):
-                raise Unusable(FailReason.UNREADABLE_ANSWER) from None
             hits = [CallCandidate(text, score=score) for text, score in zip(texts, scores, strict=True)]
-            order = await self._order(hits, search, account, search.wish.budget_ms / 1000 - spent_s)
+            order = await self._order(hits, search, account, search.options.budget_ms / 1000 - spent_s)
             page = order.hits[search.start : search.start + search.size]
             written = await self._json.run(client, size, found.write, page, added=search.added, best=order.best)
         return Reordered(order.mark, written, order.ranked)
@@ -100,8 +96,8 @@ class Reordering:
         call = Call(
             query=search.query,
             candidates=[hits[index] for index in with_text],
-            model=search.wish.model,
-            strategy=search.wish.strategy,
+            model=search.options.model,
+            strategy=search.options.strategy,
             budget_s=ENGINE_SHARE * budget_s,
             account=account,
         )
@@ -114,7 +110,7 @@ class Reordering:
         scores = shown_scores(call, ranked)
         best_first = [Placed(with_text[each.index], score) for each, score in zip(ranked, scores, strict=True)]
         best_first += [Placed(index, NO_TEXT_SCORE) for index, hit in enumerate(hits) if not hit.text]
-        if search.wish.score == "engine":
+        if search.options.score == "engine":
             return _Order(mark, [Placed(placed.index) for placed in best_first], ranked=(call, answered))
         return _Order(mark, best_first, best_first[0].score, (call, answered))
 

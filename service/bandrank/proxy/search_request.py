@@ -2,28 +2,25 @@
 
 import json
 import re
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 from bandrank.proxy.field_patterns import WILDCARD, not_asked_for
-from bandrank.proxy.headers import first
 from bandrank.proxy.outcomes import Skipped, SkipReason
 from bandrank.proxy.query_text import query_text
 from bandrank.proxy.rank_windows import widened
 from bandrank.proxy.raw_json import Edit, Number, Part, edited, encodable, find, read_document, read_members
-from bandrank.proxy.wishes import Wish
+from bandrank.proxy.rerank_options import RerankOptions
 
 SEARCH, MULTI_SEARCH = (re.compile(rb"/(?:(?P<indices>[^/]+)/)?%s/?" % name) for name in (b"_search", b"_msearch"))
 METHODS = frozenset({"GET", "POST"})
 ALL = "_all"  # the one word for indices that begins with an underscore
-JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
 DEFAULT_SIZE = 10
 MAX_WIDE_BYTES = 4 << 20  # of a body beyond ASCII: in memory, one wide character makes all others take four bytes each
 MAX_PARAMETERS = 1024  # of a query string
-MAX_PATTERNS, MAX_PATTERN_CHARACTERS = 1024, 8 << 10  # of fields: each is compared with all names of the wish
+MAX_PATTERNS, MAX_PATTERN_CHARACTERS = 1024, 8 << 10  # of fields: each is compared with all fields that are ranked
 BY_SCORE = ("_score", {"_score": "desc"}, {"_score": {"order": "desc"}})
 SOURCE_FILTERS = frozenset({"_source", "_source_includes", "_source_excludes", "stored_fields"})
 PAGING = frozenset({"search_after", "pit", "slice"})
@@ -33,11 +30,11 @@ PAGING = frozenset({"search_after", "pit", "slice"})
 class SearchRequest:
     """A search that can be re-ranked.
 
-    wish: how.  start, size: the client's page of the hits.  query: what the user looks for.  added: names that the
+    options: how.  start, size: the client's page of the hits.  query: what the user looks for.  added: names that the
     deeper search asks for in `fields`, beside those of the client.  target_query: its query string.  body: its body.
     """
 
-    wish: Wish
+    options: RerankOptions
     start: int
     size: int
     query: str
@@ -64,33 +61,8 @@ def named(names: str) -> tuple[str, ...]:
     return tuple(name for name in names.split(",") if name and not name.startswith("-"))
 
 
-def unpacked(
-    body: bytes, headers: Iterable[tuple[bytes, bytes]], max_bytes: int, kinds: re.Pattern[str] = JSON_TYPE
-) -> bytes:
-    """The body of a search, of one of these media types or of none, without its compression. Raises Skipped."""
-    headers = list(headers)
-    kind = first(headers, b"content-type").decode("latin-1").strip()
-    if kind and not kinds.fullmatch(kind):
-        raise Skipped(SkipReason.UNREADABLE_REQUEST)
-    encoding = first(headers, b"content-encoding").strip().lower()
-    if encoding in {b"", b"identity"}:
-        return body
-    if encoding != b"gzip":
-        raise Skipped(SkipReason.UNREADABLE_REQUEST)
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        content = stream.decompress(body, max_bytes)
-    except zlib.error:
-        raise Skipped(SkipReason.UNREADABLE_REQUEST) from None
-    if stream.unconsumed_tail:
-        raise Skipped(SkipReason.LARGE_REQUEST)
-    if not stream.eof or stream.unused_data:
-        raise Skipped(SkipReason.UNREADABLE_REQUEST)
-    return content
-
-
 def read_search(
-    wish: Wish, query_string: bytes, body: bytes, query: str | None, *, page_in_body: bool = False
+    options: RerankOptions, query_string: bytes, body: bytes, query: str | None, *, page_in_body: bool = False
 ) -> SearchRequest:
     """The search in a query string and a body of JSON. query: what the user looks for, if it is known already.
 
@@ -107,22 +79,22 @@ def read_search(
     start, size = _number(given, fields, "from", 0), _number(given, fields, "size", DEFAULT_SIZE)
     if size == 0:
         raise Skipped(SkipReason.NO_HITS_WANTED)
-    if start + size > wish.depth:
+    if start + size > options.depth:
         raise Skipped(SkipReason.BEYOND_DEPTH)
     if query is None:
         query = given["q"] if given.get("q", "").strip() else _query_text(fields)
     kept = [part for part in parameters if part and _name(part) not in {"from", "size"}]
-    target_query = b"&".join([*kept, b"from=0", b"size=%d" % wish.depth])
+    target_query = b"&".join([*kept, b"from=0", b"size=%d" % options.depth])
     added: list[str] = []
     if given.keys() & SOURCE_FILTERS or "stored_fields" in fields or fields.get("_source", True) is not True:
-        added = not_asked_for(wish.fields, _asked_for(given, fields))
+        added = not_asked_for(options.fields, _asked_for(given, fields))
     edits = [_more_fields(text, members, added)] if added else []
     if page_in_body:
-        edits += _whole_page(text, members, wish.depth)
+        edits += _whole_page(text, members, options.depth)
     if (retriever := find(members, "retriever")) is not None:
-        edits += widened(text, retriever.value_start, wish.depth)
+        edits += widened(text, retriever.value_start, options.depth)
     new_body = edited(text, 0, len(text), edits).encode("utf-8") if edits else body
-    return SearchRequest(wish, start, size, encodable(query), frozenset(added), target_query, new_body)
+    return SearchRequest(options, start, size, encodable(query), frozenset(added), target_query, new_body)
 
 
 def _members(body: bytes) -> tuple[str, list[Part]]:

@@ -11,8 +11,8 @@ from bandrank.proxy.headers import Headers, end_to_end, replaced
 from bandrank.proxy.large_json import LargeJson
 from bandrank.proxy.outcomes import ENGINE_ERROR, Mark
 from bandrank.proxy.reordering import Ranked, Reordering
+from bandrank.proxy.rerank_options import RerankOptions, query_of_header
 from bandrank.proxy.search_request import read_search
-from bandrank.proxy.wishes import Wish, query_of_header
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Searches:
     def __init__(self, fetching: Fetching, reordering: Reordering, large_json: LargeJson) -> None:
         self._fetching, self._reordering, self._json = fetching, reordering, large_json
 
-    async def run(self, client: Downstream, wish: Wish, account: Account) -> Reply:
-        """Answers a search as it is wished for.
+    async def run(self, client: Downstream, options: RerankOptions, account: Account) -> Reply:
+        """Answers a search, re-ranked by these options.
 
         Raises SentAsItCame, ClientDisconnect and what `Fetching.fetch` does.
         """
         query = query_of_header(client.headers)
         content = await self._fetching.content(client, account)
         search = await self._json.run(
-            account.client, len(content), read_search, wish, client.query_string, content, query
+            account.client, len(content), read_search, options, client.query_string, content, query
         )
         target = client.raw_path + b"?" + search.target_query
         deeper = await self._fetching.fetch(client, target, search.body, account)

@@ -17,13 +17,13 @@ import httpcore2
 from bandrank.engine.clients import Client
 from bandrank.errors import BadGateway, BadSetting, GatewayTimeout, InvalidInput, Overloaded, ShareUsed, Unreachable
 from bandrank.metrics import Metrics
-from bandrank.proxy.engine_places import EnginePlaces
 from bandrank.proxy.headers import Headers
+from bandrank.proxy.upstream_slots import UpstreamSlots
 from bandrank.settings import Settings
 
 log = logging.getLogger(__name__)
 
-CONNECT_S = 5.0  # to get a place among those who have connections, and to open one
+CONNECT_S = 5.0  # to get a slot, and to open a connection
 KEEP_ALIVE_S = 30.0
 STATUSES = range(200, 600)
 
@@ -72,7 +72,7 @@ class Upstream:
             max_connections=settings.proxy_connections,
             keepalive_expiry=KEEP_ALIVE_S,
         )
-        self._places = EnginePlaces(settings.proxy_connections)
+        self._slots = UpstreamSlots(settings.proxy_connections)
         self._failures = metrics.proxy.upstream_failures
         self._reached = True
 
@@ -106,7 +106,7 @@ class Upstream:
         url = httpcore2.URL(scheme=at.scheme, host=at.host, port=at.port, target=self._address.prefix + target)
         request = httpcore2.Request(method, url, headers=headers, content=body, extensions={"timeout": timeouts})
         with self._explained():
-            await self._places.take(client, patience_s=CONNECT_S)
+            await self._slots.take(client, patience_s=CONNECT_S)
         try:
             with self._explained():
                 response = await self._pool.handle_async_request(request)
@@ -118,7 +118,7 @@ class Upstream:
             finally:
                 await response.aclose()
         finally:
-            self._places.leave(client)
+            self._slots.release(client)
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -12,8 +12,10 @@ from bandrank_bench.overload.loops import Window
 from bandrank_bench.overload.outcomes import Outcome
 from bandrank_bench.overload.processors import Busy
 from bandrank_bench.services.aims import aims
+from bandrank_bench.services.command import main
 from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, infinity, ours, tei
 from bandrank_bench.services.experiments import Plan
+from bandrank_bench.services.field import infinities
 from bandrank_bench.services.memory import Memory
 from bandrank_bench.services.report import Results, json_lines, markdown
 from bandrank_bench.services.runs import Run
@@ -104,3 +106,28 @@ def test_tei_is_where_its_address_says() -> None:
         assert (service.url, service.pid) == ("http://127.0.0.1:8080", None)
     with pytest.raises(ValueError, match="http://host:port"):
         tei("localhost:8080")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["--clients", "1,4"], "--clients needs 8 or more"),
+        (["--only", "another"], "no service can be compared: --only another"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    asked: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is measured; no page is written over."""
+    with pytest.raises(SystemExit, match="2"):
+        main([*asked, "--infinity", str(tmp_path), "--out", str(tmp_path / "page.md")])
+
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_configurations_are_asked_for_by_any_part_of_their_names() -> None:
+    """Also of one engine alone."""
+    assert {how.engine for how in infinities("infinity torch")} == {"torch"}
+    assert {how.engine for how in infinities("infinity")} == {"torch", "optimum"}
+    assert infinities("bandrank") == []

@@ -63,6 +63,22 @@ inline void linear(const float* x, int64_t stride, int64_t rows, const Weights& 
                 });
 }
 
+// out (rows, outputs) = x W^T + bias in float32, every row by itself. transposed: W^T, (inputs, padded outputs).
+inline void dense(const float* x, int64_t rows, int64_t inputs, const float* transposed, const float* bias,
+                  int64_t outputs, float* out) {
+    const int64_t wide = padded(outputs);
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t first = 0; first < outputs; first += PANEL) {
+            Floats totals[TILE_VECTORS];
+            for (int v = 0; v < TILE_VECTORS; ++v) totals[v] = load<Floats>(bias + first + v * LANES);
+            for (int64_t i = 0; i < inputs; ++i)
+                for (int v = 0; v < TILE_VECTORS; ++v)
+                    totals[v] += x[row * inputs + i] * load<Floats>(transposed + i * wide + first + v * LANES);
+            for (int v = 0; v < TILE_VECTORS; ++v)
+                store_some(out + row * outputs + first + v * LANES, totals[v], outputs - first - v * LANES);
+        }
+}
+
 struct Norm {
     const float *weight, *bias;
     float eps;

@@ -54,7 +54,8 @@ inline Quantisation quantise(const float* x, const Split& split, int64_t n, Leve
     }
     float least = lowest(low[0]), range = highest(high[0]) - least;
     float step = range > 0.0f ? range / 255.0f : 1.0f, inverse = 1.0f / step;
-    int32_t zero = (int32_t)(-least * inverse + 0.5f);
+    // 255 where it is no number, as in rows with an infinity, and in those whose range is too small to be divided.
+    int32_t zero = (int32_t)std::min(255.0f, -least * inverse + 0.5f);
     // Above -1, so that nothing negative is left of it.
     auto shifted = [&](int64_t i, Floats v) {
         Floats offset = split.shares ? load<Floats>(split.offsets + i) : all(0.5f);

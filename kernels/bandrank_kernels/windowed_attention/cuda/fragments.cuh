@@ -35,18 +35,6 @@ __device__ __forceinline__ Slices<D> load_slices(const T* row) {
   return loaded;
 }
 
-// row: a row of V, advanced by g D/8 numbers.
-template <class T, int D>
-__device__ __forceinline__ Segment<D> load_segment(const T* row) {
-  if constexpr (D == 32) {
-    const uint2 x = *reinterpret_cast<const uint2*>(row);
-    return {{x.x, x.y}};
-  } else {
-    const uint4 x = *reinterpret_cast<const uint4*>(row);
-    return {{x.x, x.y, x.z, x.w}};
-  }
-}
-
 // Scores of 16 rows (g from `top`, g + 8 from `bottom`) with 8 keys: lane (g, t) gets those with keys 2t and 2t + 1.
 template <class T, int D>
 __device__ __forceinline__ void score(float (&scores)[4], const Slices<D>& top, const Slices<D>& bottom,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
+from bandrank.api.dialects.costs import Meta, Usage, meta_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
 from bandrank.api.dialects.documents import DocumentsOrOne, RankFields, documents_schema, texts_of, with_text
 from bandrank.api.dialects.fields import AnyLimit, Flag, Limit
@@ -159,8 +159,7 @@ def read(request: CohereRequest) -> Call:
         call,
         strategy=request.strategy or AUTO,
         budget_s=budget_s,
-        options=request.options(max_passages=request.max_chunks_per_doc),
-        passages=request.spans,
+        options=replace(request.options(max_passages=request.max_chunks_per_doc), best_passages=request.spans),
     )
 
 
@@ -182,7 +181,7 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
     """The JSON of the CohereResponse."""
     ranking, meta = exchange.answer.ranking, meta_of(exchange)
     results = [CohereResult(index, score, with_text(exchange, index)) for index, score, _ in exchange.ranked]
-    if exchange.call.passages:
+    if exchange.call.options.best_passages:
         for result in results:
             result.relevant_spans = spans(exchange, result.index)
     meta.warnings = warnings_of(exchange) or None
@@ -190,7 +189,7 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
         id=f"rerank-{uuid.uuid4().hex}",
         model=exchange.answer.model,
         results=results,
-        usage=CohereUsage(**vars(usage_of(ranking))),
+        usage=CohereUsage.of(ranking.num_tokens),
         meta=CohereMeta(
             **vars(meta),
             api_version=ApiVersion(version=version),

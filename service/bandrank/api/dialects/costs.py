@@ -1,7 +1,7 @@
 """What an answer says of its cost, and of what was cut."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, Field
 
@@ -33,6 +33,11 @@ class Usage(BaseModel):
 
     prompt_tokens: int
     total_tokens: int
+
+    @classmethod
+    def of(cls, num_tokens: int) -> Self:
+        """Of that many token ids, under both names."""
+        return cls(prompt_tokens=num_tokens, total_tokens=num_tokens)
 
 
 class TimingsMs(BaseModel):
@@ -77,11 +82,6 @@ class Meta(BaseModel):
     score: str = Field(description="sigmoid: relevance_score is between 0 and 1; raw: the scorer's own scale.")
     first_stage_weight: float | None = None
     warnings: list[str] | None = None
-
-
-def usage_of(ranking: Ranking) -> Usage:
-    """The tokens of a ranking."""
-    return Usage(prompt_tokens=ranking.num_tokens, total_tokens=ranking.num_tokens)
 
 
 def cuts_of(ranking: Ranking) -> Cuts:

@@ -60,7 +60,7 @@ class Exchange(Generic[Request]):
         """What the call asks for that its results do not have: passages, or an instruction that was read."""
         instructed = any(report.instructed for report in self.answer.ranking.reports)
         unread = [NOT_INSTRUCTED] if self.call.options.instruction and not instructed else []
-        if not self.call.passages:
+        if not self.call.options.best_passages:
             return unread
         without = {each.stage for each in self.results if each.index not in self.answer.passages}
         return unread + [
@@ -79,11 +79,6 @@ class Exchange(Generic[Request]):
     def text(self, index: int) -> str | None:
         """The text of a candidate that was ranked, if the call asks for texts."""
         return self.answer.texts[index] if self.call.return_texts else None
-
-
-def the_text(exchange: Exchange[Any], index: int) -> object:
-    """What most dialects give back of a candidate."""
-    return exchange.text(index)
 
 
 def no_headers(_: Exchange[Any]) -> Mapping[str, str]:
@@ -107,7 +102,7 @@ class Dialect(Generic[Request]):
     read: Callable[[Request], Call]
     write: Callable[[Exchange[Request]], bytes]
     fields: tuple[str, ...] = ()
-    document: Callable[[Exchange[Request], int], object] = the_text
+    document: Callable[[Exchange[Request], int], object] = Exchange.text
     headers: Callable[[Exchange[Request]], Mapping[str, str]] = no_headers
     invalid: type[AnyErrorBody] = ErrorBody
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from bandrank.api.dialects.costs import Usage, usage_of
+from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import AnyLimit, Flag, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
@@ -64,7 +64,7 @@ def write(exchange: Exchange[InfinityRequest]) -> bytes:
     response = InfinityResponse(
         results=[InfinityResult(*each) for each in exchange.ranked],
         model=exchange.answer.model,
-        usage=usage_of(exchange.answer.ranking),
+        usage=Usage.of(exchange.answer.ranking.num_tokens),
         id=f"infinity-{uuid.uuid4()}",
         created=int(time.time()),
     )

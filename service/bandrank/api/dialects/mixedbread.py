@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bandrank.api.dialects.costs import Usage, usage_of
+from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, texts_of
 from bandrank.api.dialects.fields import AnyLimit, Flag
@@ -67,7 +67,7 @@ def write(exchange: Exchange[MixedbreadRequest]) -> bytes:
     """The JSON of the MixedbreadResponse."""
     results = [MixedbreadResult(index, score, document(exchange, index)) for index, score, _ in exchange.ranked]
     response = MixedbreadResponse(
-        usage=usage_of(exchange.answer.ranking),
+        usage=Usage.of(exchange.answer.ranking.num_tokens),
         model=exchange.answer.model,
         data=results,
         top_k=len(results),

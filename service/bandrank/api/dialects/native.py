@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
 
-from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
+from bandrank.api.dialects.costs import Meta, Usage, meta_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import NOT_BLANK, Count, Instruction, Limit, not_blank
 from bandrank.api.responses import json_of
@@ -180,8 +180,11 @@ def read(request: RerankRequest) -> Call:
         return_texts=bool(request.return_documents),
         raw_scores=bool(request.raw_scores),
         first_stage_weight=request.first_stage_weight,
-        options=Options(Reach(request.max_tokens_per_candidate), request.instruction or ""),
-        passages=bool(request.return_passages),
+        options=Options(
+            Reach(request.max_tokens_per_candidate),
+            request.instruction or "",
+            best_passages=bool(request.return_passages),
+        ),
     )
 
 
@@ -193,7 +196,7 @@ def write(exchange: Exchange[RerankRequest]) -> bytes:
         text = exchange.text(candidate.index)
         document = None if text is None else DocumentOut(text)
         results.append(Result(candidate.index, score, candidate.stage, call.candidates[candidate.index].id, document))
-    if call.passages:
+    if call.options.best_passages:
         for result in results:
             passage = exchange.passage(result.index)
             result.passage = None if passage is None else PassageOut(*passage)
@@ -202,7 +205,7 @@ def write(exchange: Exchange[RerankRequest]) -> bytes:
         model=answer.model,
         results=results,
         unresolved=list(answer.unresolved) or None,
-        usage=usage_of(answer.ranking),
+        usage=Usage.of(answer.ranking.num_tokens),
         meta=meta_of(exchange),
     )
     return json_of(response, exclude_none=True)

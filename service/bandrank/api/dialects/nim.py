@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from bandrank.api.dialects.costs import Usage, usage_of
+from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import AnyLimit, Query
 from bandrank.api.dialects.foreign import NamesModel
@@ -68,7 +68,7 @@ def read(request: NimRequest) -> Call:
 def write(exchange: Exchange[NimRequest]) -> bytes:
     """The JSON of the NimResponse."""
     rankings = [NimRanking(index, score) for index, score, _ in exchange.ranked]
-    return json_of(NimResponse(rankings=rankings, usage=usage_of(exchange.answer.ranking)))
+    return json_of(NimResponse(rankings=rankings, usage=Usage.of(exchange.answer.ranking.num_tokens)))
 
 
 NIM = Dialect(NimRequest, NimResponse, read, write, fields=("passages",))

@@ -13,7 +13,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
 
-from bandrank.api.dialects.costs import Usage, usage_of
+from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import Query, QueryTexts, Texts
 from bandrank.api.dialects.foreign import NamesModel
@@ -129,7 +129,7 @@ def write(exchange: Exchange[PairsRequest]) -> bytes:
         created=int(time.time()),
         model=exchange.answer.model,
         data=[PairScore(*each) for each in enumerate(exchange.scores_as_sent)],
-        usage=usage_of(exchange.answer.ranking),
+        usage=Usage.of(exchange.answer.ranking.num_tokens),
         meta=PairsMeta(warnings=warnings) if warnings else None,
     )
     return json_of(response, exclude_none=True)

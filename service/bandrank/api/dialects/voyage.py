@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from bandrank.api.dialects.costs import Usage, usage_of
+from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import AnyLimit, Flag, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
@@ -53,7 +53,7 @@ def write(exchange: Exchange[VoyageRequest]) -> bytes:
     response = VoyageResponse(
         data=[VoyageResult(*each) for each in exchange.ranked],
         model=exchange.answer.model,
-        usage=usage_of(exchange.answer.ranking),
+        usage=Usage.of(exchange.answer.ranking.num_tokens),
     )
     return json_of(response, exclude_none=True)
 

@@ -179,7 +179,8 @@ class ClusterCommands:
         if moving:
             replies = [(group, reply) for group, reply in replies if not isinstance(reply, TryAgainError)]
             replies += zip(moving, await self._do([(name, *key) for key in moving]), strict=True)
-        _raise_first(_refusals([reply for _, reply in replies]))
+        if refusals := _refusals([reply for _, reply in replies]):
+            raise refusals[0]
         return replies
 
     def _by_slot(self, keys: Sequence[bytes]) -> list[list[bytes]]:
@@ -268,8 +269,3 @@ def _refusals(replies: Sequence[Any]) -> list[Exception]:
         if not isinstance(error, ResponseError):
             raise error
     return errors
-
-
-def _raise_first(errors: Sequence[Exception]) -> None:
-    if errors:
-        raise errors[0]

@@ -23,7 +23,7 @@ class WriteBehind:
         ttl_s: float | None,
         max_pending_bytes: int,
         metrics: Metrics,
-        seal: Callable[[bytes, bytes], bytes] = lambda value, _: value,
+        seal: Callable[[bytes, bytes], bytes],
     ) -> None:
         self._redis = redis
         self._seal = seal

@@ -88,7 +88,7 @@ class CrossEncoder(JointScorer):
         """`score`, with `run` computing the packed batch: `launch`, or the replay of a CUDA graph."""
         if len(batch.candidates) == 0:
             return torch.empty(0, device=self.encoder.device)
-        parts = passages.split(batch, self.config.max_tokens)
+        parts = passages.split(batch, self.config.max_tokens, closing=self.closing)
         scores = parts.best(run(self._packed(parts.batch)), len(batch.candidates))
         return self._with_evidence(scores, batch)
 
@@ -96,7 +96,7 @@ class CrossEncoder(JointScorer):
         """`score_packed`, and (C,) int64 the index of each candidate's best passage among its `passage_bounds`."""
         if len(batch.candidates) == 0:
             return self.score_packed(batch, run), torch.empty(0, dtype=torch.int64)
-        parts = passages.split(batch, self.config.max_tokens)
+        parts = passages.split(batch, self.config.max_tokens, closing=self.closing)
         scores = run(self._packed(parts.batch))
         best = parts.best(scores, len(batch.candidates))
         return self._with_evidence(best, batch), parts.which(scores, best)

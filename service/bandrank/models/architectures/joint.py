@@ -19,13 +19,13 @@ class JointConfig:
     max_tokens: the most token ids of [CLS], query and candidate together.  max_query_tokens: of the query with [SEP].
     max_candidate_tokens: of a long candidate, before it is split into passages.
     long_candidates: a candidate that does not fit is scored by its best passage ("maxp") or is cut ("truncate").
-    query_separators: how many [SEP] stand between query and candidate.
+    sep_id: the token behind both texts; None for none.  query_separators: how many of it stand between them.
     Raises ValueError if max_tokens does not fit the encoder's positions or leaves no room beside the longest query.
     """
 
     encoder: EncoderConfig
     cls_id: int
-    sep_id: int
+    sep_id: int | None
     max_tokens: int = 512
     max_query_tokens: int = 256
     max_candidate_tokens: int = 16384
@@ -48,9 +48,10 @@ class JointScorer(Scorer):
 
     def __init__(self, config: JointConfig) -> None:
         super().__init__()
-        self.query_template = TokenTemplate((), (config.sep_id,) * config.query_separators, config.max_query_tokens)
+        end = () if config.sep_id is None else (config.sep_id,)
+        self.query_template = TokenTemplate((), end * config.query_separators, config.max_query_tokens)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
-        self.candidate_template = TokenTemplate((), (config.sep_id,), longest)
+        self.candidate_template = TokenTemplate((), end, longest)
         self.encoder = build_encoder(config.encoder)
         self.head = build_head(config.encoder)
 
@@ -67,6 +68,11 @@ class JointScorer(Scorer):
             "head": self.head.extra_repr() or type(self.head).__name__,
         }
 
+    @property
+    def closing(self) -> int:
+        """The token ids that end a candidate, which each of its passages has too."""
+        return len(self.candidate_template.suffix)
+
     def candidate_limit(self, query_tokens: int) -> int:
         """With MaxP, max_candidate_tokens; otherwise what fits beside the query."""
         if self.config.long_candidates == "maxp":
@@ -81,19 +87,21 @@ class JointScorer(Scorer):
     def passages_limit(self, query_tokens: int, num_passages: int) -> int:
         """With MaxP, the most token ids that make `num_passages` passages; otherwise a candidate is one passage."""
         if self.config.long_candidates == "maxp":
-            return passages.most_tokens(num_passages, self.config.max_tokens - 1 - query_tokens)
+            room = self.config.max_tokens - 1 - query_tokens
+            return passages.most_tokens(num_passages, room, closing=self.closing)
         return self.candidate_limit(query_tokens)
 
     def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]:
         """The passages of a candidate beside a query: the indices of their first token ids, and behind their last."""
-        return passages.passage_bounds(candidate_tokens, self.config.max_tokens - 1 - query_tokens)
+        room = self.config.max_tokens - 1 - query_tokens
+        return passages.passage_bounds(candidate_tokens, room, closing=self.closing)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """Rows of all its passages, each with [CLS] and, where the pattern needs one, a copy of the query."""
         bounds = self.passage_bounds(query_tokens, candidate_rows)
         per_passage = 1 if self.shares_queries else 1 + query_tokens
-        added_seps = len(bounds) - 1
-        return sum(end - begin + per_passage for begin, end in bounds) + added_seps
+        copies = self.closing * (len(bounds) - 1)
+        return sum(end - begin + per_passage for begin, end in bounds) + copies
 
     def query_rows(self, query_tokens: int) -> float:
         """The rows of the copy that all candidates share; 0 if each passage has its own, which `num_rows` counts."""

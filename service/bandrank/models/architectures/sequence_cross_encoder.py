@@ -2,7 +2,7 @@
 layers limit what query and [CLS] attend to as well (Warner et al. 2024, arXiv 2412.13663, section 2.1).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders import tower
 from bandrank.models.layers import passages
 from bandrank.models.ragged import Ragged
+from bandrank.models.wording import PLAIN, Wording
 from bandrank_kernels.arrays import offsets, ranges
 
 
@@ -21,10 +22,13 @@ from bandrank_kernels.arrays import offsets, ranges
 class SequenceCrossEncoderConfig(JointConfig):
     """The settings of a sequence cross-encoder, saved in config.json.
 
-    pooling: what the head reads: the last state of [CLS], or the mean of all.
+    pooling: what the head reads: the last state of [CLS] or of the last token, or the mean of all.
+    query_wording: the words around a query.  candidate_wording: those before a candidate.
     """
 
-    pooling: Literal["cls", "mean"] = "cls"
+    pooling: Literal["cls", "last", "mean"] = "cls"
+    query_wording: Wording = PLAIN
+    candidate_wording: Wording = PLAIN
 
 
 class SequenceCrossEncoder(JointScorer):
@@ -36,17 +40,19 @@ class SequenceCrossEncoder(JointScorer):
     def __init__(self, config: SequenceCrossEncoderConfig) -> None:
         super().__init__(config)
         self.config: SequenceCrossEncoderConfig = config
+        self.query_template = replace(self.query_template, wording=config.query_wording)
+        self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
 
     def score(self, batch: ScoreBatch) -> Tensor:
         if len(batch.candidates) == 0:
             return torch.empty(0, device=self.encoder.device)
-        parts = passages.split(batch, self.config.max_tokens)
+        parts = passages.split(batch, self.config.max_tokens, closing=self.closing)
         pooled = tower.read_pooled(self.encoder, sequences(parts.batch, self.config.cls_id), self.config.pooling)
         return parts.best(self.head(pooled), len(batch.candidates))
 
 
 def sequences(batch: ScoreBatch, cls_id: int) -> Ragged:
-    """[CLS], query and candidate of each candidate, in host memory; templates have put [SEP] behind both texts."""
+    """[CLS], query and candidate of each candidate, in host memory; templates have put any [SEP] behind both texts."""
     owner, queries, candidates = batch.candidate_query, batch.queries, batch.candidates
     query_lengths = queries.lengths[owner]
     cu_seqlens = offsets(1 + query_lengths + candidates.lengths)

@@ -1,6 +1,6 @@
 """The settings of encoders, saved within a checkpoint's config.json."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,7 +41,8 @@ class EncoderConfig:
     @classmethod
     def variant(cls, value: Mapping[str, Any]) -> type["EncoderConfig"]:
         """The class of a saved config by its `kind`, which defaults to BERT. Raises ValueError for an unknown kind."""
-        classes = {each.kind: each for each in (cls, *cls.__subclasses__())}
+        # A class without a kind of its own is what families have in common.
+        classes = {each.kind: each for each in _with_subclasses(cls) if "kind" in vars(each)}
         kind = value.get("kind", cls.kind)
         if kind not in classes:
             raise ValueError(f"kind: {kind!r} is none of {', '.join(map(repr, classes))}")
@@ -61,3 +62,9 @@ class EncoderConfig:
     def products_per_layer(self) -> int:
         """Multiplications of one row with the weights of a layer."""
         return self.hidden_size * (4 * self.hidden_size + (2 + self.gated) * self.intermediate_size)
+
+
+def _with_subclasses(kind: type[EncoderConfig]) -> Iterator[type[EncoderConfig]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _with_subclasses(each)

@@ -9,6 +9,8 @@ from bandrank.models.encoders.deberta import deberta, deberta_head
 from bandrank.models.encoders.decoder import Decoder
 from bandrank.models.encoders.distilbert import distilbert_head
 from bandrank.models.encoders.electra import electra, electra_head
+from bandrank.models.encoders.gemma3 import gemma3
+from bandrank.models.encoders.llama import llama
 from bandrank.models.encoders.modernbert import modernbert
 from bandrank.models.encoders.mpnet import MpnetStack
 from bandrank.models.encoders.protocol import Encoder
@@ -30,7 +32,9 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "decoder": Decoder,
     "distilbert": bert,
     "electra": electra,
+    "gemma3": gemma3,
     "gte": gte,
+    "llama": llama,
     "modernbert": modernbert,
     "mpnet": MpnetStack,
     "nomic_bert": nomic_bert,
@@ -40,6 +44,7 @@ HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have B
     "decoder": LogitHead,
     "distilbert": distilbert_head,
     "electra": electra_head,
+    "llama": LogitHead,
     "modernbert": NormedHead,
 }
 
@@ -50,7 +55,7 @@ def build_encoder(config: EncoderConfig) -> Encoder:
 
 
 def build_head(config: EncoderConfig) -> nn.Module:
-    """The family's layers from the state of [CLS], or of a decoder's last token, to a score, with random weights:
-    (n, hidden_size) to (n,) float32.
+    """The family's layers from the state of [CLS] or of a decoder's last token, or from pooled states, to a score, with
+    random weights: (n, hidden_size) to (n,) float32.
     """
     return HEADS.get(config.kind, ScoreHead)(config)

@@ -42,7 +42,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     dense_layers = [dense.read(path) for path in paths[2 : 2 + layers]]
     most = min(encoder.max_positions, MAX_DECODER_TOKENS) if encoder.causal else encoder.max_positions
     config = BiEncoderConfig(
-        **(frame(model) if encoder.causal else model.ids("cls", "sep")),
+        **(model.ids("cls", "sep") if model.family.tokens else frame(model)),
         encoder=encoder,
         pooling=read_pooling(pooling),
         similarity=similarity,

@@ -1,5 +1,7 @@
 """What a model's own chat template makes of a pair, as sentence-transformers renders it."""
 
+from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object
 from bandrank.models.hf.files import transformer_settings
+from bandrank.models.hf.model import Model
 
 Roles = tuple[str, str]
 QUERY_AND_DOCUMENT: Roles = ("query", "document")
@@ -47,6 +50,24 @@ def rendered_pair(
                 return text
             reasons.append("the query or the document is not in its text")
     raise BadCheckpoint(f"{folder}: the chat template cannot put a query and a document together: {reasons[0]}")
+
+
+def require_words(
+    model: Model, words: Callable[[str, str], str], task: str = "", *, roles: Roles = QUERY_AND_DOCUMENT
+) -> bool:
+    """Whether a model has a template of its own. Raises BadCheckpoint if that puts a pair in other words.
+
+    words: the whole text of a query and a document.  task, roles: as in `rendered_pair`.
+    """
+    query, document = "which pair?", "This one."
+    rendered = rendered_pair(model.folder, query, document, task, roles=roles)
+    if rendered is not None and rendered != (known := words(query, document)):
+        end = next(i for i, (a, b) in enumerate(zip_longest(rendered, known)) if a != b)
+        raise model.refuse(
+            f"a chat template that goes on with {rendered[end : end + 40]!r} where that of the published models has "
+            f"{known[end : end + 40]!r} is not supported"
+        )
+    return rendered is not None
 
 
 def _message(role: str, text: str, *, in_parts: bool) -> dict[str, Any]:

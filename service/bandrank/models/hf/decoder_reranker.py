@@ -11,7 +11,6 @@ its user's, both without white space around them, and the score is a fifth of th
 
 import logging
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 
 from bandrank.models.architectures.decoder_reranker import DecoderReranker, DecoderRerankerConfig, Prompt
 from bandrank.models.checkpoint import assemble, read_json, read_object
-from bandrank.models.hf.chat_template import QUERY_AND_DOCUMENT, Roles, puts_into_messages, rendered_pair
+from bandrank.models.hf.chat_template import QUERY_AND_DOCUMENT, Roles, puts_into_messages, require_words
 from bandrank.models.hf.files import STRIPS_TEXTS, load_tokenizer, own_class
 from bandrank.models.hf.known import is_asked_as_known
 from bandrank.models.hf.model import Model
@@ -151,7 +150,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     templated = False
     # Otherwise pairs are put together without a template.
     if "LogitScore" in modules or own_class(model.settings) or (modules and puts_into_messages(model.folder)):
-        templated = _require_known_template(model, text, task)
+        templated = require_words(model, text.around, task, roles=text.roles)
     if modules and not templated:
         log.warning(
             "%s: sentence-transformers joins a query and a document without a prompt; here they stand in that of the "
@@ -184,19 +183,6 @@ def _prompt(model: Model) -> PromptText:
         return prompt
     require_no_code(model)
     return PROMPTS[model.settings["model_type"]]
-
-
-def _require_known_template(model: Model, text: PromptText, task: str) -> bool:
-    """Whether the model has a template of its own. Raises BadCheckpoint if that puts a pair in other words."""
-    query, document = "which pair?", "This one."
-    rendered = rendered_pair(model.folder, query, document, task, roles=text.roles)
-    if rendered is not None and rendered != (known := text.around(query, document)):
-        end = next(i for i, (a, b) in enumerate(zip_longest(rendered, known)) if a != b)
-        raise model.refuse(
-            f"a chat template that goes on with {rendered[end : end + 40]!r} where that of the published models has "
-            f"{known[end : end + 40]!r} is not supported"
-        )
-    return rendered is not None
 
 
 def _compared(model: Model) -> dict[str, Any]:

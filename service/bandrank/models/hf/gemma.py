@@ -22,15 +22,19 @@ def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
-    """The decoder's tensors under our names, in which one is added to norms, and embeddings are scaled: in float32, as
-    the library computes it. Raises the errors of `layer_weights`.
-    """
-    translated = decoder_weights(weights, config)
-    for name in translated:
+    """The decoder's tensors under our names, as they are computed with. Raises the errors of `layer_weights`."""
+    return as_computed(decoder_weights(weights, config), config)
+
+
+def as_computed(stored: Weights, config: EncoderConfig) -> Weights:
+    """A Gemma's tensors, in which one is added to norms, and embeddings are scaled: in float32, as by the library."""
+    computed = dict(stored)
+    for name, tensor in stored.items():
         if name.endswith("norm.weight"):
-            translated[name] = translated[name].float() + 1.0
-    translated["encoder.word.weight"] = translated["encoder.word.weight"].float() * config.hidden_size**0.5
-    return translated
+            computed[name] = tensor.float() + 1.0
+        elif name.endswith("word.weight"):
+            computed[name] = tensor.float() * config.hidden_size**0.5
+    return computed
 
 
 GEMMA = Family(prefixes=("model.",), tokens={}, read_config=read_config, encoder_weights=encoder_weights, head={})

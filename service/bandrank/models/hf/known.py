@@ -172,6 +172,22 @@ KNOWN_FAMILIES = (
         "as Qwen2, with a GELU, scaled embeddings and one head of keys; the score is the logit of Yes",
         (KnownModel("BAAI/bge-reranker-v2-gemma", CROSS, "2.5B", 8192, "multilingual"),),
     ),
+    KnownFamily(
+        "Llama without its causal mask",
+        ("llama_bidirec",),
+        "heads that share keys and values, rotary positions scaled as Llama 3's, asked by a prompt; mean of all tokens",
+        (
+            KnownModel("nvidia/llama-nemotron-rerank-1b-v2", CROSS, "1B", 8192, "multilingual; scores are logits"),
+            KnownModel("nvidia/llama-nemotron-embed-1b-v2", BI, "1B", 8192, "mean, cosine; texts have prompts"),
+        ),
+    ),
+    KnownFamily(
+        "Gemma 3 without its causal mask",
+        ("gemma3_text",),
+        "norms on both sides of each half; local attention of 256 tokens on each side in five of six layers; overflows "
+        "float16",
+        (KnownModel("google/embeddinggemma-300m", BI, "300M", 2048, "mean, two layers, cosine; texts have prompts"),),
+    ),
 )
 
 

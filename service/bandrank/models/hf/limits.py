@@ -10,12 +10,15 @@ OF_THE_TOKENIZER = ("tokenizer_args", "processor_kwargs")
 HARMLESS = {"trust_remote_code", "use_fast"}  # of the tokenizer: they change no token id
 
 
-def most_tokens(model: Model, most: int, *, by_tokenizer: bool = True, by_side: bool = False) -> int:
+def most_tokens(
+    model: Model, most: int, *, by_tokenizer: bool = True, by_side: bool = False, in_messages: bool = False
+) -> int:
     """The most token ids of a text, special tokens included: max_seq_length, or else the tokenizer's limit, if there is
     one of them below `most`.
 
     by_tokenizer: whether the tokenizer's limit counts.  by_side: whether each side may have a limit of its own, which
-    the caller reads.  Raises BadCheckpoint for settings that read texts otherwise.
+    the caller reads.  in_messages: whether a chat template may put texts together, which the caller knows.
+    Raises BadCheckpoint for settings that read texts otherwise.
     """
     settings = transformer_settings(model.folder)
     tokenizer = read_object(model.folder / "tokenizer_config.json", optional=True)
@@ -25,7 +28,7 @@ def most_tokens(model: Model, most: int, *, by_tokenizer: bool = True, by_side: 
     other |= {f"processing_kwargs.{name}": called_with[name] for name in ("text", "common") if called_with.get(name)}
     if tokenizer.get("truncation_side", "right") != "right":
         other["truncation_side"] = tokenizer["truncation_side"]
-    if puts_into_messages(model.folder):
+    if puts_into_messages(model.folder) and not in_messages:
         raise model.refuse("texts that are put into a chat template (`message` in modality_config) are not supported")
     if other:
         raise model.refuse(f"texts that are read by {other} are not supported")

@@ -22,7 +22,9 @@ from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
 from bandrank.models.hf.files import own_class, read_weights
 from bandrank.models.hf.gemma import GEMMA
+from bandrank.models.hf.gemma3 import GEMMA3
 from bandrank.models.hf.gte import GTE
+from bandrank.models.hf.llama import LLAMA
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
 from bandrank.models.hf.mpnet import MPNET
@@ -38,7 +40,9 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
     "gemma": GEMMA,
+    "gemma3_text": GEMMA3,
     "gte": GTE,
+    "llama_bidirec": LLAMA,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
     "new": GTE,
@@ -100,6 +104,8 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
         return decoder_reranker.read(model, modules)
     if modules not in ([], ["Transformer"]):
         raise model.refuse(f"modules {modules} are not supported")
+    if model.family.read_reranker is not None:
+        return model.family.read_reranker(model)
     return sequence_cross_encoder.read(model) if model.family.one_text else cross_encoder.read(model)
 
 

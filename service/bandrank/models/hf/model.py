@@ -10,6 +10,7 @@ from bandrank.models.checkpoint import BadCheckpoint, read_object
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
 from bandrank.models.hf.frame import Frame
+from bandrank.models.scorer import Scorer
 
 SUPPORTED = (
     "supported are BERT cross-encoders with one label (such as cross-encoder/ms-marco-MiniLM-L-6-v2), those on ELECTRA "
@@ -18,6 +19,7 @@ SUPPORTED = (
     "(cross-encoder/ettin-reranker-17m-v1), sparse cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), "
     "sentence-transformers bi-encoders (all-MiniLM-L6-v2, all-mpnet-base-v2, intfloat/multilingual-e5-base, "
     "nomic-ai/nomic-embed-text-v1.5), ColBERT (such as colbert-ir/colbertv2.0, lightonai/GTE-ModernColBERT-v1), "
+    "Llama without its causal mask (nvidia/llama-nemotron-rerank-1b-v2), EmbeddingGemma (google/embeddinggemma-300m), "
     "decoders (Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2, "
     "Qwen/Qwen3-Embedding-0.6B), and bandrank's own checkpoints; `bandrank models` lists more"
 )
@@ -34,7 +36,8 @@ class Family:
     """How one family of encoders is saved.
 
     prefixes: what precedes the names of the encoder's tensors in a model that also has a head; one of these.
-    tokens: the usual spelling of "cls", "sep" and "mask"; of the first two, for tokenizers without a template.
+    tokens: the usual spelling of "cls", "sep" and "mask"; of the first two, for tokenizers without a template. Empty
+    for families whose tokenizers put at most one token before a text and one behind it.
     read_config: reads the encoder's config from config.json and the weights, which it may change. Raises ValueError
     for settings that are not supported.
     encoder_weights: the encoder's tensors under our names, which start with `encoder.`. Raises KeyError for a missing
@@ -42,6 +45,7 @@ class Family:
     head: the saved names of a cross-encoder's head by ours; one of ours is "classifier.weight".
     query_separators: how many separators a cross-encoder reads between a query and a candidate, by the same rule.
     one_text: whether query and candidate are one text to a cross-encoder, all of whose rows local layers limit.
+    read_reranker: reads a re-ranker, where those of the family are like no other's.
     """
 
     prefixes: tuple[str, ...]
@@ -51,6 +55,7 @@ class Family:
     head: Mapping[str, str]
     query_separators: int = 1
     one_text: bool = False
+    read_reranker: Callable[["Model"], Scorer] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class Model:
             named = read_object(self.folder / "tokenizer_config.json", optional=True).get("mask_token")
             if spelling := named.get("content") if isinstance(named, dict) else named:
                 return str(spelling)
-        return self.family.tokens[name]
+        return self.family.tokens.get(name, f"[{name.upper()}]")
 
     @property
     def query_separators(self) -> int:

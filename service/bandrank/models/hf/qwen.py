@@ -44,7 +44,6 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
     """The fields of DecoderConfig that all families have. Raises ValueError for settings that are missing or not
     supported.
     """
-    require_numbers(settings, REQUIRED)
     if settings.get("is_causal") is False:
         raise ValueError(f"a decoder whose tokens see all others (is_causal: false) is not supported; {SUPPORTED}")
     if settings.get("use_sliding_window"):
@@ -53,6 +52,13 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
     rotary = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     if (kind := rotary.get("rope_type", rotary.get("type", "default"))) != "default":
         raise ValueError(f"rotary positions of type {kind!r} are not supported; {SUPPORTED}")
+    base = float(rotary.get("rope_theta") or settings.get("rope_theta") or 10_000.0)
+    return read_sizes(settings, weights) | {"rotary_base": base}
+
+
+def read_sizes(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
+    """The fields of GroupedConfig. Raises ValueError for settings that are missing."""
+    require_numbers(settings, REQUIRED)
     hidden_size, num_heads = settings["hidden_size"], settings["num_attention_heads"]
     return {
         "vocab_size": len(weights["embed_tokens.weight"]),
@@ -64,7 +70,6 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
         "intermediate_size": settings["intermediate_size"],
         "max_positions": settings["max_position_embeddings"],
         "layer_norm_eps": settings.get("rms_norm_eps", 1e-6),
-        "rotary_base": float(rotary.get("rope_theta") or settings.get("rope_theta") or 10_000.0),
     }
 
 
@@ -84,7 +89,7 @@ def require_no_code(model: Model) -> None:
 
 
 def frame(model: Model) -> dict[str, int | None]:
-    """The tokens that the tokenizer puts around a text, as fields of a bi-encoder's config: at most one before it, as
+    """The tokens that the tokenizer puts around a text, as fields of a scorer's config: at most one before it, as
     Gemma's does, and one behind it.
 
     Raises BadCheckpoint if there are others.
@@ -93,8 +98,7 @@ def frame(model: Model) -> dict[str, int | None]:
     is_added = text.special_tokens_mask
     if sum(is_added) > sum(ends := (is_added[0], is_added[-1])):
         raise model.refuse(
-            f"the tokenizer adds {sum(is_added)} tokens to a text; a decoder's adds one before it and one behind it at "
-            "most"
+            f"the tokenizer adds {sum(is_added)} tokens to a text; supported is one before it and one behind it"
         )
     before, behind = (token if added else None for token, added in zip((text.ids[0], text.ids[-1]), ends, strict=True))
     return {"cls_id": before, "sep_id": behind}

@@ -6,9 +6,8 @@ from typing import Any
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
-from bandrank.models.hf.model import SUPPORTED
+from bandrank.models.hf.rotary import read_rotary
 from bandrank.models.hf.settings import require_numbers
-from bandrank.models.layers.positions import Rotary
 
 REQUIRED = (
     "hidden_size",
@@ -35,28 +34,6 @@ def read_config(settings: Mapping[str, Any], weights: Weights) -> dict[str, Any]
         "layer_norm_eps": settings.get("layer_norm_eps", 1e-12),
         "rotary": read_rotary(settings, hidden_size // num_heads),
     }
-
-
-def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
-    """The rotary positions: plain ones, linear interpolation, or the NTK-aware scaling of GTE's authors, in which the
-    base grows by the factor, and positions are divided by its power 2 / head_dim.
-
-    Raises ValueError for positions of another kind, and for numbers that are missing.
-    """
-    # Before and since transformers 5; with both, the library and the authors' code take the former.
-    rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", "linear", "ntk") or rope.get("mixed_b") or rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(f"rotary positions of {rope} are not supported; {SUPPORTED}")
-    base = _positive("rope_theta", rope.get("rope_theta", settings.get("rope_theta")))
-    factor = 1.0 if kind == "default" else _positive("factor", rope.get("factor"))
-    return Rotary(base * factor, factor ** (2 / head_dim)) if kind == "ntk" else Rotary(base, factor)
-
-
-def _positive(name: str, value: object) -> float:
-    if not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{name} of rotary positions must be a number above 0, got {value!r}")
-    return float(value)
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig, names: LayerNames, norm: str) -> Weights:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ class BlockOptions:
     bias: whether linear layers have a bias; the first of a gated unit never has (Shazeer 2020).  norm_bias: whether
     norms have one.  rotary: positions by which queries and keys are turned, or None.
     window: the most tokens on each side that a row attends to, or None. In a pattern it limits candidate rows alone, in
-    texts that are encoded separately all rows.
+    texts that are encoded separately all rows.  linear, norm: the kinds of layers.
     """
 
     activation: Activation = "gelu"
@@ -39,6 +40,8 @@ class BlockOptions:
     norm_bias: bool = True
     rotary: Rotary | None = None
     window: int | None = None
+    linear: type[Linear] = Linear
+    norm: type[LayerNorm] = LayerNorm
 
 
 BERT = BlockOptions()
@@ -60,14 +63,15 @@ class Block(nn.Module, ABC):
         super().__init__()
         hidden_size, eps, bias = config.hidden_size, config.layer_norm_eps, options.bias
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
+        linear, norm = options.linear, partial(options.norm, hidden_size, eps=eps, bias=options.norm_bias)
         self.activation, self.rotary, self.window = options.activation, options.rotary, options.window
-        self.qkv = Linear(hidden_size, 3 * hidden_size, bias=bias)
-        self.attention_out = Linear(hidden_size, hidden_size, bias=bias)
-        self.attention_norm = LayerNorm(hidden_size, eps=eps, bias=options.norm_bias)
+        self.qkv = linear(hidden_size, 3 * hidden_size, bias=bias)
+        self.attention_out = linear(hidden_size, hidden_size, bias=bias)
+        self.attention_norm = norm()
         up_bias = bias and options.activation not in GATES
-        self.up = Linear(hidden_size, up_size(config.intermediate_size, options.activation), bias=up_bias)
-        self.down = Linear(config.intermediate_size, hidden_size, bias=bias)
-        self.out_norm = LayerNorm(hidden_size, eps=eps, bias=options.norm_bias)
+        self.up = linear(hidden_size, up_size(config.intermediate_size, options.activation), bias=up_bias)
+        self.down = linear(config.intermediate_size, hidden_size, bias=bias)
+        self.out_norm = norm()
 
     def prepare_for(self, execution: Execution) -> None:
         """Decides whether the CPU kernels compute the block."""
@@ -205,7 +209,7 @@ class PreNormBlock(Block):
     def __init__(self, config: EncoderConfig, options: BlockOptions, *, final: bool = False) -> None:
         super().__init__(config, options)
         eps, bias = config.layer_norm_eps, options.norm_bias
-        self.final_norm = LayerNorm(config.hidden_size, eps=eps, bias=bias) if final else None
+        self.final_norm = options.norm(config.hidden_size, eps=eps, bias=bias) if final else None
 
     def prepare_for(self, execution: Execution) -> None:
         super().prepare_for(execution)

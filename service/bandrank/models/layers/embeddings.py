@@ -12,10 +12,17 @@ class Embeddings(nn.Module):
     """LayerNorm of the sum of word, position and token type embeddings, as far as there are tables of them."""
 
     def __init__(
-        self, config: EncoderConfig, *, position_table: bool = True, bias: bool = True, size: int | None = None
+        self,
+        config: EncoderConfig,
+        *,
+        position_table: bool = True,
+        bias: bool = True,
+        size: int | None = None,
+        normed: bool = True,
     ) -> None:
         """position_table: False for encoders with rotary positions or none.  bias: whether the norm has a bias.
-        size: the width of the tables, if not hidden_size; a projection then follows the norm.
+        size: the width of the tables, if not hidden_size; a projection then follows the norm.  normed: whether there is
+        a norm.
         """
         super().__init__()
         self.project = None if size is None else Linear(size, config.hidden_size)
@@ -23,7 +30,7 @@ class Embeddings(nn.Module):
         self.word = nn.Embedding(config.vocab_size, size)
         self.position = nn.Embedding(config.max_positions, size) if position_table else None
         self.token_type = nn.Embedding(config.num_token_types, size) if config.num_token_types else None
-        self.norm = LayerNorm(size, eps=config.layer_norm_eps, bias=bias)
+        self.norm = LayerNorm(size, eps=config.layer_norm_eps, bias=bias) if normed else None
 
     def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """(total, hidden_size). ids, positions, token_types: (total,) int64."""
@@ -38,14 +45,14 @@ class Embeddings(nn.Module):
             words = words + self.token_type(token_types)
         if self.position is not None:
             words = words + self.position(positions)
-        return self._projected(self.norm(words))
+        return self._projected(words if self.norm is None else self.norm(words))
 
     def _projected(self, embedded: Tensor) -> Tensor:
         return embedded if self.project is None else self.project(embedded)
 
     def _in_one_launch(self, words: Addend, count: int, positions: Tensor, token_types: Tensor) -> Tensor | None:
         norm = self.norm
-        if self.token_type is None or self.position is None or not norm.runs_fused(words.rows, count):
+        if self.token_type is None or self.position is None or norm is None or not norm.runs_fused(words.rows, count):
             return None
         types, of_position = Addend(self.token_type.weight, token_types), Addend(self.position.weight, positions)
         return embed_rows(

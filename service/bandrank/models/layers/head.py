@@ -59,7 +59,9 @@ class ScoreHead(Float32Head):
 
 
 class LogitHead(Float32Head):
-    """The product with one vector: a decoder's logit for "relevant" less that for "not relevant"."""
+    """The product with one vector: a decoder's logit for "relevant" less that for "not relevant", or a score of pooled
+    states.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

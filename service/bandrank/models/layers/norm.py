@@ -1,7 +1,8 @@
-"""LayerNorm of a sum (Ba et al. 2016, arXiv 1607.06450), which a GPU computes in one launch."""
+"""LayerNorm of a sum (Ba et al. 2016, arXiv 1607.06450), which a GPU computes in one launch, and RMSNorm."""
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bandrank.models.layers.execution import Execution
 from bandrank_kernels.row_norms import add_norm
@@ -24,6 +25,13 @@ class LayerNorm(nn.LayerNorm):
     def runs_fused(self, rows: Tensor, count: int) -> bool:
         """Whether sums of `count` rows on the device of `rows` use the fused operations, which need a bias."""
         return count >= self.execution.fused_from and self.bias is not None and infers_on_gpu(rows)
+
+
+class RMSNorm(LayerNorm):
+    """The norm of rows that are not centred before (Zhang & Sennrich 2019, arXiv 1910.07467), and have no bias."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # its name in torch
+        return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
 
 def infers_on_gpu(rows: Tensor) -> bool:

@@ -81,9 +81,9 @@ def _bounds(lengths: Ints, room: Ints, closing: int) -> tuple[Ints, Ints, Ints]:
     return candidate, begin, np.where(is_last, lengths[candidate], begin + room[candidate] - closing)
 
 
-def most_tokens(num_passages: int, room: int) -> int:
-    """The most token ids, [SEP] included, of a candidate in `num_passages` passages; `room` as in `passage_bounds`."""
-    return (num_passages - 1) * max(1, room // 2) + room
+def most_tokens(num_passages: int, room: int, *, closing: int = 1) -> int:
+    """The most token ids of a candidate in `num_passages` passages; `room` and `closing` as in `passage_bounds`."""
+    return (num_passages - 1) * max(1, (room + 1 - closing) // 2) + room
 
 
 def passage_bounds(num_tokens: int, room: int, *, closing: int = 1) -> list[tuple[int, int]]:

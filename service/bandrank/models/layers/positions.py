@@ -1,7 +1,10 @@
 """Rotary positions (Su et al. 2021, arXiv 2104.09864)."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +24,11 @@ class Rotary:
 
     base: float = 10_000.0
     factor: float = 1.0
+
+    @classmethod
+    def variant(cls, value: Mapping[str, Any]) -> type["Rotary"]:
+        """The class of saved positions, by their fields."""
+        return SlowRotary if "trained" in value else cls
 
     def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
         """(total, 3, num_heads, head_dim) with queries and keys turned. positions: (total,).
@@ -54,9 +62,36 @@ class Rotary:
 
     def angles(self, size: int, positions: Tensor) -> Tensor:
         """(total, size / 2) by which the pairs of a head of that size are turned."""
+        return positions[:, None] * self.frequencies(torch.arange(0, size, 2, device=positions.device) / size)
+
+    def frequencies(self, exponents: Tensor) -> Tensor:
+        """(n,) by which pairs are turned from one position to the next. exponents: (n,) 2 i / head_dim."""
         # In this order of operations, as the models were trained: at position 8,000 another rounding turns visibly.
-        frequencies = 1.0 / self.base ** (torch.arange(0, size, 2, device=positions.device) / size) / self.factor
-        return positions[:, None] * frequencies
+        return 1.0 / self.base**exponents / self.factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowRotary(Rotary):
+    """Interpolates the pairs that turn slowly alone, as Llama 3.1 and 3.2 do (the rule is that of their code).
+
+    trained: the positions of texts before that.  slow, fast: a pair that turns less than `slow` times within them is
+    interpolated, one that turns more than `fast` times is not, and one between them in part.
+    Raises ValueError unless `fast` is above `slow`.
+    """
+
+    trained: int
+    slow: float = 1.0
+    fast: float = 4.0
+
+    def __post_init__(self) -> None:
+        if not self.fast > self.slow:
+            raise ValueError(f"fast pairs must turn more often than slow ones, got {self.fast} and {self.slow} times")
+
+    def frequencies(self, exponents: Tensor) -> Tensor:
+        plain = 1.0 / self.base**exponents
+        turns = self.trained / (2 * math.pi / plain)
+        kept = ((turns - self.slow) / (self.fast - self.slow)).clamp(0.0, 1.0)
+        return (1 - kept) * plain / self.factor + kept * plain
 
 
 @lru_cache(maxsize=MAX_TABLES)

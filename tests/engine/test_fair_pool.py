@@ -1,16 +1,18 @@
 """What waits is served by client: nobody is kept waiting by how much another one has waiting."""
 
 import asyncio
+import threading
+import time
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tasks import until
+from support.tasks import HANG_S, until
 
 from bandrank.engine.clients import SHADOW, Client
-from bandrank.engine.turns import Turns
-from bandrank.engine.waiting import WaitingClients
+from bandrank.engine.fair_pool import FairPool
+from bandrank.engine.fair_queue import FairQueue
 from bandrank.errors import Overloaded
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +22,7 @@ POLITE, GREEDY = Client("polite"), Client("greedy")
 
 async def test_a_newcomer_waits_for_one_piece_of_another_client() -> None:
     """However many of those were there before it, and with each piece of its own."""
-    waiting = WaitingClients()
+    waiting = FairQueue()
     for _ in range(100):
         waiting.wait(GREEDY, 0.0)
     served = []
@@ -39,7 +41,7 @@ def test_clients_get_time_by_their_shares(seconds: tuple[int, int, int]) -> None
     """Whatever a piece of theirs takes, it differs by a piece at most."""
 
     async def run() -> None:
-        waiting, clients = WaitingClients(), (Client("a"), Client("b"), Client("c", share=2 / 3))
+        waiting, clients = FairQueue(), (Client("a"), Client("b"), Client("c", share=2 / 3))
         took: Counter[Client] = Counter()
         for client in clients:
             for _ in range(200):
@@ -58,7 +60,7 @@ def test_clients_get_time_by_their_shares(seconds: tuple[int, int, int]) -> None
 
 async def test_of_one_client_the_earliest_turn_is_served_and_what_was_cancelled_is_not() -> None:
     """Of equal turns the one that came first; background clients last of all."""
-    waiting = WaitingClients()
+    waiting = FairQueue()
     turns = [(SHADOW, 0.0), (GREEDY, 2.0), (GREEDY, 1.0), (GREEDY, 1.0), (POLITE, 0.0)]
     futures = [waiting.wait(client, turn) for client, turn in turns]
     futures[2].cancel()
@@ -73,13 +75,15 @@ async def test_of_one_client_the_earliest_turn_is_served_and_what_was_cancelled_
 
 async def test_the_tokenizer_is_shared_by_clients() -> None:
     """A request does not wait for all the texts that another client sent before, be they long ago."""
-    turns, order = Turns(1, max_size=10**9), list[str]()
+    pool, order = FairPool(1, max_size=10**9, name="test"), list[str]()
 
     async def tokenise(client: Client) -> None:
-        with turns.admit(client, 1000) as turn:
-            async with turns.slot(client, turn, 1000):
-                order.append(client.name)
-                await asyncio.sleep(0.001)
+        def work() -> None:
+            order.append(client.name)
+            time.sleep(0.001)
+
+        with pool.admit(client, 1000) as turn:
+            await pool.run(client, turn, 1000, work)
 
     greedy = [asyncio.ensure_future(tokenise(GREEDY)) for _ in range(20)]
     await until(lambda: len(order) > 2)
@@ -89,16 +93,41 @@ async def test_the_tokenizer_is_shared_by_clients() -> None:
     await asyncio.gather(*greedy)
 
 
+async def test_what_was_begun_for_a_client_that_hung_up_counts_as_its_own() -> None:
+    """Else one that hangs up early and often would have all threads for nothing, and be next again."""
+    pool, order = FairPool(1, max_size=10**9, name="test"), list[str]()
+    begun, ends = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        ends.wait(HANG_S)
+
+    async def tokenise(client: Client) -> None:
+        await pool.run(client, 0.0, 1, lambda: order.append(client.name))
+
+    held = asyncio.ensure_future(pool.run(GREEDY, 0.0, 1, hold))
+    await until(begun.is_set)
+    waiting = [asyncio.ensure_future(tokenise(client)) for client in (POLITE, GREEDY, POLITE)]
+    await asyncio.sleep(0)
+    held.cancel()
+    await asyncio.wait([held])
+    await asyncio.sleep(0.1)  # in which the thread goes on
+    ends.set()
+    await asyncio.gather(*waiting)
+
+    assert held.cancelled()
+    assert order == ["polite", "polite", "greedy"]
+
+
 async def test_a_refusal_of_the_tokenizer_says_when_there_will_be_room() -> None:
     """The client that has 400 of 1000 characters waiting may have 500 once nobody else has any: of 150 more 50 have to
     be tokenised before, and of 300 more 200.
     """
-    turns, told = Turns(1, max_size=1000), list[float]()
-    async with turns.slot(GREEDY, 0.0, 10):
-        await asyncio.sleep(0.01)  # from here on the speed is known
-    with turns.admit(GREEDY, 400):
+    pool, told = FairPool(1, max_size=1000, name="test"), list[float]()
+    await pool.run(GREEDY, 0.0, 10, lambda: time.sleep(0.01))  # from here on the speed is known
+    with pool.admit(GREEDY, 400):
         for size in (150, 300):
-            with pytest.raises(Overloaded, match="400 characters wait") as refusal, turns.admit(GREEDY, size):
+            with pytest.raises(Overloaded, match="400 characters wait") as refusal, pool.admit(GREEDY, size):
                 pass
             told.append(refusal.value.retry_after_s)
 

@@ -11,18 +11,18 @@ from bandrank.errors import Overloaded, ShareUsed
 RETRY_AFTER_S = 1.0
 
 
-class EnginePlaces:
-    """Places for requests to the engine, of which each client has its share. Used from one event loop.
+class UpstreamSlots:
+    """Slots for requests to the engine, of which each client has its share. Used from one event loop.
 
     A request for which there is none waits. Next comes one of the client that holds fewest, and of those the first.
     """
 
     def __init__(self, total: int) -> None:
-        self._shares = Shares(total + 1)  # clients leave something free, which is the one place that there is not
+        self._shares = Shares(total + 1)  # clients leave something free, which is the one slot that there is not
         self._waiting: dict[asyncio.Future[None], Client] = {}
 
     async def take(self, client: Client, *, patience_s: float) -> None:
-        """Takes a place. Raises, if there is none within `patience_s`, ShareUsed where the client has some, else
+        """Takes a slot. Raises, if there is none within `patience_s`, ShareUsed where the client has some, else
         Overloaded.
         """
         if self._shares.fits(client, 1):
@@ -34,7 +34,7 @@ class EnginePlaces:
             await asyncio.wait([ready], timeout=patience_s)
         except asyncio.CancelledError:
             if ready.done():
-                self.leave(client)
+                self.release(client)
             raise
         finally:
             self._waiting.pop(ready, None)
@@ -47,8 +47,8 @@ class EnginePlaces:
                 )
             raise Overloaded("all connections to the search engine are in use", retry_after_s=RETRY_AFTER_S)
 
-    def leave(self, client: Client) -> None:
-        """Gives a place of the client to those that wait. If it does not fit who holds fewest, it fits nobody."""
+    def release(self, client: Client) -> None:
+        """Gives a slot of the client to those that wait. If it does not fit who holds fewest, it fits nobody."""
         self._shares.release(client, 1)
         while self._waiting:
             ready = min(self._waiting, key=lambda each: self._shares.held_by(self._waiting[each]))

@@ -48,7 +48,7 @@ def test_silent_connections_of_one_address_end_none_of_another() -> None:
 
 
 def test_silent_connections_of_many_addresses_make_room_too() -> None:
-    """Where all places are taken by addresses that hold one each, the one that is silent for longest goes."""
+    """Where all slots are taken by addresses that hold one each, the one that is silent for longest goes."""
     with listening(patience_s=30, max_connections=10) as service, ExitStack() as silent:
         first, *_ = [silent.enter_context(connect(service, source=f"127.0.1.{n}")) for n in range(1, 30)]
         with connect(service, HEALTHZ) as newcomer:

@@ -13,7 +13,7 @@ from support.tasks import HANG_S
 
 from bandrank.engine.clients import Client
 from bandrank.errors import Overloaded, ShareUsed
-from bandrank.proxy.engine_places import EnginePlaces
+from bandrank.proxy.upstream_slots import UpstreamSlots
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 ONE, OTHER, THIRD = map(Client, ("one", "other", "third"))
@@ -52,34 +52,34 @@ def test_slow_requests_of_a_client_leave_connections_to_others(monkeypatch: pyte
 
 @pytest.mark.anyio
 async def test_one_client_has_half_and_all_have_all() -> None:
-    """Something is left for one more until the last place is taken."""
-    places = EnginePlaces(8)
-    taken = [await held_by(places, Client(str(number))) for number in range(4)]
+    """Something is left for one more until the last slot is taken."""
+    slots = UpstreamSlots(8)
+    taken = [await held_by(slots, Client(str(number))) for number in range(4)]
 
     assert taken == [4, 2, 1, 1]
     with pytest.raises(Overloaded, match="all connections") as refused:
-        await places.take(Client("late"), patience_s=0)
+        await slots.take(Client("late"), patience_s=0)
     assert not isinstance(refused.value, ShareUsed)
 
 
-async def held_by(places: EnginePlaces, client: Client) -> int:
-    """How many places a client gets."""
+async def held_by(slots: UpstreamSlots, client: Client) -> int:
+    """How many slots a client gets."""
     for number in range(100):
         try:
-            await places.take(client, patience_s=0)
+            await slots.take(client, patience_s=0)
         except ShareUsed:
             return number
     raise AssertionError("a client has no bound")
 
 
 @pytest.mark.anyio
-async def test_a_place_goes_to_who_waits_and_holds_fewest() -> None:
+async def test_a_slot_goes_to_who_waits_and_holds_fewest() -> None:
     """Of two that hold as many the first; one that gives up or hangs up leaves nothing behind."""
-    places = EnginePlaces(4)
+    slots = UpstreamSlots(4)
     got: list[str] = []
 
     async def take(client: Client, patience_s: float = HANG_S) -> None:
-        await places.take(client, patience_s=patience_s)
+        await slots.take(client, patience_s=patience_s)
         got.append(client.name)
 
     await take(ONE)
@@ -93,7 +93,7 @@ async def test_a_place_goes_to_who_waits_and_holds_fewest() -> None:
     with pytest.raises(ShareUsed):
         await take(THIRD, 0.01)
     for client in (ONE, OTHER, THIRD, new, OTHER):
-        places.leave(client)
+        slots.release(client)
         await asyncio.sleep(0.01)
     await asyncio.gather(*waiting)
 
@@ -101,15 +101,15 @@ async def test_a_place_goes_to_who_waits_and_holds_fewest() -> None:
 
 
 @pytest.mark.anyio
-async def test_who_hangs_up_when_its_turn_comes_gives_its_place_back() -> None:
-    """The place was handed over already."""
-    places = EnginePlaces(1)
-    await places.take(ONE, patience_s=0)
-    waiting = asyncio.create_task(places.take(OTHER, patience_s=HANG_S))
+async def test_who_hangs_up_when_its_turn_comes_gives_its_slot_back() -> None:
+    """The slot was handed over already."""
+    slots = UpstreamSlots(1)
+    await slots.take(ONE, patience_s=0)
+    waiting = asyncio.create_task(slots.take(OTHER, patience_s=HANG_S))
     await asyncio.sleep(0.01)
-    places.leave(ONE)
+    slots.release(ONE)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
 
-    await places.take(ONE, patience_s=0)
+    await slots.take(ONE, patience_s=0)

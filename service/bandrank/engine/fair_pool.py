@@ -1,33 +1,38 @@
-"""Turns for work that is done in slices: bounded in size, shared by clients, and small requests pass large ones."""
+"""A pool of threads that clients share: bounded in the size of what waits, and small requests pass large ones."""
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
 
-from bandrank.engine.batching import MAX_RETRY_AFTER_S
 from bandrank.engine.clients import Client, Shares
+from bandrank.engine.fair_queue import FairQueue
+from bandrank.engine.task_queue import MAX_RETRY_AFTER_S
 from bandrank.engine.throughput import Throughput
-from bandrank.engine.waiting import WaitingClients
 from bandrank.errors import InputTooLarge, Overloaded
 
 LANE = "tokenize"
 
+Result = TypeVar("Result")
 
-class Turns:
-    """Hands out `num_at_once` slots, each for a slice of a request: to the client whose slices took least time, and of
-    its requests in the order of their turns.
+
+class FairPool:
+    """Runs requests slice by slice, as many slices at a time as it has threads: of the client whose slices took least
+    time, and of its requests in the order of their turns.
 
     A turn is the size of the work that had been handed out when the request arrived, plus its own size, as in the task
     queue: nothing starves, and a small request passes large ones. Background work comes after all others, and takes
     none of their room; whoever asks for it bounds it. Used from one event loop.
     """
 
-    def __init__(self, num_at_once: int, *, max_size: float) -> None:
-        self._free = num_at_once
+    def __init__(self, num_threads: int, *, max_size: float, name: str) -> None:
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
+        self._free = num_threads
         self._sizes = Shares(max_size)
         self._handed_out = 0
-        self._waiting = WaitingClients()
+        self._waiting = FairQueue()
         self._speed = Throughput()
 
     @contextmanager
@@ -54,28 +59,41 @@ class Turns:
         finally:
             sizes.release(client, size)
 
-    @asynccontextmanager
-    async def slot(self, client: Client, turn: float, size: int) -> AsyncIterator[None]:
-        """A slot for a slice of this size, as soon as the client's turn comes."""
+    async def run(self, client: Client, turn: float, size: int, work: Callable[[], Result]) -> Result:
+        """The result of a slice of this size, which a thread computes when its turn comes.
+
+        A slice that has begun holds its thread to its end, and counts as its client's, also if the call is cancelled.
+        """
         if self._free:
             self._free -= 1
         else:
-            ready = self._waiting.wait(client, turn)
-            try:
-                await ready
-            except asyncio.CancelledError:
-                if not ready.cancelled():  # the slot had been handed over
-                    self._hand_over()
-                raise
+            await self._turn(client, turn)
         self._handed_out += size
-        start = asyncio.get_running_loop().time()
-        try:
-            yield
-        finally:
-            seconds = asyncio.get_running_loop().time() - start
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+
+        def end(_: asyncio.Future[Result]) -> None:
+            seconds = loop.time() - start
             self._speed.report(LANE, size, seconds)
             self._waiting.charge(client, seconds)
             self._hand_over()
+
+        working = loop.run_in_executor(self._threads, work)
+        working.add_done_callback(end)
+        return await asyncio.shield(working)
+
+    def close(self) -> None:
+        """Ends the threads when their work is done."""
+        self._threads.shutdown()
+
+    async def _turn(self, client: Client, turn: float) -> None:
+        ready = self._waiting.wait(client, turn)
+        try:
+            await ready
+        except asyncio.CancelledError:
+            if not ready.cancelled():  # the thread had been handed over
+                self._hand_over()
+            raise
 
     def _hand_over(self) -> None:
         if self._waiting.serve_next() is None:

@@ -31,12 +31,7 @@ def add_handlers(app: FastAPI, kind_of: Callable[[str, int], type[AnyErrorBody]]
 
     @app.exception_handler(BandrankError)
     async def bandrank_error(request: Request, error: BandrankError) -> Response:
-        headers = {}
-        if isinstance(error, Overloaded):
-            headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-        if isinstance(error, Unauthorized):
-            headers["WWW-Authenticate"] = "Bearer"
-        return respond(request, error.status, str(error), error.error_type, headers)
+        return respond(request, error.status, str(error), error.error_type, headers_of(error))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
@@ -58,6 +53,13 @@ def add_handlers(app: FastAPI, kind_of: Callable[[str, int], type[AnyErrorBody]]
     async def unexpected_error(request: Request, error: Exception) -> Response:
         log.error("a request failed unexpectedly", exc_info=error)
         return respond(request, 500, "internal error; the log has the cause", "internal", {})
+
+
+def headers_of(error: BandrankError) -> dict[str, str]:
+    """What an answer to an error says in headers: when to try again, or what a request has to bring."""
+    if isinstance(error, Overloaded):
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
+    return {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
 
 
 def path_of(scope: Scope) -> str:

@@ -1,4 +1,4 @@
-"""The queue of tasks between the event loop and the scoring thread, and which requests it admits."""
+"""The queue of tasks between the event loop and the scoring thread, and its admission control."""
 
 import math
 import threading
@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from bandrank.engine.clients import SHADOW, Client, excess
-from bandrank.engine.lines import Line, take
-from bandrank.engine.sizes import ADVICE, check_size
+from bandrank.engine.client_queues import ClientQueues, take
+from bandrank.engine.clients import excess
 from bandrank.engine.tasks import AnyLane, AnySlice, AnyTask
 from bandrank.engine.throughput import Throughput
 from bandrank.engine.tickets import Ticket
@@ -16,15 +15,14 @@ from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloade
 
 MAX_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather ask another replica
 STOPPING = "the service is stopping; try another replica"
+ADVICE = "send fewer or shorter texts"
 SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
-# While clients compete, the batches of those that ask too much are FINER times smaller, so that others do not wait long
-# for one that has begun; and between two tasks of a request of the others the thread pauses for PAUSE_S, or for
-# PAUSE_PART of the time of the batch that would begin, if that is longer: a single candidate may take seconds.
+BELIEVED_S = 30.0  # after which nobody is refused because of a speed that nothing has confirmed since
+# Against head-of-line blocking: while clients compete, the batches of those that ask for more than their share are
+# FINER times smaller; and between two tasks of a request of the others the thread pauses for PAUSE_S, or for PAUSE_PART
+# of the time of the batch that would begin, if that is longer: a single candidate may take seconds.
 FINER, PAUSE_S, PAUSE_PART = 8, 0.005, 0.05
 BACKGROUND_FINER = 32  # the same for background work: 128 rows on a CPU, a passage or two
-# In full batches: what a client that has been away may be handed ahead of the others, for how much of their work it is
-# remembered as competing, and how much of what is queued counts as handed out where it shows who asks too much.
-AHEAD, REMEMBERED, DEMAND = 4, 64, 8
 # A request is admitted behind others if it is expected to be done in this part of its time: smaller ones of its client
 # may pass it, other clients take their shares, and stages that may be cut short are not expected at all.
 EXPECTED_PART = 0.5
@@ -43,7 +41,7 @@ class TaskQueue:
     max_waiting_rows: a client holds its share of them.  max_wait_s: the most that a request may take.  patience: the
     most that a request waits for, in multiples of its own work, or of a batch of max_batch_rows if that is more.
 
-    Work of background clients has a line apart, which nobody waits for: it is handed out while no other request is
+    Work of background clients has a queue apart, which nobody waits for: it is handed out while no other request is
     queued or admitted, counts for nobody's waiting time or room, and is given up when the queue is closed.
     """
 
@@ -55,7 +53,6 @@ class TaskQueue:
         clock: Callable[[], float],
         max_batch_rows: int = 4096,
         patience: float = math.inf,
-        throughput: Throughput | None = None,
         on_drop: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._max_waiting_rows = max_waiting_rows
@@ -64,32 +61,35 @@ class TaskQueue:
         self._patience = patience
         self.clock = clock
         self._on_drop = on_drop
-        self.throughput = throughput or Throughput(clock)
+        self.throughput = Throughput(clock)
         self._changed = threading.Condition()
-        self._lines: dict[Client, Line] = {}
-        self._background = Line(SHADOW, 0.0)
-        self._time = 0.0  # the latest clock at which a line was handed work
-        self._batch_cost = float(max_batch_rows)  # of a full batch, of the costliest lane so far
+        self._queues = ClientQueues(self.throughput, max_batch_rows)
         self._refusal: NotReady | ScoringFailed | None = None
 
     @property
     def waiting_rows(self) -> float:
         """The number of queued rows, without those of background work."""
         with self._changed:
-            return sum(sum(line.rows.values()) for line in self._lines.values())
+            return sum(sum(queue.rows.values()) for queue in self._queues)
 
     @property
     def waiting_tasks(self) -> int:
         """The number of tasks that are queued, in whole or in part, without background work."""
         with self._changed:
-            return sum(map(len, self._lines.values()))
+            return sum(map(len, self._queues))
+
+    @property
+    def num_admitted(self) -> int:
+        """The number of requests that have their turn, without background work."""
+        with self._changed:
+            return sum(len(queue.tickets) for queue in self._queues)
 
     def wait_s(self, ticket: Ticket, cost: float) -> float:
         """The seconds of the work that goes before more work of a request, at the measured speed of each lane; 0 for
         background work, whose time nobody knows. cost: of the request's work.
         """
         with self._changed:
-            return self._seconds_before(ticket, cost)
+            return self._queues.seconds_before(ticket, cost)
 
     def check_open(self) -> None:
         """Raises NotReady once the queue is closed, ScoringFailed if that is because nothing can be scored."""
@@ -112,20 +112,20 @@ class TaskQueue:
                 self._check_size(lane, SURE * count)
             seconds = self.throughput.total(rows)
             if cost:
-                before_s = self._seconds_before(ticket, cost)
+                before_s = self._queues.seconds_before(ticket, cost)
                 self._check_wait(before_s, seconds, rows)
                 self._check_end(before_s, EXPECTED_PART * self._left_s(ticket) - ticket.deference * seconds)
-            line = self._line_of(ticket.client)
-            ticket.turn, ticket.promised = line.turn_of(ticket.deference * cost), cost > 0
+            queue = self._queues.of(ticket.client)
+            ticket.turn, ticket.promised = queue.turn_of(ticket.deference * cost), cost > 0
             ticket.expected_cost = cost
             ticket.expected_s = sum(self.throughput.least_seconds(name, count) for name, count in rows.items())
-            line.tickets.add(ticket)
+            queue.tickets.add(ticket)
         try:
             yield
         finally:
             with self._changed:
-                line.tickets.discard(ticket)
-                self._forget_lines()
+                queue.tickets.discard(ticket)
+                self._forget_idle()
 
     def put(self, task: AnyTask, *, may_be_refused: bool = False) -> None:
         """Adds a task, in its request's turn.
@@ -141,22 +141,20 @@ class TaskQueue:
             self._check_size(lane.name, task.total_rows)
             seconds = self.throughput.seconds(lane.name, task.total_rows)
             self._check_room(ticket, lane, task.total_rows)
-            before_s = self._seconds_before(ticket, cost)
+            before_s = self._queues.seconds_before(ticket, cost)
             if may_be_refused or not ticket.promised:
                 self._check_wait(before_s, seconds, [lane.name])
             self._check_end(before_s, self._left_s(ticket) - seconds)
-            line = self._line_of(ticket.client)
+            queue = self._queues.of(ticket.client)
             if ticket.turn is None:
-                ticket.turn = line.turn_of(ticket.deference * cost)
+                ticket.turn = queue.turn_of(ticket.deference * cost)
             elif not ticket.promised:
                 ticket.turn += ticket.deference * cost
             ticket.promised = True
             ticket.expected_cost = max(0.0, ticket.expected_cost - cost)
             least_s = self.throughput.least_seconds(lane.name, task.total_rows)
             ticket.expected_s = max(0.0, ticket.expected_s - least_s)
-            if line is not self._background:
-                self._batch_cost = max(self._batch_cost, self._max_batch_rows * lane.row_cost)
-            line.put(task, ticket.turn)
+            self._queues.put(task, ticket.turn)
             self._changed.notify()
 
     def take_batch(self, max_batch_rows: int, *, wait: bool = True) -> list[AnySlice]:
@@ -168,12 +166,12 @@ class TaskQueue:
         with self._changed:
             while True:
                 self._drop_dead()
-                behind = self._behind()
+                behind = self._queues.underserved()
                 if any(map(len, behind)):
                     return self._hand_out(take(behind, max_batch_rows))  # alone: others' rows would only take its time
-                if any(map(len, self._lines.values())):
-                    batch = take(self._lines.values(), max(1, max_batch_rows // FINER) if behind else max_batch_rows)
-                    if not any(line.expected[0] for line in behind):
+                if any(map(len, self._queues)):
+                    batch = take(self._queues, max(1, max_batch_rows // FINER) if behind else max_batch_rows)
+                    if not any(queue.expected_cost for queue in behind):
                         return self._hand_out(batch)
                     if not wait:
                         return []
@@ -183,8 +181,8 @@ class TaskQueue:
                     self._changed.wait(left_s)
                 elif self._refusal is not None or not wait:
                     return []
-                elif len(self._background) and not self._in_use:
-                    return self._hand_out(take([self._background], max(1, max_batch_rows // BACKGROUND_FINER)))
+                elif len(self._queues.background) and not self._queues.in_use:
+                    return self._hand_out(take([self._queues.background], max(1, max_batch_rows // BACKGROUND_FINER)))
                 else:
                     self._changed.wait()
 
@@ -216,30 +214,41 @@ class TaskQueue:
         for part in batch:
             part.task.num_taken = part.stop
             part.task.first_taken = part.task.first_taken or now
-            line = self._line_of(part.task.ticket.client)
-            self._time = max(self._time, line.clock)
-            line.hand_out(part)
+        self._queues.hand_out(batch)
         self._remove(lambda task: task.num_taken == len(task.rows))
         return batch
 
     def _check_size(self, lane: str, rows: float) -> None:
-        """Raises what `sizes.check_size` raises, and InputTooLarge for more rows than may wait."""
+        """Raises InputTooLarge for more rows than may wait, or that would take an idle service more than `max_wait_s`
+        at the best speed that it ever had, and Overloaded for those that would at present.
+
+        A service that was slow for a while scores such a request after BELIEVED_S: nothing else might show that it is
+        as fast as before, since a client that gets 413 does not come again.
+        """
         if rows > self._max_waiting_rows:
             raise InputTooLarge(
                 f"scoring this request would take {rows:.0f} rows (limit: {self._max_waiting_rows:.0f} rows): {ADVICE}"
             )
-        check_size(self.throughput, lane, rows, min(rows, self._max_batch_rows), self._max_wait_s)
+        max_s, batch_rows = self._max_wait_s, min(rows, self._max_batch_rows)
+        best_s = self.throughput.best_seconds(lane, rows, batch_rows=batch_rows)
+        if best_s > max_s:
+            raise InputTooLarge(f"scoring this request would take {best_s:.0f} s (limit {max_s:.0f} s): {ADVICE}")
+        now_s = self.throughput.least_seconds(lane, rows, batch_rows=batch_rows)
+        left_s = BELIEVED_S - self.throughput.age_s(lane, batch_rows=batch_rows)
+        if now_s > max_s and left_s > 0:
+            raise Overloaded(
+                f"scoring this request would take {now_s:.0f} s (limit {max_s:.0f} s) at the present speed, which was "
+                f"better before: {ADVICE}, or try again in {left_s:.1f} s",
+                retry_after_s=left_s,
+            )
 
     def _check_room(self, ticket: Ticket, lane: AnyLane, rows: float) -> None:
         """Raises Overloaded if the client would have more than its share of the waiting rows, and not only by what the
         request itself has queued.
         """
-        if math.isinf(self._max_waiting_rows):
-            return
-        client, waiting = ticket.client, self.waiting_rows
-        held = sum(self._lines[client].rows.values()) if client in self._lines else 0.0
-        excess_rows = excess(client, rows, held=held, free=self._max_waiting_rows - waiting)
-        if excess_rows > 0 and any(task.ticket is not ticket for line in self._lines.values() for task in line):
+        held, free = self._queues.rows_of(ticket.client), self._max_waiting_rows - self.waiting_rows
+        excess_rows = excess(ticket.client, rows, held=held, free=free)
+        if excess_rows > 0 and any(task.ticket is not ticket for queue in self._queues for task in queue):
             raise self._overloaded(self.throughput.seconds(lane.name, excess_rows))
 
     def _check_wait(self, before_s: float, seconds: float, lanes: Iterable[str]) -> None:
@@ -264,42 +273,6 @@ class TaskQueue:
             retry_after_s=min(retry_after_s, MAX_RETRY_AFTER_S),
         )
 
-    def _seconds_before(self, ticket: Ticket, cost: float) -> float:
-        """`wait_s`, for a caller that holds the lock."""
-        if ticket.client.background:
-            return 0.0
-        line = self._lines.get(ticket.client)
-        clock, own_cost, seconds = self._latest_start, 0.0, 0.0
-        if line is not None:
-            turn = line.turn_of(ticket.deference * cost) if ticket.turn is None else ticket.turn
-            rows, expected_s, own_cost = line.before(turn, ticket)
-            seconds = self.throughput.total(rows) + expected_s
-            clock = line.clock if len(line) else max(line.clock, clock)
-        end = clock + (own_cost + cost) / ticket.client.weight
-        for other in self._lines.values():
-            expected_cost, expected_s = other.expected
-            if other is line or self._goes_before(end, self._reach(other)):
-                continue
-            if (total := other.cost + expected_cost) > 0:
-                handed_out = min(max(0.0, (end - other.clock) * other.weight), total)
-                seconds += (self.throughput.total(other.rows) + expected_s) * handed_out / total
-        return seconds
-
-    @property
-    def _latest_start(self) -> float:
-        """The clock of a client that has been away for long."""
-        return self._time - AHEAD * self._batch_cost
-
-    def _line_of(self, client: Client) -> Line:
-        """The client's line, whose clock has not fallen far behind while nothing waited in it."""
-        if client.background:
-            return self._background
-        if (line := self._lines.get(client)) is None:
-            line = self._lines[client] = Line(client, self._latest_start)
-        elif not len(line):
-            line.clock = max(line.clock, self._latest_start)
-        return line
-
     def _drop_dead(self) -> None:
         """Removes tasks that are settled or cancelled, or whose deadline has passed."""
         now = self.clock()
@@ -313,37 +286,11 @@ class TaskQueue:
             self._on_drop(reason)
 
     def _remove(self, ended: Callable[[AnyTask], bool]) -> list[AnyTask]:
-        removed = [task for line in (*self._lines.values(), self._background) for task in line.remove(ended)]
-        self._forget_lines()
+        removed = self._queues.remove(ended)
+        self._forget_idle()
         return removed
 
-    def _behind(self) -> list[Line]:
-        """The lines of clients that compete with one that has been handed clearly more, or is about to be by what it
-        has queued. They may be empty.
-        """
-        latest = max(map(self._reach, self._lines.values()), default=0.0)
-        return [line for line in self._lines.values() if self._goes_before(self._reach(line), latest)]
-
-    def _reach(self, line: Line) -> float:
-        """A line's clock with what it has queued or is expected to, up to a bound, as if that had been handed out."""
-        return line.clock + min(line.demand, DEMAND * self._batch_cost)
-
-    def _goes_before(self, reach: float, other: float) -> bool:
-        """Whether a line of this reach is handed its work before one of another reach is handed any."""
-        return reach < other - AHEAD / 2 * self._batch_cost
-
-    @property
-    def _in_use(self) -> bool:
-        """Whether a request is queued or admitted, background work left out."""
-        return any(line.in_use for line in self._lines.values())
-
-    def _forget_lines(self) -> None:
-        """Forgets clients of whom nothing is queued: all of them once nothing is, and those left far behind."""
-        if not self._in_use:
-            self._lines.clear()
-            self._time = 0.0
+    def _forget_idle(self) -> None:
+        self._queues.forget_idle()
+        if not self._queues.in_use:
             self._changed.notify()  # background work may begin
-            return
-        oldest = self._time - REMEMBERED * self._batch_cost
-        for client in [client for client, line in self._lines.items() if not line.in_use and line.clock < oldest]:
-            del self._lines[client]

@@ -22,7 +22,7 @@ NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 FieldName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^*]*$")]
 
 
-class Wish(BaseModel):
+class RerankOptions(BaseModel):
     """How the hits of a search are to be re-ranked.
 
     fields: of `_source` that hold the text, in the order in which they are joined.  depth: hits to re-rank.
@@ -41,7 +41,7 @@ class Wish(BaseModel):
 
 
 class Rule(BaseModel):
-    """Asks to re-rank the searches of some indices. index: a pattern of names, with * and ?.  Others: as of a Wish."""
+    """Asks to re-rank the searches of some indices. index: a pattern of names, with * and ?.  The rest: as above."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -75,8 +75,8 @@ def read_rules(path: Path, *, max_depth: int) -> tuple[Rule, ...]:
     return rules
 
 
-class Wishes:
-    """Finds out what is asked of a search. rules: of the operator.  defaults: of `depth` and `budget_ms`."""
+class RerankRules:
+    """Finds the options of a search. rules: of the operator.  depth, budget_ms: where nobody says otherwise."""
 
     def __init__(self, rules: Sequence[Rule], *, depth: int, budget_ms: float, max_depth: int) -> None:
         self._rules = rules
@@ -87,8 +87,8 @@ class Wishes:
         """Whether anything may be asked of searches in some indices or others."""
         return bool(self._rules) or any(name == HEADER for name, _ in headers)
 
-    def wish(self, headers: Iterable[tuple[bytes, bytes]], indices: Sequence[str]) -> Wish | None:
-        """What is asked of a search in these indices; None if nobody asks for anything.
+    def options_for(self, headers: Iterable[tuple[bytes, bytes]], indices: Sequence[str]) -> RerankOptions | None:
+        """How the hits of a search in these indices are to be re-ranked; None if nobody asks for it.
 
         What the header says goes before what a rule says. Raises Skipped for a header that cannot be used, or that
         switches re-ranking off.
@@ -100,12 +100,12 @@ class Wishes:
         asked = _read_header(values)
         by_rule = rule.model_dump(exclude={"index"}, exclude_none=True) if rule is not None else {}
         try:
-            wish = Wish.model_validate(self._defaults | by_rule | asked)
+            options = RerankOptions.model_validate(self._defaults | by_rule | asked)
         except ValidationError:
             raise Skipped(SkipReason.BAD_HEADER) from None
-        if wish.depth > self._max_depth:
+        if options.depth > self._max_depth:
             raise Skipped(SkipReason.BAD_HEADER)
-        return wish
+        return options
 
 
 def query_of_header(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

@@ -1,0 +1,55 @@
+"""Who may hold a connection: no address can crowd out the others."""
+
+from collections import OrderedDict
+from typing import Protocol
+
+from bandrank.engine.clients import Client, Shares
+
+
+class Connection(Protocol):
+    """What can be closed to make room for others."""
+
+    def give_up(self, reason: str) -> None:
+        """Closes the connection at once, whatever is unsent, and releases its slot."""
+
+
+class ConnectionSlots:
+    """Slots for connections, of which each address has its share. Used from the event loop.
+
+    Where there is none for a newcomer, the connection that has been idle for longest gives up its own: of the same
+    address, else of one that holds as many or more.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._shares = Shares(max(2, total))  # a share is less than all: of one slot nobody would get any
+        self._holders: dict[Connection, Client] = {}
+        self._idle: OrderedDict[Connection, None] = OrderedDict()  # those that nothing is owed to, oldest first
+
+    def take(self, newcomer: Connection, client: Client) -> bool:
+        """Takes a slot for a connection, which counts as idle; returns False if there is none."""
+        if not self._shares.fits(client, 1):
+            if (idle := self._oldest_for(client)) is None:
+                return False
+            idle.give_up("displaced")
+        self._shares.hold(client, 1)
+        self._holders[newcomer] = client
+        self._idle[newcomer] = None
+        return True
+
+    def release(self, connection: Connection) -> None:
+        """Gives the slot of a connection to others."""
+        self._shares.release(self._holders.pop(connection), 1)
+        self._idle.pop(connection, None)
+
+    def set_idle(self, connection: Connection, *, idle: bool) -> None:
+        """Says whether nothing is owed to a connection from now on."""
+        if idle:
+            self._idle[connection] = None
+        else:
+            self._idle.pop(connection, None)
+
+    def _oldest_for(self, client: Client) -> Connection | None:
+        most = self._shares.held_by(client)
+        own = (each for each in self._idle if self._holders[each] == client)
+        of_others = (each for each in self._idle if self._shares.held_by(self._holders[each]) >= most)
+        return next(own, None) or next(of_others, None)

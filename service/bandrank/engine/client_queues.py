@@ -1,0 +1,268 @@
+"""The queues in which tasks wait, one for each client, and which of their candidates make the next batch.
+
+Between clients: start-time fair queueing (Goyal et al. 1996). The clock of a queue is its virtual time: the work that
+it has been handed, by its client's weight. The queue whose clock is least is next. A client that has been away for a
+while starts some work behind the others, so that its requests go first as long as it asks for less than its share.
+
+Within a queue: the turn of a request is the work that the queue had been handed when it arrived, plus its own work. A
+small one passes a large one that came before it, and a large one is passed only by those that arrive while the queue is
+handed as much work as it has itself, so that its delay is in proportion to its size and nothing starves. A later
+priority counts as more work of its own, when the turn is given and never after: it passes nothing that is admitted, and
+what goes before it is known when it is admitted. Work is counted in rows times what a row of the lane costs.
+"""
+
+import heapq
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from bandrank.engine.clients import SHADOW, Client
+from bandrank.engine.tasks import AnySlice, AnyTask
+from bandrank.engine.throughput import Throughput
+from bandrank.engine.tickets import Ticket
+
+# In full batches: what a client that has been away may be handed ahead of the others, for how much of their work it is
+# remembered as competing, and how much of what is queued counts as handed out where it shows who asks too much.
+AHEAD, REMEMBERED, DEMAND = 4, 64, 8
+
+
+class ClientQueue:
+    """The tasks of one client in order of turn, then of arrival.
+
+    clock: the work that it has been handed, by its weight.  rows: those that wait, by lane.  tickets: the client's
+    requests that are admitted.
+    """
+
+    def __init__(self, client: Client, clock: float) -> None:
+        self.weight = client.weight
+        self.clock = clock
+        self.rows: defaultdict[str, float] = defaultdict(float)
+        self.cost = 0.0
+        self.tickets: set[Ticket] = set()
+        self._handed_out = 0.0
+        self._arrivals = 0
+        self._waiting: list[tuple[float, int, AnyTask]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[AnyTask]:
+        return (task for _, _, task in self._waiting)
+
+    @property
+    def expected_cost(self) -> float:
+        """The cost of what its requests are still to queue."""
+        return sum(ticket.expected_cost for ticket in self.tickets)
+
+    @property
+    def expected_s(self) -> float:
+        """The seconds of what its requests are still to queue."""
+        return sum(ticket.expected_s for ticket in self.tickets)
+
+    @property
+    def demand(self) -> float:
+        """How far its clock will have moved on when all is handed out that is queued or expected."""
+        return (self.cost + self.expected_cost) / self.weight
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a request of the client is queued or will be."""
+        return bool(self._waiting or self.tickets)
+
+    def turn_of(self, cost: float) -> float:
+        """The turn of a request that arrives now and lets `cost` of work go first, its own included."""
+        return self._handed_out + cost
+
+    def put(self, task: AnyTask, turn: float) -> None:
+        """Adds a task."""
+        self._arrivals += 1
+        insort(self._waiting, (turn, self._arrivals, task))
+        self.rows[task.lane.name] += task.total_rows
+        self.cost += task.cost
+
+    def hand_out(self, part: AnySlice) -> None:
+        """Counts a slice of one of its tasks as handed out."""
+        rows = part.rows
+        cost = rows * part.task.lane.row_cost
+        self._count_out(part.task, rows)
+        self._handed_out += cost
+        self.clock += cost / self.weight
+
+    def remove(self, ended: Callable[[AnyTask], bool]) -> list[AnyTask]:
+        """Removes the tasks that have ended, and returns them."""
+        removed, left = [], []
+        for entry in self._waiting:
+            task = entry[2]
+            if not ended(task):
+                left.append(entry)
+                continue
+            self._count_out(task, task.waiting_rows)
+            removed.append(task)
+        self._waiting = left
+        if not left:
+            self.rows.clear()  # also of the rounding that fractions of rows leave behind
+            self.cost = 0.0
+        return removed
+
+    def before(self, turn: float, ticket: Ticket) -> tuple[Mapping[str, float], float, float]:
+        """The work of other requests whose turn is not later: queued rows by lane, the seconds of what is still to be
+        queued, and the cost of both.
+        """
+        rows: defaultdict[str, float] = defaultdict(float)
+        cost = seconds = 0.0
+        for other, _, task in self._waiting:
+            if other > turn:
+                break
+            if task.ticket is not ticket:
+                rows[task.lane.name] += task.waiting_rows
+                cost += task.waiting_rows * task.lane.row_cost
+        for admitted in self.tickets:
+            if admitted is not ticket and admitted.turn is not None and admitted.turn <= turn:
+                seconds += admitted.expected_s
+                cost += admitted.expected_cost
+        return rows, seconds, cost
+
+    def _count_out(self, task: AnyTask, rows: float) -> None:
+        self.rows[task.lane.name] -= rows
+        self.cost -= rows * task.lane.row_cost
+
+
+class ClientQueues:
+    """The queue of each client of whom something is queued, admitted or remembered; used under the lock of TaskQueue.
+
+    background: that of background clients, which is apart and is not among the others.
+    """
+
+    def __init__(self, throughput: Throughput, max_batch_rows: int) -> None:
+        self.background = ClientQueue(SHADOW, 0.0)
+        self._throughput = throughput
+        self._max_batch_rows = max_batch_rows
+        self._by_client: dict[Client, ClientQueue] = {}
+        self._clock = 0.0  # the latest at which a queue was handed work
+        self._batch_cost = float(max_batch_rows)  # of a full batch, of the costliest lane so far
+
+    def __iter__(self) -> Iterator[ClientQueue]:
+        return iter(self._by_client.values())
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a request is queued or admitted, background work left out."""
+        return any(queue.in_use for queue in self)
+
+    def of(self, client: Client) -> ClientQueue:
+        """The client's queue, whose clock has not fallen far behind while nothing waited in it."""
+        if client.background:
+            return self.background
+        if (queue := self._by_client.get(client)) is None:
+            queue = self._by_client[client] = ClientQueue(client, self._start_clock)
+        elif not len(queue):
+            queue.clock = max(queue.clock, self._start_clock)
+        return queue
+
+    def rows_of(self, client: Client) -> float:
+        """The number of the client's queued rows."""
+        return sum(self._by_client[client].rows.values()) if client in self._by_client else 0.0
+
+    def put(self, task: AnyTask, turn: float) -> None:
+        """Adds a task to the queue of its client."""
+        if not task.ticket.client.background:
+            self._batch_cost = max(self._batch_cost, self._max_batch_rows * task.lane.row_cost)
+        self.of(task.ticket.client).put(task, turn)
+
+    def hand_out(self, batch: Iterable[AnySlice]) -> None:
+        """Counts the slices of a batch as handed out."""
+        for part in batch:
+            queue = self.of(part.task.ticket.client)
+            self._clock = max(self._clock, queue.clock)
+            queue.hand_out(part)
+
+    def remove(self, ended: Callable[[AnyTask], bool]) -> list[AnyTask]:
+        """Removes the tasks that have ended, background work too, and returns them."""
+        return [task for queue in (*self, self.background) for task in queue.remove(ended)]
+
+    def forget_idle(self) -> None:
+        """Forgets clients of whom nothing is queued: all of them once nothing is, and those left far behind."""
+        if not self.in_use:
+            self._by_client.clear()
+            self._clock = 0.0
+            return
+        oldest = self._clock - REMEMBERED * self._batch_cost
+        for client in [each for each, queue in self._by_client.items() if not queue.in_use and queue.clock < oldest]:
+            del self._by_client[client]
+
+    def underserved(self) -> list[ClientQueue]:
+        """The queues of clients that compete with one that has been handed clearly more, or is about to be by what it
+        has queued. They may be empty.
+        """
+        latest = max(map(self._finish, self), default=0.0)
+        return [queue for queue in self if self._goes_before(self._finish(queue), latest)]
+
+    def seconds_before(self, ticket: Ticket, cost: float) -> float:
+        """The seconds of the work that goes before `cost` more of a request, at the measured speed of each lane."""
+        if ticket.client.background:
+            return 0.0
+        own = self._by_client.get(ticket.client)
+        clock, own_cost, seconds = self._start_clock, 0.0, 0.0
+        if own is not None:
+            turn = own.turn_of(ticket.deference * cost) if ticket.turn is None else ticket.turn
+            rows, expected_s, own_cost = own.before(turn, ticket)
+            seconds = self._throughput.total(rows) + expected_s
+            clock = own.clock if len(own) else max(own.clock, clock)
+        end = clock + (own_cost + cost) / ticket.client.weight
+        for other in self:
+            if other is own or self._goes_before(end, self._finish(other)):
+                continue
+            if (total := other.cost + other.expected_cost) > 0:
+                handed_out = min(max(0.0, (end - other.clock) * other.weight), total)
+                seconds += (self._throughput.total(other.rows) + other.expected_s) * handed_out / total
+        return seconds
+
+    @property
+    def _start_clock(self) -> float:
+        """The clock of a client that has been away for long."""
+        return self._clock - AHEAD * self._batch_cost
+
+    def _finish(self, queue: ClientQueue) -> float:
+        """A queue's clock as if what it has queued or is expected to, up to a bound, had been handed out."""
+        return queue.clock + min(queue.demand, DEMAND * self._batch_cost)
+
+    def _goes_before(self, finish: float, other: float) -> bool:
+        """Whether a queue that finishes then is handed its work before one that finishes at `other` is handed any."""
+        return finish < other - AHEAD / 2 * self._batch_cost
+
+
+def take(queues: Iterable[ClientQueue], max_batch_rows: int) -> list[AnySlice]:
+    """The next batch: slices of waiting tasks that together have at most `max_batch_rows` rows.
+
+    All are of the lane of the first. Queues come by their clocks, which the batch moves on, and of equal ones the queue
+    whose first task is smallest; tasks of a queue in order of turn, and the candidates of a task in their own. A
+    candidate that does not fit leaves room for those of later tasks. A candidate that alone exceeds the budget makes a
+    batch when its turn comes.
+    """
+    room: float = max_batch_rows
+    batch: list[AnySlice] = []
+    heads = []
+    for number, queue in enumerate(queues):
+        tasks = iter(queue)
+        if (first := next(tasks, None)) is not None:
+            heads.append((queue.clock, first.waiting_rows * first.lane.row_cost, number, first, tasks, queue))
+    heapq.heapify(heads)
+    lane = heads[0][3].lane if heads else None
+    while heads and room > 0:
+        clock, cost, number, task, tasks, queue = heads[0]
+        if task.lane is lane:
+            stop = task.num_taken
+            while stop < len(task.rows) and task.rows[stop] <= room:
+                room -= task.rows[stop]
+                stop += 1
+            if stop == task.num_taken and not batch:
+                return [AnySlice(task, stop, stop + 1)]
+            if stop > task.num_taken:
+                part = AnySlice(task, task.num_taken, stop)
+                batch.append(part)
+                clock += part.rows * task.lane.row_cost / queue.weight
+        if (following := next(tasks, None)) is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (clock, cost, number, following, tasks, queue))
+    return batch

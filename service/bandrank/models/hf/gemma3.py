@@ -1,0 +1,81 @@
+"""Gemma 3 without its causal mask as transformers saves it (`model_type` gemma3_text), such as EmbeddingGemma; norm
+weights are stored less one, embeddings unscaled.
+"""
+
+from typing import Any
+
+from transformers import Gemma3TextConfig
+
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.gemma3 import Gemma3Config
+from bandrank.models.hf import llama
+from bandrank.models.hf.files import Weights
+from bandrank.models.hf.gemma import as_computed
+from bandrank.models.hf.model import SUPPORTED, Family, Model
+from bandrank.models.hf.qwen import read_sizes
+from bandrank.models.hf.settings import require_numbers, require_plain
+from bandrank.models.layers.positions import Rotary
+from bandrank.models.scorer import Scorer
+
+REQUIRED = ("head_dim", "query_pre_attn_scalar", "sliding_window")
+PLAIN = {"attention_bias": False, "attn_logit_softcapping": None, "hidden_activation": "gelu_pytorch_tanh"}
+PARTS = llama.PARTS | {
+    "query_norm": "self_attn.q_norm",
+    "key_norm": "self_attn.k_norm",
+    "update_norm": "post_attention_layernorm",
+    "out_norm": "pre_feedforward_layernorm",
+    "down_norm": "post_feedforward_layernorm",
+}
+
+
+def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
+    """The encoder's shape; a scale of attention other than that of the heads' width is moved to the queries' norms.
+
+    Raises ValueError for settings that are missing or not supported.
+    """
+    if settings.get("use_bidirectional_attention") is not True:
+        raise ValueError(
+            "a Gemma 3 whose tokens see none behind them (use_bidirectional_attention is not true) is not supported; "
+            f"{SUPPORTED}"
+        )
+    require_numbers(settings, REQUIRED)
+    require_plain(settings, PLAIN, "Gemma 3")
+    sizes, saved = read_sizes(settings, weights), Gemma3TextConfig.from_dict(settings)
+    assert saved.rope_parameters is not None, "left empty. This is a bug."
+    assert saved.layer_types is not None, "left empty. This is a bug."
+    rotary = {"global": saved.rope_parameters["full_attention"], "local": saved.rope_parameters["sliding_attention"]}
+    if scaled := {each["rope_type"] for each in rotary.values()} - {"default"}:
+        raise ValueError(f"rotary positions scaled by {', '.join(sorted(scaled))} are not supported; {SUPPORTED}")
+    if (scale := (sizes["head_size"] / settings["query_pre_attn_scalar"]) ** 0.5) != 1.0:
+        for name in [each for each in weights if each.endswith("self_attn.q_norm.weight")]:
+            weights[name] = (weights[name].float() + 1.0) * scale - 1.0
+    window = settings["sliding_window"] // 2  # which counts both sides
+    return Gemma3Config(
+        **sizes,
+        windows=tuple(window if kind == "sliding_attention" else None for kind in saved.layer_types),
+        global_rotary=Rotary(float(rotary["global"]["rope_theta"])),
+        local_rotary=Rotary(float(rotary["local"]["rope_theta"])),
+    )
+
+
+def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
+    """The encoder's tensors under our names, in which one is added to norms, and embeddings are scaled.
+
+    Raises the errors of `layer_weights`.
+    """
+    return as_computed(llama.encoder_weights(weights, config, PARTS), config)
+
+
+def read_reranker(model: Model) -> Scorer:
+    """Raises BadCheckpoint: there is no known form."""
+    raise model.refuse("a Gemma 3 that re-ranks is not supported; an embedding model has a modules.json")
+
+
+GEMMA3 = Family(
+    prefixes=("model.",),
+    tokens={},
+    read_config=read_config,
+    encoder_weights=encoder_weights,
+    head={},
+    read_reranker=read_reranker,
+)

@@ -1,0 +1,116 @@
+"""Llama without its causal mask, as NVIDIA saves it (`model_type` llama_bidirec) with its own code, which is not run.
+
+What it computes, and how it is asked, is from llama_bidirectional_model.py of nvidia/llama-nemotron-rerank-1b-v2,
+nemotron_rerank_v2.py of NVIDIA/NeMo-Retriever, and nemotron-rerank.jinja of vllm-project/vllm. A re-ranker reads one
+text, tokenised as a whole behind the token that begins a text; its score is a product with the mean of all last states,
+also of those of the prompt's words.
+
+Here that text is tokenised in two parts, of which the second begins with the colon before the candidate. Llama 3's
+tokenizer parts a text between a letter and a colon before it looks for pieces, so that the ids are the same, whereas a
+colon and the word behind it may be one piece. Of a candidate that is read in passages, those after the first stand
+behind the prompt without that colon.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder, SequenceCrossEncoderConfig
+from bandrank.models.checkpoint import assemble
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.llama import LlamaConfig
+from bandrank.models.hf.chat_template import puts_into_messages, require_words
+from bandrank.models.hf.files import Weights
+from bandrank.models.hf.layers import LayerNames, layer_weights
+from bandrank.models.hf.limits import most_tokens
+from bandrank.models.hf.model import Family, Model
+from bandrank.models.hf.prompts import require_no_prompt
+from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, frame, read_sizes
+from bandrank.models.hf.rotary import read_rotary
+from bandrank.models.hf.settings import require_plain
+from bandrank.models.scorer import Scorer
+from bandrank.models.wording import Wording
+
+PLAIN = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "is_causal": False}
+DEFAULTS = {"rope_theta": 10_000.0, "pooling": "avg", "temperature": 1.0}  # of the library, and of NVIDIA's code
+PARTS: dict[str, str | tuple[str, ...]] = {
+    "attention_norm": "input_layernorm",
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention_out": "self_attn.o_proj",
+    "out_norm": "post_attention_layernorm",
+    "up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": "mlp.down_proj",
+}
+POOLINGS: Mapping[str, Literal["cls", "last", "mean"]] = {"avg": "mean", "cls": "cls", "last": "last"}
+QUERY, CANDIDATE = Wording("question:{text} \n \n passage"), Wording(":{text}")
+
+
+def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
+    """The encoder's shape. Raises ValueError for settings that are missing or not supported."""
+    require_plain(settings, PLAIN, "Llama")
+    sizes = read_sizes(settings, weights)
+    sizes["max_positions"] = min(sizes["max_positions"], MAX_DECODER_TOKENS)
+    return LlamaConfig(**sizes, rotary=read_rotary(DEFAULTS | settings, sizes["head_size"]))
+
+
+def encoder_weights(
+    weights: Weights, config: EncoderConfig, parts: Mapping[str, str | tuple[str, ...]] = PARTS
+) -> Weights:
+    """The encoder's tensors under our names. Raises the errors of `layer_weights`."""
+    last = config.num_layers - 1
+    translated = {
+        "encoder.embeddings.word.weight": weights["embed_tokens.weight"],
+        f"encoder.layers.{last}.final_norm.weight": weights["norm.weight"],
+    }
+    return translated | layer_weights(weights, config, LayerNames("layers", parts))
+
+
+def read_reranker(model: Model) -> Scorer:
+    """The re-ranker of a folder. Raises BadCheckpoint, and KeyError for a missing tensor."""
+    if model.headless:
+        raise model.refuse(
+            "a Llama without a score head cannot re-rank; an embedding model needs the modules.json of "
+            "sentence-transformers, which newer revisions have"
+        )
+    settings = DEFAULTS | model.settings
+    pooling, temperature = str(settings["pooling"]), settings["temperature"]
+    if pooling not in POOLINGS:
+        raise model.refuse(f"pooling {pooling!r} is not supported, only {', '.join(POOLINGS)}")
+    if not isinstance(temperature, int | float) or not temperature > 0:
+        raise model.refuse(f"temperature must be a number above 0, got {temperature!r}")
+    tokens = frame(model)
+    if (cls_id := tokens["cls_id"]) is None:
+        raise model.refuse("the tokenizer puts no token before a text; a re-ranker's puts one there")
+    require_no_prompt(model)
+    if in_messages := puts_into_messages(model.folder):
+        require_words(model, _text)
+    max_tokens = most_tokens(model, model.encoder.max_positions, in_messages=in_messages)
+    config = SequenceCrossEncoderConfig(
+        cls_id=cls_id,
+        sep_id=tokens["sep_id"],
+        encoder=model.encoder,
+        pooling=POOLINGS[pooling],
+        max_tokens=max_tokens,
+        max_query_tokens=max_tokens // 2,
+        query_separators=0,
+        query_wording=QUERY,
+        candidate_wording=CANDIDATE,
+    )
+    head = {f"head.{name}": tensor.float() / temperature for name, tensor in model.head_weights.items()}
+    return assemble(SequenceCrossEncoder, config, model.encoder_weights | head, source=str(model.folder))
+
+
+def _text(query: str, candidate: str) -> str:
+    """The whole text of a pair."""
+    before, after = QUERY.around()
+    between, _ = CANDIDATE.around()
+    return before + query + after + between + candidate
+
+
+LLAMA = Family(
+    prefixes=("model.",),
+    tokens={},
+    read_config=read_config,
+    encoder_weights=encoder_weights,
+    head={"classifier.weight": "score.weight"},
+    read_reranker=read_reranker,
+)

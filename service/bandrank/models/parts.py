@@ -1,0 +1,135 @@
+"""How a batch is cut into parts, which workers compute side by side."""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import Ints, offsets
+
+# A small batch gives each worker one part, unless it had fewer rows than these.
+MIN_PART_ROWS = 96
+# If a worker would have more than this many times its share of the rows, the batch is not cut.
+MAX_SHARES = 1.25
+
+
+class Grain(NamedTuple):
+    """How finely batches are cut, in rows.
+
+    A batch of `large` rows for each worker is cut into more parts than workers, so that one whose core is busy with
+    something else takes fewer: half of what is left is shared out at a time (guided self-scheduling, Polychronopoulos
+    and Kuck 1987), in parts of at least `least` rows but for the last, for which the Python in between does not count.
+    """
+
+    large: int
+    least: int
+
+
+FINE = Grain(768, 256)  # where one call computes a layer
+COARSE = Grain(2048, 1024)  # where torch computes one operation after the other
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Runs of sequences, each of which is a part, once the sequences are in some order.
+
+    order: (n,) their indices in that order; None if it is the one that they have.
+    """
+
+    runs: list[slice]
+    order: Ints | None = None
+
+    def parts(self, sequences: Ragged) -> list[Ragged]:
+        """The sequences of each run."""
+        sequences = sequences if self.order is None else sequences.take(self.order)
+        return [sequences.part(run) for run in self.runs]
+
+    def batches(self, batch: ScoreBatch) -> list[ScoreBatch]:
+        """The candidates of each run, with their queries. Only candidates of one query may change their order."""
+        if self.order is not None:
+            batch = replace(batch, candidates=batch.candidates.take(self.order))
+        return [_part(batch, run) for run in self.runs]
+
+    def joined(self, parts: Sequence[Ragged]) -> Ragged:
+        """What was computed of each part, in the order that the sequences have."""
+        joined = Ragged.joined(parts)
+        return joined if self.order is None else joined.take(np.argsort(self.order))
+
+    def concatenated(self, parts: Sequence[Tensor]) -> Tensor:
+        """`joined`, where a sequence has one row. parts: (n, ...) each."""
+        rows = torch.cat([*parts])
+        return rows if self.order is None else rows[torch.from_numpy(np.argsort(self.order))]
+
+
+def split(lengths: Ints, count: int, grain: Grain = FINE, *, in_order: bool = True) -> Cut:
+    """Parts of about the same number of rows for `count` workers, or one of all sequences if a few long ones have most
+    rows.
+
+    lengths: of each sequence, in rows.  in_order: whether neighbours must stay together. Where they need not, a small
+    batch is dealt out: the longest sequence that is left goes to the worker that has least (Graham 1969).
+    """
+    total = int(lengths.sum())
+    is_small = count == 1 or total < count * grain.large
+    num_parts = min(count, total // MIN_PART_ROWS) if is_small else 0
+    if is_small and not in_order and 1 < num_parts < len(lengths):
+        cut = _dealt(lengths, num_parts)
+    else:
+        even = [total * part / num_parts for part in range(1, num_parts)]
+        cut = Cut(_runs(lengths, even if is_small else _guided(total, count, grain)))
+    ordered = lengths if cut.order is None else lengths[cut.order]
+    rows = [int(ordered[run].sum()) for run in cut.runs]
+    return cut if rows and _most_rows(rows, count) * count <= MAX_SHARES * total else Cut([slice(0, len(lengths))])
+
+
+def _dealt(lengths: Ints, count: int) -> Cut:
+    """A share of the sequences for each worker."""
+    shares: list[list[int]] = [[] for _ in range(count)]
+    least = [(0, share) for share in range(count)]
+    for index in np.argsort(-lengths, kind="stable").tolist():
+        rows, share = least[0]
+        shares[share].append(index)
+        heapq.heapreplace(least, (rows + int(lengths[index]), share))
+    bounds = offsets([len(share) for share in shares if share]).tolist()
+    return Cut([slice(begin, end) for begin, end in pairwise(bounds)], np.array([*chain(*shares)]))
+
+
+def _runs(lengths: Ints, ends: Sequence[float]) -> list[slice]:
+    """Runs, none of them empty, that end as near as they can to where they should, in rows."""
+    after = np.cumsum(lengths)
+    last = np.searchsorted(after, ends)
+    middle = after[last] - lengths[last] / 2
+    stops = np.where(np.asarray(ends) < middle, last, last + 1)
+    return [slice(begin, end) for begin, end in pairwise(sorted({0, *stops.tolist(), len(lengths)}))]
+
+
+def _guided(total: int, count: int, grain: Grain) -> list[float]:
+    """Where all parts of a large batch but the last one should end, in rows."""
+    ends, end = [], 0.0
+    while total - end > grain.least:
+        end += max(grain.least, (total - end) / (2 * count))
+        ends.append(end)
+    return ends
+
+
+def _most_rows(parts: Sequence[int], count: int) -> int:
+    """The rows of the worker that has most, when each takes the next part as soon as it is free."""
+    rows = [0] * count
+    for part in parts:
+        heapq.heapreplace(rows, rows[0] + part)
+    return max(rows)
+
+
+def _part(batch: ScoreBatch, run: slice) -> ScoreBatch:
+    groups = list(batch.groups(run.start, run.stop))
+    if not groups:
+        return ScoreBatch(batch.queries.part(slice(0, 0)), batch.candidates.part(run), offsets([]))
+    first, last = groups[0][0], groups[-1][0]
+    cu_candidates = batch.cu_candidates[first : last + 2].clip(run.start, run.stop) - run.start
+    return ScoreBatch(batch.queries.part(slice(first, last + 1)), batch.candidates.part(run), cu_candidates)

@@ -1,0 +1,122 @@
+"""EmbeddingGemma against `transformers` and `sentence-transformers`, which writes its folder and reads it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from support.grouped import GLOBAL, LOCAL, SIZES, bounded_gemma_tokenizer, tiny_gemma3
+from support.models import as_served, edit_json, randomise, write_json, write_modules
+from support.text_scores import scores_of_texts
+from torch import nn
+
+from bandrank.models import checkpoint
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.encoders.gemma3 import Gemma3Config
+from bandrank.models.layers.positions import Rotary
+from bandrank.models.loading import load_model
+from bandrank.models.windowed import windowed
+
+CLOSE = 1e-5  # of cosines
+PROMPTS = {"query": "task: search result | query: ", "document": "title: none | text: ", "STS": "sentence: "}
+QUERY, TEXTS = "where do bees live?", ["In hives.", "", "bees and honey " * 70, "é 🐝 ñandú: x", "?"]
+
+
+def save_gemma3(folder: Path, **more: Any) -> Path:
+    """The folder of a random bi-encoder as the library writes it. more: of the published settings."""
+    start, size = folder / "start", SIZES["hidden_size"]
+    tiny_gemma3(**more).save_pretrained(start)
+    bounded_gemma_tokenizer().save(str(start / "tokenizer.json"))
+    write_json(start / "tokenizer_config.json", {"tokenizer_class": "TokenizersBackend", "pad_token": "<pad>"})
+    plain: dict[str, Any] = {"bias": False, "activation_function": nn.Identity()}
+    layers = [Dense(in_features=size, out_features=96, **plain), Dense(in_features=96, out_features=size, **plain)]
+    for seed, layer in enumerate(layers):
+        randomise(layer, seed=seed)
+    modules = [Transformer(str(start), max_seq_length=2048), Pooling(size, pooling_mode="mean"), *layers, Normalize()]
+    model = SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine", prompts=PROMPTS)
+    model.save(str(folder / "saved"))
+    return folder / "saved"
+
+
+@pytest.mark.parametrize("scalar", [16, 40])
+def test_scores_are_those_of_sentence_transformers(tmp_path: Path, scalar: int) -> None:
+    """Of texts within and beyond the window, in company, alone, as served, and from a checkpoint of ours; also with a
+    scale of attention that is not that of the heads.
+    """
+    folder = save_gemma3(tmp_path, query_pre_attn_scalar=scalar)
+    library = SentenceTransformer(str(folder), device="cpu")
+    theirs = (library.encode_document(TEXTS, batch_size=1) @ library.encode_query(QUERY)).tolist()
+    model = load_model(str(folder))
+    checkpoint.save(model.scorer, tmp_path / "ours", tokenizer=folder / "tokenizer.json")
+
+    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
+    alone = [scores_of_texts(model, QUERY, [text])[0] for text in TEXTS]
+    assert alone == pytest.approx(theirs, abs=CLOSE)
+    assert scores_of_texts(load_model(str(tmp_path / "ours")), QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
+    as_served(model.scorer)
+    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
+    assert max(theirs) - min(theirs) > 1000 * CLOSE
+
+
+@pytest.mark.parametrize("change", [{"sliding_window": 18}, {"layer_types": [LOCAL] * 3}])
+def test_the_window_matters(change: dict[str, Any]) -> None:
+    """The comparisons above can fail: a row more on each side moves a state by far more than rounding."""
+    ids = torch.arange(40)[None] + 300
+    with torch.inference_mode():
+        one, other = (tiny_gemma3(**more)(ids).last_hidden_state for more in ({}, change))
+
+    assert (one - other).abs().max() > 100 * CLOSE
+
+
+def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Path) -> None:
+    """A key for each base and the spacing of layers, or `rope_parameters` and `layer_types`: the same encoder."""
+    folder = save_gemma3(tmp_path, layer_types=[LOCAL, LOCAL, GLOBAL])
+    new = load_model(str(folder)).scorer.config.encoder
+    old = {"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0, "sliding_window_pattern": 3}
+    edit_json(folder / "config.json", old, remove=("rope_parameters", "layer_types"))
+    assert isinstance(new, Gemma3Config)
+    assert (new.windows, new.max_positions, new.overflows_float16) == ((8, 8, None), 2048, True)
+    assert (new.global_rotary, new.local_rotary) == (Rotary(1_000_000.0), Rotary(10_000.0))
+
+    assert load_model(str(folder)).scorer.config.encoder == new
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"use_bidirectional_attention": None}, "a Gemma 3 whose tokens see none behind them"),
+        (
+            {"attention_bias": True, "attn_logit_softcapping": 50.0},
+            "a Gemma 3 with {'attention_bias': True, 'attn_logit",
+        ),
+        ({"hidden_activation": "silu"}, "'hidden_activation': 'silu'"),
+        ({"sliding_window": None, "head_dim": None}, "no number for head_dim, sliding_window"),
+        (
+            {"rope_parameters": {GLOBAL: {"rope_type": "linear", "factor": 8.0, "rope_theta": 10.0}}},
+            "rotary positions scaled by linear are not supported",
+        ),
+    ],
+)
+def test_settings_that_are_not_supported(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    """They are refused, as they would give wrong scores."""
+    folder = save_gemma3(tmp_path)
+    edit_json(folder / "config.json", settings)
+    with pytest.raises(BadCheckpoint, match=message):
+        load_model(str(folder))
+
+
+def test_other_roles(tmp_path: Path) -> None:
+    """It may start a windowed cross-encoder; as a re-ranker it is refused, and as a ColBERT without [MASK]."""
+    folder = save_gemma3(tmp_path)
+    scorer = load_model(str(folder)).scorer
+
+    assert windowed(scorer, 4).config.encoder == scorer.config.encoder
+    write_modules(folder, {"": "models.Transformer", "2_Dense": "models.Dense"})
+    edit_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "MaxSim", "prompts": {}})
+    with pytest.raises(BadCheckpoint, match=r"the tokenizer has no \[MASK\]"):
+        load_model(str(folder))
+    (folder / "modules.json").unlink()
+    with pytest.raises(BadCheckpoint, match="a Gemma 3 that re-ranks is not supported"):
+        load_model(str(folder))

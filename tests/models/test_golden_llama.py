@@ -1,0 +1,216 @@
+"""NVIDIA's re-rankers and bi-encoders of Llama against `transformers`: its causal model with a mask that hides nothing,
+on the whole text of each pair.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.grouped import LLAMA, llama_tokenizer, save_llama, score_vector, states_without_mask, tiny_llama
+from support.models import as_served, edit_json, write_json, write_modules
+from support.text_scores import ids_of, scores_of_texts
+from transformers import LlamaModel
+
+from bandrank.models import checkpoint
+from bandrank.models.architectures import SequenceCrossEncoder
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.layers.positions import Rotary, SlowRotary
+from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.windowed import windowed
+
+CLOSE = 1e-5  # float32 through three layers, of scores about 1
+ROPE = LLAMA["rope_scaling"]
+# Ragged, none, an empty one, and texts whose first and last pieces could join with what stands beside them.
+TEXTS = {
+    "how do bees find their way home?": ["By the sun.", "", "42 bees", '"No," she said\n\n', "  \n bees", ":: x"],
+    "what is honey?\n": [],
+    " ": ["<|begin_of_text|>", "é 🐝 ñandú: x", "bees " * 400],
+}
+
+
+def whole_ids(query: str, passage: str) -> list[int]:
+    """As the model card puts a pair together."""
+    return llama_tokenizer().encode(f"question:{query} \n \n passage:{passage}").ids  # type: ignore[no-any-return]
+
+
+def expected(ids: list[int], pooling: str = "avg", model: LlamaModel | None = None) -> float:
+    """The score of a pair by NVIDIA's code."""
+    states = states_without_mask(model or tiny_llama(), ids)
+    pooled = {"avg": states.mean(0), "cls": states[0], "last": states[-1]}[pooling]
+    return float(score_vector()[0] @ pooled) / LLAMA["temperature"]
+
+
+def scores(model: LoadedModel) -> list[float]:
+    """Ours, of all of `TEXTS`."""
+    return [score for query, texts in TEXTS.items() for score in scores_of_texts(model, query, texts)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """That of a re-ranker."""
+    return save_llama(tmp_path / "theirs", tiny_llama(), score_vector())
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """A re-ranker that is loaded once."""
+    return load_model(str(save_llama(tmp_path_factory.mktemp("once"), tiny_llama(), score_vector())))
+
+
+@pytest.mark.parametrize("pooling", ["avg", "cls", "last"])
+def test_scores_are_those_of_the_whole_texts(folder: Path, pooling: str) -> None:
+    """In company, alone, as served, and from a checkpoint of ours."""
+    edit_json(folder / "config.json", {"pooling": pooling})
+    model = load_model(str(folder))
+    assert isinstance(model.scorer, SequenceCrossEncoder)
+    theirs = [expected(whole_ids(query, text), pooling) for query, texts in TEXTS.items() for text in texts]
+    checkpoint.save(model.scorer, folder.parent / "ours", tokenizer=folder / "tokenizer.json")
+
+    assert scores(model) == pytest.approx(theirs, abs=CLOSE)
+    alone = [scores_of_texts(model, query, [text])[0] for query, texts in TEXTS.items() for text in texts]
+    assert alone == pytest.approx(theirs, abs=CLOSE)
+    assert scores(load_model(str(folder.parent / "ours"))) == pytest.approx(theirs, abs=CLOSE)
+    as_served(model.scorer)
+    assert scores(model) == pytest.approx(theirs, abs=CLOSE)
+    assert max(theirs) - min(theirs) > 1000 * CLOSE
+
+
+@given(texts=st.tuples(*[st.text(st.sampled_from("ab 3\n\t.:'s\r\u00a0é🐝|<>")) | st.text()] * 2))
+def test_ids_are_those_of_the_whole_text(model: LoadedModel, texts: tuple[str, str]) -> None:
+    """Whatever stands at the borders of the texts, also where a piece has the colon and what follows it."""
+    query, candidates = ids_of(model, texts[0], [texts[1]])
+
+    assert [0, *query, *candidates[0]] == whole_ids(*texts)
+    assert llama_tokenizer().encode("passage:By").tokens[-1] == ":By"
+
+
+def test_positions_as_they_were_published_and_as_they_are_saved_now(folder: Path) -> None:
+    """With the base beside or among the numbers of the scaling, or with none."""
+    published = {"rope_scaling": ROPE, "rope_theta": 500_000.0, "rope_parameters": None}
+    scaled, rope = SlowRotary(500_000.0, 32.0, trained=8192), ROPE | {"rope_theta": 500_000.0}
+    forms: list[tuple[dict[str, Any], Rotary]] = [
+        ({}, scaled),
+        ({"rope_scaling": None, "rope_theta": None, "rope_parameters": rope}, scaled),
+        ({"rope_scaling": rope, "rope_theta": None}, scaled),
+        ({"rope_scaling": None}, Rotary(500_000.0)),
+    ]
+    for settings, rotary in forms:
+        edit_json(folder / "config.json", published | settings)
+        assert load_model(str(folder)).scorer.config.encoder.rotary == rotary
+
+
+def test_pairs_are_turned_as_by_the_library() -> None:
+    """To the bit, so that long texts are too: those that turn slowly, fast, and in between."""
+    exponents = torch.arange(0, 64, 2) / 64
+
+    found = SlowRotary(500_000.0, 32.0, trained=8192).frequencies(exponents)
+
+    assert torch.equal(found, tiny_llama(hidden_size=256, head_dim=64).rotary_emb.inv_freq)
+    kept = found / Rotary(500_000.0).frequencies(exponents)
+    assert {1.0, 1 / 32} < {*kept.tolist()}
+
+
+def test_a_long_candidate_is_scored_by_its_best_passage(folder: Path) -> None:
+    """Each stands behind the prompt, the first with the colon."""
+    edit_json(folder / "config.json", {"max_position_embeddings": 200})
+    scorer = (model := load_model(str(folder))).scorer
+    assert isinstance(scorer, SequenceCrossEncoder)
+    query, text = "how do bees find their way?", "bees and honey " * 100
+    query_ids, (candidate,) = ids_of(model, query, [text])
+    num = len(query_ids)
+    rows = [[0, *query_ids, *candidate[begin:end]] for begin, end in scorer.passage_bounds(num, len(candidate))]
+
+    assert scores_of_texts(model, query, [text]) == pytest.approx([max(map(expected, rows))], abs=CLOSE)
+    assert len(rows) > 2
+    assert max(map(len, rows)) == 200 == scorer.config.max_tokens
+    assert scorer.num_rows(num, len(candidate)) == sum(map(len, rows))
+    limit = scorer.passages_limit(num, 3)
+    assert [len(scorer.passage_bounds(num, most)) for most in (limit, limit + 1)] == [3, 4]
+
+
+def test_what_is_known_of_a_model(model: LoadedModel) -> None:
+    """For `bandrank check`, and of what a row costs."""
+    facts = model.scorer.facts(lambda ids: "".join(filter(None, map(model.tokenizer.id_to_token, ids))))
+
+    assert facts["reads"] == "<|begin_of_text|> question:QUERY \\n \\n passage :CANDIDATE"
+    assert model.scorer.config.encoder.products_per_layer == 64 * ((4 + 2 * 2 + 4) * 16 + 3 * 96)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden_act": "gelu", "mlp_bias": True}, "a Llama with {'hidden_act': 'gelu', 'mlp_bias': True} is not"),
+        ({"attention_bias": True, "is_causal": True}, "{'attention_bias': True, 'is_causal': True}"),
+        ({"pooling": "weighted_avg"}, "pooling 'weighted_avg' is not supported, only avg, cls, last"),
+        ({"temperature": 0}, "temperature must be a number above 0, got 0"),
+        ({"num_key_value_heads": None}, "no number for num_key_value_heads"),
+        ({"num_key_value_heads": 3}, "num_kv_heads 3 must divide num_heads 4"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rotary positions of .*'yarn'.* are not supported"),
+        ({"rope_scaling": ROPE | {"low_freq_factor": None}}, "low_freq_factor of rotary positions must be a number"),
+        ({"rope_scaling": ROPE | {"high_freq_factor": 1.0}}, "fast pairs must turn more often than slow ones"),
+    ],
+)
+def test_settings_that_are_not_supported(folder: Path, settings: dict[str, Any], message: str) -> None:
+    """They are refused, as they would give wrong scores."""
+    edit_json(folder / "config.json", settings)
+    with pytest.raises(BadCheckpoint, match=message):
+        load_model(str(folder))
+
+
+def test_heads_and_tokenizers_that_are_not_supported(folder: Path) -> None:
+    """Two outputs, none, and texts without a token before them."""
+    edit_json(folder / "tokenizer.json", {"post_processor": None})
+    with pytest.raises(BadCheckpoint, match="the tokenizer puts no token before a text"):
+        load_model(str(folder))
+    save_llama(folder, tiny_llama(), score_vector(outputs=2))
+    with pytest.raises(BadCheckpoint, match="a classifier of one output, this model has 2"):
+        load_model(str(folder))
+    save_llama(folder, tiny_llama())
+    with pytest.raises(
+        BadCheckpoint, match="without a score head cannot re-rank; an embedding model needs the modules"
+    ):
+        load_model(str(folder))
+
+
+def test_a_chat_template_of_the_same_words(folder: Path) -> None:
+    """In which sentence-transformers would put a pair together: as vLLM's for these models, or it is refused."""
+    said = '{{ (messages | selectattr("role", "eq", "ROLE") | first).content }}'
+    template = f"question:{said.replace('ROLE', 'query')} \n \n passage:{said.replace('ROLE', 'document')}"
+    write_modules(folder, {"": "base.modules.transformer.Transformer"})
+    write_json(folder / "sentence_bert_config.json", {"modality_config": {"message": {}}, "max_seq_length": 512})
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+    assert load_model(str(folder)).scorer.config.max_tokens == 512
+
+    (folder / "chat_template.jinja").write_text(template.replace("passage:", "passage: "), encoding="utf-8")
+    with pytest.raises(BadCheckpoint, match=r"a chat template that goes on with ' This one\.' where"):
+        load_model(str(folder))
+
+
+def test_a_bi_encoder(tmp_path: Path) -> None:
+    """nvidia/llama-nemotron-embed-1b-v2: means of all states, those of the prompt too, behind the first token."""
+    folder = save_llama(tmp_path / "theirs", tiny_llama())
+    write_modules(folder, {"": "models.Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"})
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling" / "config.json", {"embedding_dimension": 64, "pooling_mode": "mean"})
+    prompts = {"query": "query: ", "document": "passage: "}
+    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})
+    model = load_model(str(folder))
+    as_served(model.scorer)
+    texts = ["By the sun.", "", "bees " * 300]
+
+    def vector(text: str) -> torch.Tensor:
+        state = states_without_mask(tiny_llama(), llama_tokenizer().encode(text).ids).mean(0)
+        return state / state.norm()
+
+    asked = vector("query: where do bees live?")
+
+    found = scores_of_texts(model, "where do bees live?", texts)
+
+    assert found == pytest.approx([float(asked @ vector(f"passage: {text}")) for text in texts], abs=CLOSE)
+    assert model.scorer.config.max_tokens == 8192
+    with pytest.raises(ValueError, match="its texts do not stand between two tokens such as"):
+        windowed(model.scorer, 4)

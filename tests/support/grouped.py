@@ -1,0 +1,175 @@
+"""Tiny Llamas and Gemma 3s without their causal mask: ours, and folders as NVIDIA and Google publish them."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from support.decoders import PARTS, WORDS, drawn, gemma_tokenizer
+from support.models import INTERMEDIATE_SIZE, random_scorer, randomise, vocab_size, write_json
+from support.tokenizer import CLS_ID, SEP_ID
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor, nn
+from transformers import Gemma3TextConfig, Gemma3TextModel, LlamaConfig, LlamaModel, PreTrainedModel
+
+from bandrank.models.architectures import BiEncoder, SequenceCrossEncoder
+from bandrank.models.architectures.bi_encoder import BiEncoderConfig
+from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoderConfig
+from bandrank.models.encoders.gemma3 import Gemma3Config
+from bandrank.models.encoders.grouped_config import GroupedConfig
+from bandrank.models.encoders.llama import LlamaConfig as OurLlamaConfig
+from bandrank.models.layers.positions import SlowRotary
+from bandrank.models.wording import Wording
+
+BEGIN = "<|begin_of_text|>"
+SIZES = {  # in place of 16 layers of 2,048 with 32 heads over 8 of 64
+    "vocab_size": 520,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
+# What else the config.json of nvidia/llama-3.2-nv-embedqa-1b-v2 says, and those of the re-rankers.
+LLAMA: dict[str, Any] = {
+    "attention_bias": False,
+    "auto_map": {"AutoConfig": "llama_bidirectional_model.LlamaBidirectionalConfig"},
+    "hidden_act": "silu",
+    "max_position_embeddings": 131_072,
+    "mlp_bias": False,
+    "model_type": "llama_bidirec",
+    "pooling": "avg",
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": {
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500_000.0,
+    "temperature": 0.5,
+    "tie_word_embeddings": True,
+}
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+GEMMA3: dict[str, Any] = {  # of google/embeddinggemma-300m, with another order of layers and a window of 512 made small
+    "layer_types": [LOCAL, GLOBAL, LOCAL],
+    "sliding_window": 16,
+    "max_position_embeddings": 2048,
+    "query_pre_attn_scalar": 16,
+    "rms_norm_eps": 1e-6,
+    "use_bidirectional_attention": True,
+}
+
+
+@cache
+def llama_tokenizer() -> Tokenizer:
+    """Byte-level pieces, as Llama 3's: a colon may be one piece with the word behind it. `BEGIN` precedes a text."""
+    tokenizer = Tokenizer(models.BPE())
+    parts = Regex(PARTS.replace(r"|\p{N}|", r"|\p{N}{1,3}|"))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(parts, "isolated"), byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[BEGIN, "<|end_of_text|>"],
+        show_progress=False,
+    )
+    prompts = ["question:how do bees \n \n passage:By", "question:bees \n \n passage:bees"] * 5
+    tokenizer.train_from_iterator([WORDS, *WORDS.split(), *prompts], trainer)
+    template = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, 0)])
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    return tokenizer
+
+
+def tiny_llama(**more: Any) -> LlamaModel:
+    """A random causal Llama of `transformers`, in eval mode. more: of the published settings."""
+    settings = LLAMA | SIZES | more
+    of_nvidia = ("auto_map", "model_type", "pooling", "temperature")
+    return drawn(LlamaModel(LlamaConfig(**{name: each for name, each in settings.items() if name not in of_nvidia})))  # type: ignore[no-any-return]
+
+
+def tiny_gemma3(**more: Any) -> Gemma3TextModel:
+    """A random encoder of `transformers`, in eval mode. more: of the published settings."""
+    return drawn(Gemma3TextModel(Gemma3TextConfig(**GEMMA3 | SIZES | more)))  # type: ignore[no-any-return]
+
+
+def states_without_mask(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
+    """(len, hidden_size) last states of a text each of whose tokens sees all."""
+    mask = torch.zeros(1, 1, len(ids), len(ids))
+    with torch.inference_mode():
+        states: Tensor = model(torch.tensor([[*ids]]), attention_mask=mask).last_hidden_state
+    return states[0]
+
+
+def score_vector(*, outputs: int = 1) -> Tensor:
+    """(outputs, hidden_size) the weights of a re-ranker's head."""
+    head = nn.Linear(SIZES["hidden_size"], outputs, bias=False)
+    randomise(head, seed=2)
+    return head.weight.detach()
+
+
+def save_llama(folder: Path, model: LlamaModel, score: Tensor | None = None, **more: Any) -> Path:
+    """A folder as NVIDIA's code writes it: of a re-ranker, if it has a score. more: of config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    prefix = "" if score is None else "model."
+    weights = {f"{prefix}{name}": tensor for name, tensor in model.state_dict().items()}
+    save_file(weights | ({} if score is None else {"score.weight": score}), folder / "model.safetensors")
+    write_json(folder / "config.json", LLAMA | SIZES | more)
+    llama_tokenizer().save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BEGIN})
+    return folder
+
+
+def bounded_gemma_tokenizer() -> Tokenizer:
+    """Gemma's, with a token before and one behind a text, as EmbeddingGemma's."""
+    tokenizer = Tokenizer.from_str(gemma_tokenizer().to_str())
+    special = [(token, tokenizer.token_to_id(token)) for token in ("<bos>", "<eos>")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A <eos>", special_tokens=special)
+    return tokenizer
+
+
+# Ours, with the tiny word pieces that all architectures share
+
+
+def shape(num_layers: int) -> dict[str, Any]:
+    """The fields of a tiny `GroupedConfig`: two heads over one, each of 16."""
+    return {
+        "vocab_size": vocab_size(),
+        "hidden_size": 32,
+        "num_layers": num_layers,
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "head_size": 16,
+        "intermediate_size": INTERMEDIATE_SIZE,
+        "max_positions": 512,
+    }
+
+
+def tiny_llama_config(*, num_layers: int = 2) -> GroupedConfig:
+    """A Llama of our own, with Llama 3's positions."""
+    return OurLlamaConfig(**shape(num_layers), rotary=SlowRotary(500_000.0, 32.0, trained=8192))
+
+
+def tiny_gemma3_config(*, num_layers: int = 3) -> GroupedConfig:
+    """A Gemma 3 of our own, whose second layer is global; the others see 8 on each side."""
+    return Gemma3Config(**shape(num_layers), windows=tuple(None if index == 1 else 8 for index in range(num_layers)))
+
+
+def tiny_llama_reranker(*, seed: int = 0, **more: Any) -> SequenceCrossEncoder:
+    """A random re-ranker in eval mode, not yet prepared. more: of its config."""
+    words = {"query_wording": Wording("who is {text} of"), "candidate_wording": Wording("it {text}")}
+    limits = {"max_tokens": 64, "max_query_tokens": 26}
+    fields = {"cls_id": CLS_ID, "sep_id": None, "query_separators": 0, "pooling": "mean"} | words | limits
+    config = SequenceCrossEncoderConfig(encoder=tiny_llama_config(), **fields | more)  # type: ignore[arg-type]  # of several types
+    return random_scorer(SequenceCrossEncoder(config), seed)
+
+
+def tiny_gemma3_bi_encoder(*, seed: int = 0) -> BiEncoder:
+    """A random bi-encoder of means, in eval mode, not yet prepared."""
+    config = BiEncoderConfig(encoder=tiny_gemma3_config(), cls_id=CLS_ID, sep_id=SEP_ID, max_tokens=512)
+    return random_scorer(BiEncoder(config), seed)
