@@ -66,7 +66,7 @@ def test_a_re_ranker_that_fails_costs_nothing_but_the_order(engine: SearchEngine
         assert_in_the_order_of_the_engine(search(proxy, **{"x-rerank": "summary"}), "no_text")
         engine.documents = POISONED
         assert_in_the_order_of_the_engine(search(proxy), "scoring_failed")
-        assert proxy.count("proxy_requests", outcome="failed") == 4
+        proxy.wait_for_count("proxy_requests", 4, outcome="failed")
         assert proxy.count("proxy_unranked", reason="scoring_failed") == 1
 
 

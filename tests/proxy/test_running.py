@@ -1,6 +1,5 @@
 """The proxy as it is run: its own paths, HTTPS to the engine, and the command."""
 
-import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from support.scorers import lookup
 from support.scripted_server import scripted_server
 from support.search_engine import SearchEngine, running_engine
 from support.server import RunningService, running_service
-from support.tasks import HANG_S, until
+from support.tasks import HANG_S
 
 from bandrank.__main__ import main
 from bandrank.api.only_probes import ANSWERED, PROBES
@@ -42,9 +41,8 @@ def test_requests_are_counted(engine: SearchEngine) -> None:
         client.post("/docs/_search", json=BODY, headers={"x-rerank": "off"})
         client.post("/docs/_search", json=BODY, headers={"x-rerank": "nothing"})
 
-        assert [
-            proxy.count("proxy_requests", outcome=each) for each in ("passed", "reranked", "skipped", "failed")
-        ] == [1] * 4
+        for each in ("passed", "reranked", "skipped", "failed"):
+            proxy.wait_for_count("proxy_requests", 1, outcome=each)
         assert proxy.count("proxy_unranked") == 2
         assert proxy.count("candidates") == 2
 
@@ -57,8 +55,8 @@ def test_a_shadow_scores_what_was_re_ranked(engine: SearchEngine) -> None:
         client.get("/docs")
         client.post("/docs/_search", json={}, headers=HEADERS)
         client.post("/docs/_search", json=BODY, headers=HEADERS)
-        asyncio.run(until(lambda: proxy.count("shadow_scored", **labels) == 1))
 
+        proxy.wait_for_count("shadow_scored", 1, **labels)
         assert proxy.count("shadow_sampled", **labels) == 1
 
 

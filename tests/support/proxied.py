@@ -15,7 +15,7 @@ from support.scorers import lookup
 from support.scripted_server import read_message
 from support.server import Scrape
 from support.serving import files_of
-from support.tasks import HANG_S
+from support.tasks import HANG_S, wait_until
 
 from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.hardening import hardening
@@ -53,6 +53,10 @@ class Proxied:
     def count(self, name: str, **labels: str) -> float:
         """The value of a counter."""
         return self.value(f"{name}_total", **labels)
+
+    def wait_for_count(self, name: str, value: float, **labels: str) -> None:
+        """Returns once a counter has this value: a request is counted after its answer has been sent."""
+        wait_until(lambda: self.count(name, **labels) == value)
 
     def value(self, name: str, **labels: str) -> float:
         """The value of a gauge, or of any series by its whole name."""
