@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,12 +70,19 @@ def modules() -> list[str]:
     ]
 
 
+@cache
+def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """The imports of a file, anywhere in it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported(path: Path) -> Iterator[str]:
-    """The top-level names that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """The top-level names that a file imports."""
+    for node in imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             yield node.module.split(".")[0]
 
 
@@ -108,7 +116,7 @@ def test_imports_are_absolute() -> None:
     relative = [
         f"{path}:{node.lineno}"
         for path in sources()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in imports(path)
         if isinstance(node, ast.ImportFrom) and node.level
     ]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from pydantic import TypeAdapter
 from support.app import RunningApp, running_app
 from support.scorers import encoded_lookup, lookup
 
@@ -221,3 +222,19 @@ async def test_lines_are_described_as_text() -> None:
     assert {content[kind]["schema"]["type"] for kind in answers} == {"string"}
     assert {answer.status_code for answer in answers.values()} == {200}
     assert {answer.json()["num_errors"] for answer in answers.values()} == {3}
+
+
+async def test_a_probe_does_not_wait_for_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What endpoints take and give is written down before the first request: it takes as long as fifty probes."""
+    written = []
+    write = TypeAdapter.__init__
+
+    def watched(*args: Any, **kwargs: Any) -> None:
+        written.append(args)
+        write(*args, **kwargs)
+
+    async with running_app(lookup(man=1.5)) as running:
+        monkeypatch.setattr(TypeAdapter, "__init__", watched)
+        assert (await running.client.get("/healthz")).is_success
+
+    assert written == []

@@ -1,7 +1,6 @@
 """What every answer carries on a real connection, and what a refused request leaves behind."""
 
 import json
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,8 +8,8 @@ import httpx
 import pytest
 from support.app import assert_error
 from support.keys import KEYS, write_keys
-from support.listening import PATIENCE_S, Listening, ended_with, listening
-from support.tasks import HANG_S
+from support.listening import ended_with, listening
+from support.tasks import wait_until
 
 from bandrank.settings import Settings
 
@@ -106,7 +105,7 @@ def test_an_answer_that_nobody_reads_is_dropped_on_a_connection_that_closes() ->
     with listening() as service, service.connection() as connection:
         connection.setsockopt(*SMALL_BUFFER)
         connection.sendall(head + body)
-        wait_for_refusal(service, "unread_answer")
+        wait_until(lambda: service.refused("unread_answer"))
 
 
 def test_a_request_to_speak_another_protocol_is_an_ordinary_one() -> None:
@@ -145,11 +144,3 @@ def test_the_headers_of_proxies_count_where_the_proxy_is_trusted() -> None:
 
 
 SMALL_BUFFER = (1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF
-
-
-def wait_for_refusal(service: Listening, reason: str) -> None:
-    """Polls until a connection was closed for this reason. Fails if none ever is."""
-    deadline = time.monotonic() + HANG_S
-    while service.refused(reason) == 0:
-        assert time.monotonic() < deadline
-        time.sleep(PATIENCE_S / 4)

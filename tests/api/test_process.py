@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -18,16 +18,9 @@ from support.app import assert_error
 from support.gated_service import DIE
 from support.gates import gated_service
 from support.models import save_cross_encoder
+from support.plain_http import get
 from support.server import running_service
-from support.tasks import HANG_S
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Polls until the condition holds. Raises TimeoutError if it never does."""
-    deadline = time.monotonic() + HANG_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError
+from support.tasks import HANG_S, wait_until
 
 
 def refuses(address: str) -> bool:
@@ -123,7 +116,7 @@ def test_every_line_of_the_log_is_json_where_that_is_wanted(tmp_path: Path) -> N
     arguments = ["--model", str(model), "--device", "cpu", "--log-format", "json", "--access-log", "true"]
     with running_service(tmp_path, arguments=arguments) as service:
         url = httpx.URL(service.url)
-        httpx.get(f"{url}/a%0Ab?token=secret", headers={"X-Request-Id": "mine"}, timeout=HANG_S, trust_env=False)
+        get(f"{url}/a%0Ab?token=secret", headers={"X-Request-Id": "mine"})
         with socket.create_connection((url.host, url.port or 0), timeout=HANG_S) as connection:
             connection.sendall(b"NO HTTP\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 400")
@@ -179,7 +172,7 @@ def test_a_hung_scoring_thread_fails_the_probes_and_ends_the_process(tmp_path: P
         statuses = set()
         while gated.service.process.poll() is None:
             with contextlib.suppress(httpx.TransportError):
-                statuses.add(httpx.get(f"{gated.service.url}/healthz", timeout=HANG_S, trust_env=False).status_code)
+                statuses.add(gated.get("/healthz").status_code)
             time.sleep(0.1)
 
         assert statuses == {httpx.codes.OK, httpx.codes.SERVICE_UNAVAILABLE}

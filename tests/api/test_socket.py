@@ -14,10 +14,11 @@ import httpx
 import pytest
 import uvicorn
 from support.app import assert_error
+from support.plain_http import client
 from support.scorers import Gate, WatchedScorer, lookup
 from support.server import Scrape
 from support.serving import files_of
-from support.tasks import HANG_S
+from support.tasks import HANG_S, wait_until
 
 from bandrank.api.app import create_app
 from bandrank.api.connections import ConnectionLimits, Connections
@@ -40,7 +41,7 @@ class Listening:
     def client(self) -> httpx.Client:
         """A client with a separate connection."""
         host, port = self.address
-        return httpx.Client(base_url=f"http://{host}:{port}", timeout=HANG_S, trust_env=False)
+        return client(f"http://{host}:{port}")
 
     @contextlib.contextmanager
     def half_closed(self, sent: bytes) -> Iterator[socket.socket]:
@@ -56,11 +57,8 @@ class Listening:
             return Scrape(client.get("/metrics").text)
 
     def wait_for(self, name: str, value: float, **labels: str) -> None:
-        """Polls until a series has this value. Raises TimeoutError if it never does."""
-        for _ in range(10_000):
-            if self.scrape().value(name, **labels) == value:
-                return
-        raise TimeoutError(f"{name} is never {value}")
+        """Returns once a series has this value."""
+        wait_until(lambda: self.scrape().value(name, **labels) == value)
 
     def assert_serves(self) -> None:
         """A good request gets its scores."""
@@ -157,7 +155,7 @@ def test_a_client_that_goes_away_within_its_body_is_counted(caplog: pytest.LogCa
             impatient.sendall(HEAD % len(BODY) + BODY[:10])
         running.wait_for("bandrank_requests_total", 1, status="499")
         running.assert_serves()
-        assert running.scrape().value("bandrank_requests_total") == 2
+        running.wait_for("bandrank_requests_total", 2)
     assert_quiet(caplog)
 
 

@@ -3,7 +3,6 @@
 import json
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,8 +11,9 @@ import httpx
 import pytest
 from support.certificates import Certificate, make_certificate
 from support.deploy import image_health, needs_program, run
-from support.listening import PATIENCE_S, Listening, ended_with, listening
-from support.tasks import HANG_S
+from support.listening import Listening, ended_with, listening
+from support.plain_http import get
+from support.tasks import HANG_S, wait_until
 
 from bandrank.api.tls import tls_context
 from bandrank.errors import BadSetting
@@ -78,7 +78,7 @@ def test_plain_http_is_not_answered(certificate: Certificate) -> None:
     """It counts as a handshake that failed, and the next client is served."""
     with over_https(certificate) as service:
         with pytest.raises(httpx.TransportError):
-            httpx.get(service.url.replace("https", "http"), trust_env=False)
+            get(service.url.replace("https", "http"))
         assert service.is_alive()
         assert service.refused("handshake") == 1
 
@@ -118,10 +118,7 @@ def test_an_answer_that_nobody_reads_is_dropped(more: bytes, certificate: Certif
     with over_https(certificate) as service, service.connection() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall((HEAD % len(body)).replace(b"\r\n\r\n", b"\r\n" + more + b"\r\n") + body)
-        deadline = time.monotonic() + HANG_S
-        while service.refused("unread_answer") == 0:
-            assert time.monotonic() < deadline
-            time.sleep(PATIENCE_S / 4)
+        wait_until(lambda: service.refused("unread_answer"))
 
 
 def test_nothing_is_left_of_connections_that_went_away(certificate: Certificate) -> None:
@@ -134,9 +131,7 @@ def test_nothing_is_left_of_connections_that_went_away(certificate: Certificate)
                 pass
             with service.connection(HEAD % 100 + b"{"):
                 pass
-        deadline = time.monotonic() + HANG_S
-        while service.scrape().value("bandrank_connections") > 1:
-            assert time.monotonic() < deadline
+        wait_until(lambda: service.scrape().value("bandrank_connections") == 1)
 
 
 def test_the_health_check_of_the_image_speaks_it_too(certificate: Certificate) -> None:

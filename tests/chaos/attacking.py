@@ -1,34 +1,33 @@
 """An attack on a running service or proxy, and what a second client notices of it."""
 
 from chaos.table import Attack
-from support.server import RunningService
-from support.witness import Testimony, witness
+from support.witness import Testimony, Witness
 
 MOST_MEMORY = 3 * 2**29
 MOST_P99_S, MOST_PROBE_S = 1.0, 0.1
 REPETITIONS = 2
 
 
-def attack_and_check(service: RunningService, attack: Attack, *, timed: bool, of: str = "service") -> None:
-    """Attacks, and checks what the second client saw. timed: its waiting as well.  of: as in `witness`.
+def attack_and_check(witness: Witness, attack: Attack, *, timed: bool) -> None:
+    """Attacks the service of a second client, and checks what that one saw. timed: its waiting as well.
 
     The machine is shared with whatever else runs there, and two cores with the attackers: who waited too long once is
     asked again, and has to wait too long in neither of two repetitions.
     """
-    first = _attacked(service, attack, of)
+    first = _attacked(witness, attack)
     if timed and _waited(first):
-        again = [_attacked(service, attack, of) for _ in range(REPETITIONS)]
+        again = [_attacked(witness, attack) for _ in range(REPETITIONS)]
         assert not any(map(_waited, again)), [first, *again]
 
 
-def _attacked(service: RunningService, attack: Attack, of: str) -> Testimony:
-    with witness(service, of=of) as testimony:
-        statuses = attack.from_elsewhere(service.url)
+def _attacked(witness: Witness, attack: Attack) -> Testimony:
+    with witness.watching() as testimony:
+        statuses = attack.from_elsewhere(witness.service.url)
 
     assert testimony.wrong == [], testimony.wrong[:3]
     assert statuses <= attack.allowed
     assert testimony.most_memory < MOST_MEMORY
-    assert service.process.poll() is None
+    assert witness.service.process.poll() is None
     return testimony
 
 

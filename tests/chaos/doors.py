@@ -37,51 +37,65 @@ def embedded(texts: bytes) -> bytes:
     return b'{"model":"' + VECTORS.encode() + b'","input":' + texts + b"}"
 
 
-register_body("explain_fifteen_megabytes", explained(b"man " * 3_700_000), 200, 413, 429, path=EXPLAIN)
-register_body("explain_one_long_word", explained(b"x" * 15 * MB), 200, 413, 429, path=EXPLAIN)
-register_body("explain_words_of_one_letter", explained(b"a " * 7 * MB), 200, 413, 429, path=EXPLAIN)
-register_body("explain_spaces", explained(b" " * 15 * MB), 200, 413, 429, path=EXPLAIN)
-register_body("explain_chinese", explained("\u4e2d".encode() * 3 * MB), 200, 413, 429, path=EXPLAIN)
-register_body("explain_punctuation", explained(b"!?." * 3 * MB), 200, 413, 429, path=EXPLAIN)
-register_body("explain_emoji", explained("\U0001f9ea".encode() * MB), 200, 413, 429, path=EXPLAIN)
-register_body("explain_a_query_of_fifteen_megabytes", explained(b"man", b"x" * 15 * MB), 200, 413, path=EXPLAIN)
+register_body("explain_fifteen_megabytes", lambda: explained(b"man " * 3_700_000), 200, 413, 429, path=EXPLAIN)
+register_body("explain_one_long_word", lambda: explained(b"x" * 15 * MB), 200, 413, 429, path=EXPLAIN)
+register_body("explain_words_of_one_letter", lambda: explained(b"a " * 7 * MB), 200, 413, 429, path=EXPLAIN)
+register_body("explain_spaces", lambda: explained(b" " * 15 * MB), 200, 413, 429, path=EXPLAIN)
+register_body("explain_chinese", lambda: explained("\u4e2d".encode() * 3 * MB), 200, 413, 429, path=EXPLAIN)
+register_body("explain_punctuation", lambda: explained(b"!?." * 3 * MB), 200, 413, 429, path=EXPLAIN)
+register_body("explain_emoji", lambda: explained("\U0001f9ea".encode() * MB), 200, 413, 429, path=EXPLAIN)
+register_body("explain_a_query_of_fifteen_megabytes", lambda: explained(b"man", b"x" * 15 * MB), 200, 413, path=EXPLAIN)
 register_body("explain_a_long_query_and_a_long_text", explained(b"man " * 5_000, b"who " * 5_000), 200, path=EXPLAIN)
 register_body(
-    "explain_a_million_candidates", b'{"query":"x","candidate":[' + b'"",' * MILLION + b'""]}', 422, path=EXPLAIN
+    "explain_a_million_candidates",
+    lambda: b'{"query":"x","candidate":[' + b'"",' * MILLION + b'""]}',
+    422,
+    path=EXPLAIN,
 )
 register_body("explain_a_deep_candidate", b'{"query":"x","candidate":' + b"[" * 400_000, 422, path=EXPLAIN)
 register_body(
-    "explain_an_id_of_megabytes", b'{"query":"x","candidate":{"id":"' + b"x" * 5 * MB + b'"}}', 404, path=EXPLAIN
+    "explain_an_id_of_megabytes",
+    lambda: b'{"query":"x","candidate":{"id":"' + b"x" * 5 * MB + b'"}}',
+    404,
+    path=EXPLAIN,
 )
 register_body("explain_zeros", explained(b"man\\u0000 \\u0000she"), 200, path=EXPLAIN)
 register_body("explain_half_a_pair", explained(b"man \\ud800"), 422, path=EXPLAIN)
 
-register_body("embed_a_million_token_ids", embedded(b"[" + b"1," * MILLION + b"1]"), 422, path=EMBED)
-register_body("embed_a_million_lists_of_token_ids", embedded(b"[" + b"[1]," * 300_000 + b"[1]]"), 422, path=EMBED)
-register_body("embed_a_million_empty_texts", embedded(b"[" + b'"",' * MILLION + b'""]'), 413, path=EMBED)
-register_body("embed_a_million_faults_behind_a_text", embedded(b'["",' + b"1," * MILLION + b"1]"), 422, path=EMBED)
-register_body("embed_fifteen_megabytes", embedded(b'"' + b"x" * 15 * MB + b'"'), 200, 413, path=EMBED)
-register_body("embed_punctuation", embedded(b'["' + b"!?." * 3 * MB + b'"]'), 200, 413, path=EMBED)
+register_body("embed_a_million_token_ids", lambda: embedded(b"[" + b"1," * MILLION + b"1]"), 422, path=EMBED)
+register_body(
+    "embed_a_million_lists_of_token_ids", lambda: embedded(b"[" + b"[1]," * 300_000 + b"[1]]"), 422, path=EMBED
+)
+register_body("embed_a_million_empty_texts", lambda: embedded(b"[" + b'"",' * MILLION + b'""]'), 413, path=EMBED)
+register_body(
+    "embed_a_million_faults_behind_a_text", lambda: embedded(b'["",' + b"1," * MILLION + b"1]"), 422, path=EMBED
+)
+register_body("embed_fifteen_megabytes", lambda: embedded(b'"' + b"x" * 15 * MB + b'"'), 200, 413, path=EMBED)
+register_body("embed_punctuation", lambda: embedded(b'["' + b"!?." * 3 * MB + b'"]'), 200, 413, path=EMBED)
 register_body("embed_two_thousand_equal_texts", embedded(b"[" + b'"man",' * 2047 + b'"man"]'), 200, path=EMBED)
 register_body("embed_a_text_too_many", embedded(b"[" + b'"man",' * 2048 + b'"man"]'), 413, path=EMBED)
 register_body("embed_deep_lists", embedded(b"[" * 400_000), 422, path=EMBED)
 register_body("embed_into_a_huge_space", b'{"input":"man","dimensions":' + b"9" * 5000 + b"}", 400, 422, path=EMBED)
 register_body(
-    "embed_in_an_unknown_encoding", b'{"input":"man","encoding_format":"' + b"x" * MB + b'"}', 422, path=EMBED
+    "embed_in_an_unknown_encoding", lambda: b'{"input":"man","encoding_format":"' + b"x" * MB + b'"}', 422, path=EMBED
 )
-register_body("embed_by_a_model_of_megabytes", b'{"input":"man","model":"' + b"x" * 5 * MB + b'"}', 400, path=EMBED)
+register_body(
+    "embed_by_a_model_of_megabytes", lambda: b'{"input":"man","model":"' + b"x" * 5 * MB + b'"}', 400, path=EMBED
+)
 register_body("embed_half_a_pair", embedded(b'"\\udfff"'), 422, path=EMBED)
 
 register_body(
     "pairs_by_the_million",
-    b'{"text_1":[' + b'"",' * 400_000 + b'""],"text_2":[' + b'"",' * 400_000 + b'""]}',
+    lambda: b'{"text_1":[' + b'"",' * 400_000 + b'""],"text_2":[' + b'"",' * 400_000 + b'""]}',
     *(413, 422),
     path=PAIRS,
 )
-register_body("pairs_of_numbers", b'{"text_1":"x","text_2":[' + b"1," * MILLION + b"1]}", 413, path=PAIRS)
+register_body("pairs_of_numbers", lambda: b'{"text_1":"x","text_2":[' + b"1," * MILLION + b"1]}", 413, path=PAIRS)
 register_body(
     "pairs_with_queries_of_kilobytes",
-    json.dumps({"text_1": [f"{number} {'who ' * 1500}" for number in range(2000)], "text_2": ["man"] * 2000}).encode(),
+    lambda: json.dumps(
+        {"text_1": [f"{number} {'who ' * 1500}" for number in range(2000)], "text_2": ["man"] * 2000}
+    ).encode(),
     *(200, 413, 429),
     path=PAIRS,
 )
@@ -107,31 +121,39 @@ register_body(
 )
 register_body(
     "cohere_documents_of_many_fields",
-    json.dumps({"query": "x", "documents": [{f"f{n}": n for n in range(10_000)}] * 20, "rank_fields": ["f1"]}).encode(),
+    lambda: json.dumps(
+        {"query": "x", "documents": [{f"f{n}": n for n in range(10_000)}] * 20, "rank_fields": ["f1"]}
+    ).encode(),
     *(200, 422),
     path="/v1/rerank",
 )
 register_body(
     "cohere_fields_of_megabytes_to_rank",
-    json.dumps({"query": "x", "documents": [{"a": [["b" * 100] * 10] * 10}] * 1000, "rank_fields": ["a"]}).encode(),
+    lambda: json.dumps(
+        {"query": "x", "documents": [{"a": [["b" * 100] * 10] * 10}] * 1000, "rank_fields": ["a"]}
+    ).encode(),
     *(200, 413, 422, 429),
     path="/v1/rerank",
 )
 register_body(
     "mixedbread_inputs_given_back",
-    json.dumps({"query": "x", "input": [{"text": "a", "more": "b" * 7000}] * 2000, "return_input": True}).encode(),
+    lambda: json.dumps(
+        {"query": "x", "input": [{"text": "a", "more": "b" * 7000}] * 2000, "return_input": True}
+    ).encode(),
     *(200, 413, 429),
     path="/v1/reranking",
 )
 register_body(
     "infinity_faults_by_the_million",
-    b'{"query":"x","documents":[' + b"1," * MILLION + b"1]}",
+    lambda: b'{"query":"x","documents":[' + b"1," * MILLION + b"1]}",
     413,
     path="/infinity/rerank",
 )
 register_body("zeroentropy_of_nothing", b'{"query":"x","documents":[]}', 422, path="/v1/models/rerank")
 register_body(
-    "weaviate_property_of_megabytes", b'{"query":"x","documents":["a"],"property":"' + b"x" * 5 * MB + b'"}', 200
+    "weaviate_property_of_megabytes",
+    lambda: b'{"query":"x","documents":["a"],"property":"' + b"x" * 5 * MB + b'"}',
+    200,
 )
 
 

@@ -102,22 +102,32 @@ for index in ANSWERS:
     register(f"{index}_at_once", lambda url, index=index: together([lambda: search(url, index)] * 6))  # type: ignore[misc]
     register(f"{index}_once", lambda url, index=index: {search(url, index)}, quick=index in {"deep", "values"})  # type: ignore[misc]
 
-for name, content in {
-    "numbers": b'{"knn":{"vector":[' + b"0.12345678," * 1_200_000 + b"1]}}",
-    "text": b'{"query":{"match":{"body":"' + b"man " * 3_500_000 + b'"}}}',
-    "wide_text": b'{"query":{"match":{"body":"' + b"man " * 3_500_000 + "\U0001f9ea".encode() + b'"}}}',
-    "deep": b'{"query":' * 200_000,
-    "strings": b'{"query":{"terms":{"body":[' + b'"a",' * 1_200_000 + b'"a"]}}}',
-    "clauses": b'{"query":{"bool":{"should":[' + b'{"match":{"body":"man"}},' * 100_000 + b'{"match":{"body":"x"}}]}}}',
-    "patterns": b'{"query":{"match":{"body":"man"}},"_source":false,"fields":[' + b'"*a*b*c*",' * 100_000 + b'"x"]}',
-    "nothing": b" " * 15 * MB,
-}.items():
-    register(f"a_search_of_{name}", lambda url, content=content: {search(url, "docs", content)})  # type: ignore[misc]
+WRITTEN: Mapping[str, Callable[[], bytes]] = {
+    "numbers": lambda: b'{"knn":{"vector":[' + b"0.12345678," * 1_200_000 + b"1]}}",
+    "text": lambda: b'{"query":{"match":{"body":"' + b"man " * 3_500_000 + b'"}}}',
+    "wide_text": lambda: b'{"query":{"match":{"body":"' + b"man " * 3_500_000 + "\U0001f9ea".encode() + b'"}}}',
+    "deep": lambda: b'{"query":' * 200_000,
+    "strings": lambda: b'{"query":{"terms":{"body":[' + b'"a",' * 1_200_000 + b'"a"]}}}',
+    "clauses": lambda: (
+        b'{"query":{"bool":{"should":[' + b'{"match":{"body":"man"}},' * 100_000 + b'{"match":{"body":"x"}}]}}}'
+    ),
+    "patterns": lambda: (
+        b'{"query":{"match":{"body":"man"}},"_source":false,"fields":[' + b'"*a*b*c*",' * 100_000 + b'"x"]}'
+    ),
+    "nothing": lambda: b" " * 15 * MB,
+}
+for name, written in WRITTEN.items():
+    register(f"a_search_of_{name}", lambda url, written=written: {search(url, "docs", written())})  # type: ignore[misc]
 
-BOMB = gzip.compress(b'{"query":"' + b"\0" * 200 * MB)
-register("a_search_that_is_a_gzip_bomb", lambda url: {search(url, "docs", BOMB, content_encoding="gzip")})
-NUMBERS = gzip.compress(b'{"knn":{"vector":[' + b"0.12345678," * 1_200_000 + b"1]}}")
-register("a_packed_search_of_numbers", lambda url: {search(url, "docs", NUMBERS, content_encoding="gzip")})
+PACKED: Mapping[str, Callable[[], bytes]] = {
+    "a_search_that_is_a_gzip_bomb": lambda: b'{"query":"' + b"\0" * 200 * MB,
+    "a_packed_search_of_numbers": WRITTEN["numbers"],
+}
+for name, written in PACKED.items():
+    register(
+        name,
+        lambda url, written=written: {search(url, "docs", gzip.compress(written()), content_encoding="gzip")},  # type: ignore[misc]
+    )
 
 
 def unread_answers(url: str) -> set[int]:

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import socket
-import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from support import plain_http
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,11 @@ class Attack:
 
 
 ATTACKS: dict[str, Attack] = {}
-TLS = ssl.create_default_context()  # never used, but without it each request would spend 30 ms on making one
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 MB = 1_000_000
 VECTORS = "vectors"  # the name of the model that embeds
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"  # which a client reads over
-QUICK_BYTES = MB  # a smaller body is quick
 HEAD = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
 BODY = b'{"query":"who","candidates":["the man","she"]}'
 WORDS = ["the", "man", "who", "was", "she", "and", "is", "it", "he", "you", "no"]
@@ -61,15 +59,22 @@ def attack(*allowed: int, quick: bool = False) -> Callable[[Callable[[str], set[
 
 
 def register_body(
-    name: str, content: bytes, *allowed: int, path: str = "/rerank", method: str = "POST", **headers: str
+    name: str,
+    content: bytes | Callable[[], bytes],
+    *allowed: int,
+    path: str = "/rerank",
+    method: str = "POST",
+    **headers: str,
 ) -> None:
-    """Registers an attack of one request with this body."""
+    """Registers an attack of one request with this body. A large one is not quick, and written when it is sent."""
+    assert callable(content) or len(content) < MB
     sent = {name.replace("_", "-"): value for name, value in ({"content_type": "application/json"} | headers).items()}
 
     def run(url: str) -> set[int]:
-        return {status_of(url, method, path, content=content, headers=sent)}
+        body = content() if callable(content) else content
+        return {status_of(url, method, path, content=body, headers=sent)}
 
-    ATTACKS[name] = Attack(run, frozenset(allowed), len(content) < QUICK_BYTES)
+    ATTACKS[name] = Attack(run, frozenset(allowed), quick=not callable(content))
 
 
 def register_raw(name: str, content: bytes, *allowed: int) -> None:
@@ -87,7 +92,7 @@ def status_of(url: str, method: str, path: str, **more: Any) -> int:
 
 def ask(url: str, method: str, path: str, **more: Any) -> httpx.Response:
     """The answer to a request on a connection of its own. Raises httpx.TransportError."""
-    return httpx.request(method, url + path, timeout=90.0, trust_env=False, verify=TLS, **more)
+    return plain_http.ask(method, url + path, timeout=90.0, **more)
 
 
 def post(url: str, body: Any, **more: Any) -> int:

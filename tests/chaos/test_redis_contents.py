@@ -8,12 +8,12 @@ import httpx
 import pytest
 from chaos.redis_contents import CANDIDATES, REPLIES, REPRESENTATIONS, STATES
 from chaos.table import ask, results_of
-from support.load import wait_for
 from support.models import save_bi_encoder
 from support.proxy import Proxy, proxy_to
 from support.redis_server import RedisServer, redis_server
 from support.server import RunningService, running_service
-from support.witness import witness
+from support.tasks import wait_until
+from support.witness import Witness, witness_of
 
 from bandrank.engine.cache.keys import digest
 
@@ -32,10 +32,14 @@ MOST_MEMORY = 3 * 2**29
 class Attacked:
     """A service with a Redis of its own, behind a relay, and the scores of the texts."""
 
-    service: RunningService
+    witness: Witness
     server: RedisServer
     proxy: Proxy
     expected: dict[int, float]
+
+    @property
+    def service(self) -> RunningService:
+        return self.witness.service
 
     def scores(self) -> dict[int, float]:
         """Of the texts, by their indices."""
@@ -54,7 +58,7 @@ class Attacked:
             return [key for key in self.keys("bandrank:r*") if key.endswith(KEYS_END)]
 
         try:
-            wait_for(lambda: len(found()) == len(TEXTS))
+            wait_until(lambda: len(found()) == len(TEXTS))
         except TimeoutError:
             raise AssertionError(self.account()) from None
         return found()
@@ -69,7 +73,7 @@ class Attacked:
         """Registers the texts by their ids, once Redis is used."""
         candidates = [{"id": name, "text": text} for name, text in zip(IDS, TEXTS, strict=True)]
         body = {"candidates": candidates}
-        wait_for(lambda: ask(self.service.url, "PUT", "/candidates", json=body).status_code == httpx.codes.OK)
+        wait_until(lambda: ask(self.service.url, "PUT", "/candidates", json=body).status_code == httpx.codes.OK)
 
     def keys(self, pattern: str) -> list[bytes]:
         """The keys in Redis of a pattern, in order."""
@@ -84,7 +88,7 @@ class Attacked:
 
         known = reads()
         try:
-            wait_for(lambda: reads() > known)
+            wait_until(lambda: reads() > known)
         except TimeoutError:
             raise AssertionError(self.account()) from None
 
@@ -96,16 +100,16 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     model = str(save_bi_encoder(folder / "model"))
     with redis_server(folder / "redis") as server, proxy_to(server.port) as proxy:
         arguments = ["--model", model, "--device", "cpu", "--redis-url", proxy.url, "--cache-memory-bytes", "0"]
-        with running_service(folder, arguments=arguments) as service:
+        with running_service(folder, arguments=arguments) as service, witness_of(service) as witness:
             expected = {result["index"]: result["relevance_score"] for result in results_of(service.url, BODY)}
-            yield Attacked(service, server, proxy, expected)
+            yield Attacked(witness, server, proxy, expected)
 
 
 @pytest.mark.parametrize("name", REPRESENTATIONS)
 def test_no_representation_that_is_wrong_is_scored(name: str, attacked: Attacked) -> None:
     """It is computed anew, and the right one stored in its place."""
     keys = attacked.stored()
-    with witness(attacked.service) as testimony:
+    with attacked.witness.watching() as testimony:
         REPRESENTATIONS[name](attacked.server, keys)
         for _ in range(3):
             assert attacked.scores() == pytest.approx(attacked.expected, abs=TOLERANCE)
@@ -118,7 +122,7 @@ def test_no_representation_that_is_wrong_is_scored(name: str, attacked: Attacked
 def test_no_candidate_in_redis_is_an_error_of_the_service(name: str, attacked: Attacked) -> None:
     """An id whose text is not one counts as not registered."""
     attacked.registered()
-    with witness(attacked.service) as testimony:
+    with attacked.witness.watching() as testimony:
         CANDIDATES[name](attacked.server, attacked.keys("bandrank:candidate:*"))
         statuses = {ask(attacked.service.url, "POST", "/rerank", json=BY_ID).status_code for _ in range(3)}
 
@@ -133,7 +137,7 @@ def test_no_candidate_in_redis_is_an_error_of_the_service(name: str, attacked: A
 def test_nothing_that_redis_does_changes_a_score(state: str, attacked: Attacked) -> None:
     """Requests go on meanwhile, and Redis is used again afterwards."""
     attacked.stored()
-    with witness(attacked.service) as testimony:
+    with attacked.witness.watching() as testimony:
         STATES[state](attacked.server)
         assert attacked.scores() == pytest.approx(attacked.expected, abs=TOLERANCE)
 
@@ -146,7 +150,7 @@ def test_nothing_that_redis_does_changes_a_score(state: str, attacked: Attacked)
 def test_nothing_that_redis_answers_changes_a_score(reply: str, attacked: Attacked) -> None:
     """Whoever listens where Redis should be may answer anything."""
     attacked.stored()
-    with witness(attacked.service) as testimony:
+    with attacked.witness.watching() as testimony:
         attacked.proxy.instead = REPLIES[reply]
         for _ in range(5):
             assert attacked.scores() == pytest.approx(attacked.expected, abs=TOLERANCE)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.load import load, wait_for
+from support.load import load
 from support.models import save_bi_encoder
 from support.proxy import Proxy, proxy_to
 from support.redis_server import RedisServer, redis_server
 from support.server import RunningService, running_service
 from support.soak_pool import Pool
+from support.tasks import wait_until
 
 FAULT_S = 3.0
 RECOVERY_S = 60.0  # the circuit breaker asks again after half a minute at the latest
@@ -129,12 +130,12 @@ def troubled_service(folder: Path, model: str) -> Iterator[tuple[RunningService,
 def test_a_fault_of_redis_loses_no_request(fault: Fault, model: str, pool: Pool, tmp_path: Path) -> None:
     """What is sent before, meanwhile and afterwards is answered right or refused, and Redis is found again."""
     with troubled_service(tmp_path, model) as (service, there), load(service.url, pool) as account:
-        wait_for(lambda: hits(service) > 100)
+        wait_until(lambda: hits(service) > 100)
         before = account.right
         fault(there)
         meanwhile = account.right - before
         known = hits(service)
-        wait_for(lambda: hits(service) > known + 100, within_s=RECOVERY_S)
+        wait_until(lambda: hits(service) > known + 100, within_s=RECOVERY_S)
         assert service.scrape().value("bandrank_redis_breaker_state") == 0
 
     assert account.lost == []

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from support.gated_service import DIE
 from support.gates import gated_service
-from support.load import load, wait_for
+from support.load import load
 from support.soak_pool import Pool
+from support.tasks import wait_until
 
 POOL = Pool(["who"], ["man", "she"], [[1.5, -2.0]])  # the scores that the gated service gives
 CLIENTS = 8
@@ -23,7 +24,7 @@ def test_a_scoring_thread_that_fails_loses_no_request(how: str, tmp_path: Path) 
         load(gated.service.url, POOL, clients=CLIENTS, allowed=FAILED) as account,
     ):
         gated.let_through(batches=30)
-        wait_for(lambda: account.right > CLIENTS)
+        wait_until(lambda: account.right > CLIENTS)
         if how == "dies":
             gated.let_through(DIE)
         assert gated.service.exit_status() == 1

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from support.load import load, wait_for
+from support.load import load
 from support.models import save_bi_encoder
 from support.redis_server import redis_server
 from support.server import starting_service
 from support.soak_pool import Pool, tiny_cross_encoder
+from support.tasks import wait_until
 
 Kind = Literal["start", "announced", "load", "twice"]
 KINDS: tuple[Kind, ...] = ("start", "announced", "load", "twice", "load")
@@ -89,7 +90,7 @@ def test_a_signal_at_any_moment_loses_no_request(
         starting = starting_service(tmp_path, arguments=["--model", served.model, "--device", "cpu", *more])
         with starting as service, load(service.url, served.pool) as account:
             if moment.kind == "announced":
-                wait_for(lambda: SERVING in service.log.read_text())
+                wait_until(lambda: SERVING in service.log.read_text())
             elif moment.kind != "start":
                 service.wait_until_ready()
             time.sleep(moment.after_s)
@@ -113,7 +114,7 @@ def test_a_service_that_is_killed_does_lose_requests(alone: Served, tmp_path: Pa
     starting = starting_service(tmp_path, arguments=["--model", alone.model, "--device", "cpu"])
     with starting as service, load(service.url, alone.pool) as account:
         service.wait_until_ready()
-        wait_for(lambda: account.right > 20)
+        wait_until(lambda: account.right > 20)
         service.process.kill()
         service.exit_status()
 

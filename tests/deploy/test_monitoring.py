@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from support.app import running_app
 from support.deploy import DEPLOY, ROOT, load_yaml, needs_program, run
+from support.plain_http import get
 from support.prometheus import PACKAGE, prometheus
 from support.scorers import lookup
 
@@ -185,7 +186,7 @@ class TestDashboards:
     def test_every_expression_finds_data(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
         """A real Prometheus that holds all that the service exposes answers every panel's expression with numbers."""
         for where, expression in dashboard_expressions(dashboard):
-            response = httpx.get(f"{prometheus_url}/api/v1/query", params={"query": expression})
+            response = get(f"{prometheus_url}/api/v1/query", params={"query": expression})
 
             assert response.status_code == 200, f"{where}: {response.text}"
             found = [
@@ -214,21 +215,21 @@ class TestDashboards:
 
         assert asked
         for where, expression in asked:
-            response = httpx.get(f"{prometheus_url}/api/v1/query", params={"query": expression})
+            response = get(f"{prometheus_url}/api/v1/query", params={"query": expression})
             for series in response.json()["data"]["result"]:
                 assert not float(series["value"][1]) > 1, f"{where}: {series} for {expression}"
 
     def test_replicas_that_are_gone_are_counted(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
         """None is ready where none answers, and each that Prometheus knows of and cannot reach is one that is not."""
         asked = [e for w, e in dashboard_expressions(dashboard, job="bandrank-away") if w.startswith("Ready replicas ")]
-        answers = [httpx.get(f"{prometheus_url}/api/v1/query", params={"query": each}).json() for each in asked]
+        answers = [get(f"{prometheus_url}/api/v1/query", params={"query": each}).json() for each in asked]
 
         assert [answer["data"]["result"][0]["value"][1] for answer in answers] == ["0", "1"]
 
     def test_batches_of_one_task(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
         """They have one task each, not the half that a quantile between 0 and the first bound is."""
         asked = [e for w, e in dashboard_expressions(dashboard, job="proxy") if w.startswith("Tasks per batch ")]
-        answers = [httpx.get(f"{prometheus_url}/api/v1/query", params={"query": each}).json() for each in asked]
+        answers = [get(f"{prometheus_url}/api/v1/query", params={"query": each}).json() for each in asked]
 
         assert [answer["data"]["result"][0]["value"][1] for answer in answers[:2]] == ["1", "1"]
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import sample
 import set_up_opensearch
@@ -19,6 +18,7 @@ from support.elasticsearch import Elasticsearch
 from support.listening import listening
 from support.ml_commons import connector_call, scores_of
 from support.opensearch import OpenSearch
+from support.plain_http import get, post
 from support.tasks import HANG_S
 from support.weaviate import Weaviate
 
@@ -133,9 +133,7 @@ class TestOpenSearch:
         body = set_up_opensearch.query_of(question, SHOWN)
         found = []
         for parameters in ({}, {"search_pipeline": "bandrank"}):
-            response = httpx.post(
-                f"{url}/sample/_search", params=parameters, json=body, auth=("admin", PASSWORD), timeout=60.0
-            )
+            response = post(f"{url}/sample/_search", params=parameters, json=body, auth=("admin", PASSWORD))
             assert response.status_code == 200, response.text
             found.append([hit["_id"] for hit in response.json()["hits"]["hits"]])
 
@@ -161,7 +159,7 @@ class TestOpenSearch:
         (connector,) = engine.state.connectors.values()
         texts = ["plain", query, "", 'a "b" \\ </script> ' + query]
         url, headers, content = connector_call(connector, query, texts)
-        response = httpx.post(url, headers=headers, content=content, timeout=60.0)
+        response = post(url, headers=headers, content=content)
 
         assert url.startswith(bandrank)
         assert response.status_code == 200, response.text
@@ -207,8 +205,8 @@ class TestWeaviate:
     def test_bandrank_says_that_it_is_ready(self, bandrank: str) -> None:
         """Weaviate starts when these have answered."""
         for path in ("/.well-known/ready", "/.well-known/live"):
-            assert httpx.get(f"{bandrank}{path}", timeout=30.0).is_success
-        assert isinstance(httpx.get(f"{bandrank}/meta", timeout=30.0).json(), dict)
+            assert get(f"{bandrank}{path}").is_success
+        assert isinstance(get(f"{bandrank}/meta").json(), dict)
 
     def test_the_answer_comes_first(self, bandrank: str, password_file: Path) -> None:
         """In what the set-up prints, and in what the commands of the example print."""

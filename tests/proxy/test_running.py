@@ -1,28 +1,22 @@
 """The proxy as it is run: its own paths, HTTPS to the engine, and the command."""
 
-import asyncio
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 from support.certificates import make_certificate
 from support.deploy import ROOT
 from support.keys import KEYS, write_keys
 from support.models import save_cross_encoder
+from support.plain_http import get, post
 from support.proxied import proxied
-from support.redis_server import free_port
 from support.scorers import lookup
 from support.scripted_server import scripted_server
 from support.search_engine import SearchEngine, running_engine
-from support.tasks import HANG_S, until
+from support.server import RunningService, running_service
+from support.tasks import HANG_S
 
 from bandrank.__main__ import main
 from bandrank.api.only_probes import ANSWERED, PROBES
@@ -47,9 +41,8 @@ def test_requests_are_counted(engine: SearchEngine) -> None:
         client.post("/docs/_search", json=BODY, headers={"x-rerank": "off"})
         client.post("/docs/_search", json=BODY, headers={"x-rerank": "nothing"})
 
-        assert [
-            proxy.count("proxy_requests", outcome=each) for each in ("passed", "reranked", "skipped", "failed")
-        ] == [1] * 4
+        for each in ("passed", "reranked", "skipped", "failed"):
+            proxy.wait_for_count("proxy_requests", 1, outcome=each)
         assert proxy.count("proxy_unranked") == 2
         assert proxy.count("candidates") == 2
 
@@ -62,8 +55,8 @@ def test_a_shadow_scores_what_was_re_ranked(engine: SearchEngine) -> None:
         client.get("/docs")
         client.post("/docs/_search", json={}, headers=HEADERS)
         client.post("/docs/_search", json=BODY, headers=HEADERS)
-        asyncio.run(until(lambda: proxy.count("shadow_scored", **labels) == 1))
 
+        proxy.wait_for_count("shadow_scored", 1, **labels)
         assert proxy.count("shadow_sampled", **labels) == 1
 
 
@@ -120,33 +113,26 @@ def test_an_engine_below_a_path() -> None:
 
 
 @contextmanager
-def running_proxy(folder: Path, upstream: str, **settings: str) -> Iterator[tuple[subprocess.Popen[bytes], str, Path]]:
-    """`bandrank proxy` once it is ready: the process, its URL, and its log. settings: by their names in capitals."""
-    port = free_port()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
-    environ |= {f"BANDRANK_{name}": value for name, value in settings.items()} | {"BANDRANK_PROXY_UPSTREAM": upstream}
-    model, log = str(save_cross_encoder(folder / "model")), folder / "log"
-    command = [sys.executable, "-m", "bandrank", "proxy", "--port", str(port), "--model", model, "--device", "cpu"]
-    with log.open("wb") as output, subprocess.Popen(command, env=environ, stdout=output, stderr=output) as process:
-        try:
-            url = f"http://127.0.0.1:{port}"
-            wait_until_ready(f"{url}{READY}")
-            yield process, url, log
-        finally:
-            process.kill()
+def running_proxy(folder: Path, upstream: str, **settings: str) -> Iterator[RunningService]:
+    """`bandrank proxy` once it is ready. settings: by their names in capitals."""
+    chosen = {"PROXY_UPSTREAM": upstream, **settings}
+    environment = {f"BANDRANK_{name}": value for name, value in chosen.items()}
+    arguments = ["--model", str(save_cross_encoder(folder / "model")), "--device", "cpu"]
+    with running_service(folder, verb="proxy", ready=READY, arguments=arguments, environment=environment) as running:
+        yield running
 
 
 def test_the_command(engine: SearchEngine, tmp_path: Path) -> None:
     """`bandrank proxy` serves until SIGTERM, ends with 0, and its lines in the log carry the ids of requests."""
     headers = HEADERS | {"x-request-id": "r-7"}
-    with running_proxy(tmp_path, engine.url, ACCESS_LOG="true") as (process, url, log):
-        answer = httpx.post(f"{url}/docs/_search", json=BODY, headers=headers, trust_env=False, timeout=HANG_S)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(HANG_S) == 0
+    with running_proxy(tmp_path, engine.url, ACCESS_LOG="true") as proxy:
+        answer = post(f"{proxy.url}/docs/_search", json=BODY, headers=headers)
+        proxy.terminate()
+        assert proxy.exit_status(HANG_S) == 0
 
     assert answer.headers["x-rerank-status"] == "reranked; hits=2"
     assert answer.headers.keys() == {"content-type", "x-elastic-product", "content-length", "x-rerank-status"}
-    (line,) = [line for line in log.read_text().splitlines() if "answered" in line and "/docs/_search" in line]
+    (line,) = [line for line in proxy.log.read_text().splitlines() if "answered" in line and "/docs/_search" in line]
     assert "request_id=r-7" in line
     assert "status=200" in line
 
@@ -156,28 +142,16 @@ def test_a_stop_waits_for_the_engine(tmp_path: Path) -> None:
     """For as long as it may take, and not only as long as a request to rank may."""
     with (
         scripted_server(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlate") as engine,
-        running_proxy(tmp_path, engine.url, REQUEST_TIMEOUT_S="1") as (process, url, _),
+        running_proxy(tmp_path, engine.url, REQUEST_TIMEOUT_S="1") as proxy,
         ThreadPoolExecutor() as pool,
     ):
         engine.delay_s = 4.0
-        answer = pool.submit(httpx.get, f"{url}/docs", trust_env=False, timeout=HANG_S)
+        answer = pool.submit(get, f"{proxy.url}/docs")
         assert engine.arrived.wait(HANG_S)
-        process.send_signal(signal.SIGTERM)
+        proxy.terminate()
 
         assert answer.result().text == "late"
-        assert process.wait(HANG_S) == 0
-
-
-def wait_until_ready(url: str) -> None:
-    """Returns when a probe is answered. Raises TimeoutError if that does not come."""
-    deadline = time.monotonic() + HANG_S
-    while time.monotonic() < deadline:
-        try:
-            if httpx.get(url, trust_env=False, timeout=HANG_S).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)  # nobody listens yet
-    raise TimeoutError
+        assert proxy.exit_status(HANG_S) == 0
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-import httpx
 from support import bm25
 from support.index_api import IndexApi, IndexState, Route, error
+from support.plain_http import post
 from support.recording import Answer, Json, RecordedCall
 from support.shapes import TEXT, shape
 
@@ -91,7 +91,7 @@ def rerank(endpoint: Json, question: str, texts: list[str]) -> list[float]:
     """The scores of the service `hugging_face`: all of them, from a bare list, by index."""
     headers = {"Authorization": f"Bearer {endpoint['api_key']}", "Content-Type": "application/json"}
     body = {"query": question, "texts": texts, "return_text": False}
-    response = httpx.post(endpoint["url"], json=body, headers=headers, timeout=60.0, trust_env=False)
+    response = post(endpoint["url"], json=body, headers=headers)
     if response.status_code != 200:
         raise Answer(response.status_code, error("status_exception", response.json()["error"]))
     results = response.json()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 from support.gated_service import ARRIVED_FD, PASS, PASSES_FD
+from support.plain_http import get, post
 from support.server import RunningService, running_service
-from support.tasks import HANG_S
 
 BODY = {"query": "who", "candidates": ["she", "man"], "raw_scores": True}
 TESTS = Path(__file__).resolve().parents[1]
@@ -33,11 +33,11 @@ class GatedService:
 
     def rerank(self) -> httpx.Response:
         """Sends POST /rerank on a separate connection."""
-        return httpx.post(f"{self.service.url}/rerank", json=BODY, timeout=HANG_S, trust_env=False)
+        return post(f"{self.service.url}/rerank", json=BODY)
 
     def get(self, path: str) -> httpx.Response:
         """Sends GET on a separate connection."""
-        return httpx.get(f"{self.service.url}{path}", timeout=HANG_S, trust_env=False)
+        return get(f"{self.service.url}{path}")
 
     def waiting_tasks(self) -> float:
         """The number of queued tasks in /metrics."""

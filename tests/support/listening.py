@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from support.plain_http import client
 from support.scorers import lookup
 from support.server import Scrape
 from support.serving import files_of
@@ -41,8 +42,7 @@ class Listening:
 
     def client(self, **more: Any) -> httpx.Client:
         """A client with connections of its own."""
-        verify: Any = True if self.trust is None else self.trust
-        return httpx.Client(base_url=self.url, timeout=HANG_S, trust_env=False, verify=verify, **more)
+        return client(self.url, **({} if self.trust is None else {"verify": self.trust}), **more)
 
     @contextmanager
     def connection(self, sent: bytes = b"") -> Iterator[socket.socket]:

@@ -5,11 +5,9 @@ import json
 import random
 import socket
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse, RemoteDisconnected
-from typing import Any
 
 from support.soak_pool import Call, Pool, draw
 
@@ -146,12 +144,3 @@ def why_wrong(pool: Pool, call: Call, body: bytes) -> str | None:
         if abs(result["relevance_score"] - expected) > TOLERANCE:
             return f"a score of {result['relevance_score']} instead of {expected}"
     return None
-
-
-def wait_for(holds: Callable[[], Any], *, within_s: float = PATIENCE_S) -> None:
-    """Returns when a condition holds. Raises TimeoutError if it does not within some seconds."""
-    ends = time.monotonic() + within_s
-    while not holds():
-        if time.monotonic() > ends:
-            raise TimeoutError
-        time.sleep(0.02)

@@ -53,9 +53,14 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 @cache
+def tiny_vocabulary() -> Mapping[str, int]:
+    """The ids of the pieces of the tiny tokenizer."""
+    return tiny_tokenizer().get_vocab()  # type: ignore[no-any-return]  # a dict
+
+
 def vocab_size() -> int:
     """Entries of the tiny tokenizer."""
-    return tiny_tokenizer().get_vocab_size()
+    return len(tiny_vocabulary())
 
 
 def random_text(rng: random.Random, num_words: int) -> str:

@@ -9,12 +9,12 @@ import copy
 import re
 from dataclasses import dataclass, field
 
-import httpx
 import jsonschema
 from support import bm25
 from support.index_api import IndexApi, IndexState, Route, error
 from support.ml_commons import connector_call, fill, scores_of
 from support.opensearch_shapes import CONNECTOR, MODEL, NAMED, PIPELINE, SEARCH
+from support.plain_http import post
 from support.recording import Answer, Json, RecordedCall
 from support.shapes import TEXT, shape
 
@@ -216,7 +216,7 @@ class OpenSearch(IndexApi):
         texts = ["".join(hit["_source"].get(name, "") for name in fields) for hit in hits]
         url, headers, content = connector_call(connector, value, texts)
         self._check_url(url)
-        response = httpx.post(url, headers=headers, content=content, timeout=60.0, trust_env=False)
+        response = post(url, headers=headers, content=content)
         if response.status_code != 200:
             raise Answer(response.status_code, error("status_exception", f"Error from remote service: {response.text}"))
         scores = scores_of(response.text)

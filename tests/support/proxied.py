@@ -10,11 +10,12 @@ from typing import Any
 
 import httpx
 import uvicorn
+from support.plain_http import client
 from support.scorers import lookup
 from support.scripted_server import read_message
 from support.server import Scrape
 from support.serving import files_of
-from support.tasks import HANG_S
+from support.tasks import HANG_S, wait_until
 
 from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.hardening import hardening
@@ -41,7 +42,7 @@ class Proxied:
 
     def client(self, **more: Any) -> httpx.Client:
         """A client with connections of its own."""
-        return httpx.Client(base_url=self.url, timeout=HANG_S, trust_env=False, **more)
+        return client(self.url, **more)
 
     def send(self, request: bytes) -> bytes:
         """The bytes of the answer to the bytes of a request."""
@@ -52,6 +53,10 @@ class Proxied:
     def count(self, name: str, **labels: str) -> float:
         """The value of a counter."""
         return self.value(f"{name}_total", **labels)
+
+    def wait_for_count(self, name: str, value: float, **labels: str) -> None:
+        """Returns once a counter has this value: a request is counted after its answer has been sent."""
+        wait_until(lambda: self.count(name, **labels) == value)
 
     def value(self, name: str, **labels: str) -> float:
         """The value of a gauge, or of any series by its whole name."""

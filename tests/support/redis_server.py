@@ -16,7 +16,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from support.tasks import HANG_S
+from support.tasks import HANG_S, wait_until
 
 READY = b"Ready to accept connections"
 SENTINEL_READY = b"Sentinel ID is"
@@ -119,11 +119,7 @@ def redis_cluster(folder: Path, *, nodes: int = 3) -> Iterator[list[RedisServer]
             server.do("CLUSTER", "SET-CONFIG-EPOCH", node + 1)
             server.do("CLUSTER", "ADDSLOTS", *range(node * 16384 // nodes, (node + 1) * 16384 // nodes))
             server.do("CLUSTER", "MEET", "127.0.0.1", servers[0].port)
-        deadline = time.monotonic() + HANG_S
-        while not all(_knows_all(server, nodes) for server in servers):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the cluster did not form")
-            time.sleep(0.02)
+        wait_until(lambda: all(_knows_all(server, nodes) for server in servers))
         yield servers
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from support.plain_http import get
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class RunningService:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                if httpx.get(self.url + self.ready, timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
+                if get(self.url + self.ready, timeout=10.0).status_code == httpx.codes.OK:
                     return
             except httpx.TransportError:
                 pass  # nobody listens yet
@@ -49,7 +50,7 @@ class RunningService:
 
     def scrape(self) -> "Scrape":
         """What /metrics says now."""
-        return Scrape(httpx.get(f"{self.url}/metrics", timeout=30.0, trust_env=False).text)
+        return Scrape(get(f"{self.url}/metrics").text)
 
 
 @contextlib.contextmanager

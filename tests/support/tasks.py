@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,3 +72,12 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(HANG_S):
         while not holds():  # noqa: ASYNC110  # what is waited for has no event of its own
             await asyncio.sleep(0.001)
+
+
+def wait_until(holds: Callable[[], Any], *, within_s: float = HANG_S) -> None:
+    """The same without an event loop. Raises TimeoutError if it does not hold in time."""
+    ends = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > ends:
+            raise TimeoutError
+        time.sleep(0.01)

@@ -3,9 +3,9 @@
 import json
 import re
 
-import httpx
 import jsonschema
 from support import bm25
+from support.plain_http import post
 from support.recording import Answer, Json, RecordedCall, RecordingServer
 from support.shapes import TEXT, shape
 
@@ -101,7 +101,7 @@ def rerank(origin: str, question: str, texts: list[str]) -> list[float]:
     for start in range(0, len(texts), CHUNK):
         chunk = texts[start : start + CHUNK]
         body = json.dumps({"query": question, "documents": chunk, "property": ""}).encode()
-        response = httpx.post(f"{origin}/rerank", content=body, timeout=60.0, trust_env=False)
+        response = post(f"{origin}/rerank", content=body)
         if response.status_code != 200:
             raise Answer(response.status_code, response.json()["error"])
         answered = response.json()["scores"]

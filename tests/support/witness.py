@@ -32,21 +32,36 @@ class Testimony:
         return statistics.quantiles(self.latencies_s, n=100, method="inclusive")[-1]
 
 
-@contextmanager
-def witness(service: RunningService, *, of: str = "service") -> Iterator[Testimony]:
-    """Asks small requests and probes until the block ends, after which the testimony is filled in.
+@dataclass(frozen=True)
+class Witness:
+    """A polite client, in a process of its own: an attack that keeps this one busy delays none of its measurements."""
 
-    of: "service", or "proxy" to ask one for a search of "/docs".
-    The client is a process of its own, so that an attack that keeps this one busy delays none of its measurements.
-    """
-    testimony = Testimony()
-    command = [sys.executable, "-m", "support.witnessing", service.url, str(service.process.pid), of]
+    service: RunningService
+    process: subprocess.Popen[str]
+
+    @contextmanager
+    def watching(self) -> Iterator[Testimony]:
+        """Asks small requests and probes until the block ends, after which the testimony is filled in."""
+        testimony = Testimony()
+        assert self._answer() == "begun\n"
+        try:
+            yield testimony
+        finally:
+            vars(testimony).update(json.loads(self._answer()))
+
+    def _answer(self) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(file=self.process.stdin, flush=True)
+        return self.process.stdout.readline()
+
+
+@contextmanager
+def witness_of(service: RunningService, *, asking: str = "service") -> Iterator[Witness]:
+    """A witness of what happens to a service. asking: "proxy" for one that asks it for a search of "/docs"."""
+    command = [sys.executable, "-m", "support.witnessing", service.url, str(service.process.pid), asking]
     process = subprocess.Popen(
         command, env=os.environ | {"PYTHONPATH": str(TESTS)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        yield testimony
-        seen, _ = process.communicate()
-    vars(testimony).update(json.loads(seen))
+        yield Witness(service, process)

@@ -1,7 +1,7 @@
-"""The polite client of `witness`, as a process with nothing else to do: `python -m support.witnessing URL PID OF`.
+"""The polite client of `Witness`, as a process with nothing else to do: `python -m support.witnessing URL PID ASKING`.
 
-It asks small requests and probes until its input ends, and then prints what it saw as JSON. Its first answer, after
-which it prints a line, is the one that all others must be.
+Between every two lines of its input it asks small requests and probes. It prints a line once it has begun, and then
+what it saw, as JSON. Its first answer is the one that all others must be.
 """
 
 import http.client
@@ -9,7 +9,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -58,13 +59,36 @@ ASKED = {
 
 
 def main(url: str, pid: int, asked: Asked) -> None:
-    """Asks until the input ends."""
+    """Looks on for every two lines of the input."""
     host = url.removeprefix("http://")
-    seen: dict[str, Any] = {"latencies_s": [], "probes_s": [], "wrong": [], "most_memory": resident_bytes(pid)}
-    ask, probe = (http.client.HTTPConnection(host, timeout=PATIENCE_S, source_address=(ADDRESS, 0)) for _ in range(2))
-    status, answer = exchange(ask, "POST", asked.path, asked.body, asked.headers)
+    with connected(host) as first:
+        status, answer = exchange(first, "POST", asked.path, asked.body, asked.headers)
     assert status == 200, answer
     expected = asked.scores_in(answer)
+    while sys.stdin.readline():
+        with connected(host) as ask, connected(host) as probe:
+            print("begun", flush=True)
+            print(json.dumps(look_on(ask, probe, pid, asked, expected)), flush=True)
+
+
+@contextmanager
+def connected(host: str) -> Iterator[http.client.HTTPConnection]:
+    """A connection of the polite client."""
+    connection = http.client.HTTPConnection(host, timeout=PATIENCE_S, source_address=(ADDRESS, 0))
+    connection.connect()
+    yield connection
+    connection.close()
+
+
+def look_on(
+    ask: http.client.HTTPConnection,
+    probe: http.client.HTTPConnection,
+    pid: int,
+    asked: Asked,
+    expected: dict[str, float],
+) -> dict[str, Any]:
+    """Asks on both connections until the input's next line; what was seen meanwhile."""
+    seen: dict[str, Any] = {"latencies_s": [], "probes_s": [], "wrong": [], "most_memory": resident_bytes(pid)}
     stop = threading.Event()
 
     def keep_asking() -> None:
@@ -93,13 +117,12 @@ def main(url: str, pid: int, asked: Asked) -> None:
     threads = [threading.Thread(target=keep_asking), threading.Thread(target=keep_probing)]
     for thread in threads:
         thread.start()
-    print("begun", flush=True)
-    sys.stdin.read()
+    sys.stdin.readline()
     time.sleep(1.1 * EVERY_S)  # so that even a moment is seen
     stop.set()
     for thread in threads:
         thread.join()
-    print(json.dumps(seen))
+    return seen
 
 
 def exchange(

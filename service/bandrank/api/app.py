@@ -15,8 +15,7 @@ from bandrank import __version__
 from bandrank.api import candidates, embeddings, explain, foreign_status, rerank, status
 from bandrank.api.access_log import AccessLog
 from bandrank.api.admission import SECURITY_SCHEMES
-from bandrank.api.connections import ConnectionLimits
-from bandrank.api.description import anywhere, overview
+from bandrank.api.description import overview
 from bandrank.api.dialects import DIALECTS
 from bandrank.api.error_bodies import AnyErrorBody, ErrorBody, OpenAIErrorBody
 from bandrank.api.error_responses import CLIENT_GONE, add_handlers, path_of
@@ -48,11 +47,14 @@ def create_app(service: Service) -> FastAPI:
         watching.cancel()
         await service.close()
 
+    own = (embeddings.router, explain.router, status.router, foreign_status.router, candidates.router, page_router())
+    # `include_router` would write down once more what each endpoint says of itself, at the first request.
+    routes = [route for router in (*rerank.routers(), *own) for route in router.routes]
     app = _App(
         title="bandrank",
         version=__version__,
         description=overview(service),
-        responses=anywhere(ConnectionLimits()),
+        routes=routes,
         lifespan=lifespan,
         openapi_url=OPENAPI_PATH,
         docs_url=None,  # the pages load scripts from another site
@@ -61,12 +63,9 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     methods: dict[str, set[str]] = {}
-    own = (embeddings.router, explain.router, status.router, foreign_status.router, candidates.router, page_router())
-    for router in (*rerank.routers(), *own):
-        app.include_router(router)
-        for route in router.routes:
-            if isinstance(route, Route):
-                methods.setdefault(route.path, set()).update(route.methods or ())
+    for route in routes:
+        if isinstance(route, Route):
+            methods.setdefault(route.path, set()).update(route.methods or ())
     add_handlers(app, _error_body)
     app.state.methods = methods
     app.add_middleware(Paced, pace=service.pace, probes=PROBES)

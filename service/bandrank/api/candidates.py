@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import BaseModel, Field
 
 from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.candidate_lines import memory_of_stream, register_lines
-from bandrank.api.description import errors
+from bandrank.api.description import errors, new_router
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import NDJSON, media_type, read_json
@@ -18,7 +18,7 @@ from bandrank.api.service import ServiceOfApp
 from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge
 
-router = APIRouter()
+router = new_router()
 
 Registering = Annotated[Account, Depends(account_for(Scope.REGISTER))]
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from fastapi import APIRouter
+
 from bandrank.api.connections import ConnectionLimits
 from bandrank.api.error_bodies import AnyErrorBody, ErrorBody
 from bandrank.api.service import Service
@@ -45,6 +47,11 @@ def anywhere(limits: ConnectionLimits) -> Responses:
         431: {"description": f"The headers are too large: {headers}. The connection is closed."},
     }
     return of_connections | errors(500, 503)
+
+
+def new_router() -> APIRouter:
+    """A router of endpoints that may answer as every endpoint may."""
+    return APIRouter(responses=anywhere(ConnectionLimits()))
 
 
 def overview(service: Service) -> str:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
 from bandrank.api.admission import REFUSALS, SECURED, account_for
-from bandrank.api.description import errors
+from bandrank.api.description import errors, new_router
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Float32s, check_count
 from bandrank.api.dialects.fields import Size, Texts
@@ -26,7 +26,7 @@ from bandrank.engine.embedding import Embeddings, embed
 from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, NoEmbeddings
 
-router = APIRouter()
+router = new_router()
 
 PATH = "/v1/embeddings"
 # Those of Voyage and of infinity have one base URL for all that they do; /embeddings is where infinity itself has it.

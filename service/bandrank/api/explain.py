@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, Self
 
 import numpy as np
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bandrank.api.admission import REFUSALS, SECURED, account_for
-from bandrank.api.description import errors
+from bandrank.api.description import errors, new_router
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import sigmoid
 from bandrank.api.dialects.fields import NOT_BLANK, Instruction, not_blank
@@ -29,7 +29,7 @@ from bandrank.engine.registry import CallCandidate
 from bandrank.engine.reports import StageReport
 from bandrank.models.readings import Reading
 
-router = APIRouter()
+router = new_router()
 
 
 class ExplainRequest(BaseModel):

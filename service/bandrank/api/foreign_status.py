@@ -4,19 +4,19 @@ import math
 import time
 from typing import Literal
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from pydantic import BaseModel
 
 from bandrank import __version__
 from bandrank.api.admission import REFUSALS
-from bandrank.api.description import errors
+from bandrank.api.description import errors, new_router
 from bandrank.api.service import ServiceOfApp
 from bandrank.api.status import FOR_RANKERS, ModelOut, answers_get, healthz, readyz
 from bandrank.engine.embedding import gives_embeddings
 from bandrank.engine.engine import Engine
 from bandrank.errors import UnknownModel
 
-router = APIRouter()
+router = new_router()
 
 
 class InfinityHealth(BaseModel):

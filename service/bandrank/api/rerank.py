@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from bandrank.api.admission import REFUSALS, SECURED, account_for
-from bandrank.api.description import errors
+from bandrank.api.description import errors, new_router
 from bandrank.api.dialects import DIALECTS, dialect_of
 from bandrank.api.dialects.costs import CUT_HEADERS, cuts_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_lengths
@@ -54,7 +54,7 @@ def routers() -> tuple[APIRouter, ...]:
 
 
 def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
-    router = APIRouter()
+    router = new_router()
     parameters = [BUDGET_PARAMETER, MODEL_PARAMETER] if "{model" in path else [BUDGET_PARAMETER]
 
     @router.post(

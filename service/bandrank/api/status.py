@@ -7,13 +7,13 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel
 
 from bandrank.api.admission import REFUSALS, SECURED, admitted
-from bandrank.api.description import errors
+from bandrank.api.description import errors, new_router
 from bandrank.api.keys import Scope
 from bandrank.api.service import ServiceOfApp
 from bandrank.errors import NotReady
 from bandrank.metrics import CONTENT_TYPE
 
-router = APIRouter()
+router = new_router()
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 TEXT = {"type": "string"}
 FOR_RANKERS: dict[str, Any] = {

@@ -5,9 +5,9 @@ import itertools
 from collections import Counter
 from pathlib import Path
 
-import httpx
 import pytest
 from support.models import save_sparse_cross_encoder
+from support.plain_http import get
 from support.server import Scrape
 
 from bandrank_bench.overload import command
@@ -31,7 +31,7 @@ def test_every_request_is_accounted_for(model: Path, tmp_path: Path) -> None:
     settings = {"MODEL": str(model), "DEVICE": "cpu", "MAX_WAITING_ROWS": "20000"}  # some eight requests
     with running_service(settings, tmp_path / "service.log") as service:
         ((*outcomes,),), busy = asyncio.run(open_loop(service, [burst], Window(0.0, 1.0), 60.0))
-        counted = Scrape(httpx.get(f"{service.url}/metrics", trust_env=False).text)
+        counted = Scrape(get(f"{service.url}/metrics").text)
 
     kinds = Counter(outcome.kind for outcome in outcomes)
     assert kinds.keys() == {"answered", "refused"}

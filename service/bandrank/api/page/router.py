@@ -5,9 +5,12 @@ typed into it where the service has keys.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from pathlib import Path
 
 from fastapi import APIRouter, Response
+
+from bandrank.api.description import new_router
 
 FILES = Path(__file__).parent / "files"
 MEDIA_TYPES = {
@@ -18,9 +21,10 @@ MEDIA_TYPES = {
 }
 
 
+@cache
 def page_router() -> APIRouter:
     """A router with the page at / and what it loads below /page; the files are read once."""
-    router = APIRouter()
+    router = new_router()
     for file in sorted(FILES.iterdir()):
         path = "/" if file.name == "index.html" else f"/page/{file.name}"
         endpoint = _answer(file.read_bytes(), MEDIA_TYPES[file.suffix])
