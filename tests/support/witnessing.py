@@ -92,7 +92,8 @@ def look_on(
     stop = threading.Event()
 
     def keep_asking() -> None:
-        while not stop.wait(EVERY_S):
+        is_on = True
+        while is_on:  # at least once
             started = time.monotonic()
             try:
                 status, answer = exchange(ask, "POST", asked.path, asked.body, asked.headers)
@@ -101,9 +102,11 @@ def look_on(
             except (http.client.HTTPException, OSError) as error:
                 seen["wrong"].append(f"{asked.path}: {error!r}")
             seen["latencies_s"].append(time.monotonic() - started)
+            is_on = not stop.wait(EVERY_S)
 
     def keep_probing() -> None:
-        while not stop.wait(EVERY_S):
+        is_on = True
+        while is_on:
             started = time.monotonic()
             try:
                 status, answer = exchange(probe, "GET", asked.probe)
@@ -113,12 +116,12 @@ def look_on(
                 seen["wrong"].append(f"{asked.probe}: {error!r}")
             seen["probes_s"].append(time.monotonic() - started)
             seen["most_memory"] = max(seen["most_memory"], resident_bytes(pid))
+            is_on = not stop.wait(EVERY_S)
 
     threads = [threading.Thread(target=keep_asking), threading.Thread(target=keep_probing)]
     for thread in threads:
         thread.start()
     sys.stdin.readline()
-    time.sleep(1.1 * EVERY_S)  # so that even a moment is seen
     stop.set()
     for thread in threads:
         thread.join()
