@@ -1,6 +1,5 @@
 """How a batch is cut into parts, and put together again."""
 
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ def test_runs_cover_all_sequences_once(lengths: list[int], count: int, grain: Gr
     indices = [index for run in cut.runs for index in range(run.start, run.stop)]
     assert indices == [*range(len(lengths))]
     assert len(cut.runs) == 1 or all(run.start < run.stop for run in cut.runs)
-    assert len(cut.runs) <= max(1, min(count, sum(lengths) // MIN_PART_ROWS), sum(lengths) // grain.least + 1)
+    assert len(cut.runs) <= max(1, min(count, sum(lengths) // MIN_PART_ROWS), sum(lengths) // grain.least)
     if cut.order is not None:
         assert not in_order
         assert sorted(cut.order.tolist()) == indices
@@ -63,9 +62,9 @@ def test_small_batches_give_each_worker_one_part_and_large_ones_smaller_and_smal
     assert sizes([75] * 2) == [150]
     assert sizes([75] * 10) == [375, 375]
     many = sizes([75] * 100)
-    assert many[0] == pytest.approx(7500 / 4, abs=75)
-    assert all(following <= part + 75 for part, following in pairwise(many))
-    assert many[-2] == pytest.approx(FINE.least, abs=75)
+    shares = [1875, 937, 469, 234, 234]
+    assert many == [pytest.approx(share, abs=75) for share in shares for _ in range(2)]
+    assert sum(many[::2]) == pytest.approx(sum(many[1::2]), abs=150)
     assert min(sizes([64] * 64, COARSE)) == COARSE.least
 
 
@@ -84,6 +83,8 @@ def test_sequences_that_need_no_neighbours_are_dealt_out() -> None:
     assert sizes(lengths, in_order=False) == [380, 395]
     assert sizes(lengths, count=4, in_order=False) == [195, 185, 190, 205]
     assert sizes([300, 0, 0], count=3, in_order=False) == [300]
+    large = sizes([*range(10, 110), *range(10, 110)], in_order=False)  # the parts of a large batch, too
+    assert large == [pytest.approx(share, abs=10) for share in (2975, 1488, 744, 372, 186, 186) for _ in range(2)]
 
 
 def test_a_long_candidate_is_not_waited_for() -> None:

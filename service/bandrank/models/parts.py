@@ -24,15 +24,15 @@ class Grain(NamedTuple):
     """How finely batches are cut, in rows.
 
     A batch of `large` rows for each worker is cut into more parts than workers, so that one whose core is busy with
-    something else takes fewer: half of what is left is shared out at a time (guided self-scheduling, Polychronopoulos
-    and Kuck 1987), in parts of at least `least` rows but for the last, for which the Python in between does not count.
+    something else takes fewer: half of what is left is shared out equally, again and again (factoring, Hummel et al.
+    1992), as long as parts have at least `least` rows, for which the Python in between does not count.
     """
 
     large: int
     least: int
 
 
-FINE = Grain(768, 256)  # where one call computes a layer
+FINE = Grain(768, 128)  # where one call computes a layer
 COARSE = Grain(2048, 1024)  # where torch computes one operation after the other
 
 
@@ -69,53 +69,50 @@ class Cut:
 
 
 def split(lengths: Ints, count: int, grain: Grain = FINE, *, in_order: bool = True) -> Cut:
-    """Parts of about the same number of rows for `count` workers, or one of all sequences if a few long ones have most
-    rows.
+    """Parts for `count` workers, or one of all sequences if a few long ones have most rows.
 
-    lengths: of each sequence, in rows.  in_order: whether neighbours must stay together. Where they need not, a small
-    batch is dealt out: the longest sequence that is left goes to the worker that has least (Graham 1969).
+    lengths: of each sequence, in rows.  in_order: whether neighbours must stay together. Where they need not, they are
+    dealt out: the longest sequence that is left goes to the part that lacks most (Graham 1969).
     """
-    total = int(lengths.sum())
-    is_small = count == 1 or total < count * grain.large
-    num_parts = min(count, total // MIN_PART_ROWS) if is_small else 0
-    if is_small and not in_order and 1 < num_parts < len(lengths):
-        cut = _dealt(lengths, num_parts)
-    else:
-        even = [total * part / num_parts for part in range(1, num_parts)]
-        cut = Cut(_runs(lengths, even if is_small else _guided(total, count, grain)))
+    sizes = _sizes(int(lengths.sum()), count, grain)
+    cut = Cut(_runs(lengths, sizes)) if in_order or len(sizes) >= len(lengths) else _dealt(lengths, sizes)
     ordered = lengths if cut.order is None else lengths[cut.order]
     rows = [int(ordered[run].sum()) for run in cut.runs]
-    return cut if rows and _most_rows(rows, count) * count <= MAX_SHARES * total else Cut([slice(0, len(lengths))])
+    is_even = rows and _most_rows(rows, count) * count <= MAX_SHARES * sum(rows)
+    return cut if is_even else Cut([slice(0, len(lengths))])
 
 
-def _dealt(lengths: Ints, count: int) -> Cut:
-    """A share of the sequences for each worker."""
-    shares: list[list[int]] = [[] for _ in range(count)]
-    least = [(0, share) for share in range(count)]
+def _sizes(total: int, count: int, grain: Grain) -> list[float]:
+    """How many rows the parts should have, the first ones most."""
+    if count == 1 or total < count * grain.large:
+        parts = max(1, min(count, total // MIN_PART_ROWS))
+        return [total / parts] * parts
+    sizes, left = [], total / count
+    while left / 2 >= grain.least:
+        left /= 2
+        sizes += [left] * count
+    return sizes + [left] * count
+
+
+def _dealt(lengths: Ints, sizes: Sequence[float]) -> Cut:
+    """Parts of about these sizes, of sequences from anywhere."""
+    parts: list[list[int]] = [[] for _ in sizes]
+    lacking = [(-size, part) for part, size in enumerate(sizes)]  # a heap: the sizes descend
     for index in np.argsort(-lengths, kind="stable").tolist():
-        rows, share = least[0]
-        shares[share].append(index)
-        heapq.heapreplace(least, (rows + int(lengths[index]), share))
-    bounds = offsets([len(share) for share in shares if share]).tolist()
-    return Cut([slice(begin, end) for begin, end in pairwise(bounds)], np.array([*chain(*shares)]))
+        lack, part = lacking[0]
+        parts[part].append(index)
+        heapq.heapreplace(lacking, (lack + int(lengths[index]), part))
+    bounds = offsets([len(part) for part in parts if part]).tolist()
+    return Cut([slice(begin, end) for begin, end in pairwise(bounds)], np.array([*chain(*parts)]))
 
 
-def _runs(lengths: Ints, ends: Sequence[float]) -> list[slice]:
-    """Runs, none of them empty, that end as near as they can to where they should, in rows."""
-    after = np.cumsum(lengths)
+def _runs(lengths: Ints, sizes: Sequence[float]) -> list[slice]:
+    """Runs, none of them empty, that end as near as they can to where parts of these sizes would."""
+    after, ends = np.cumsum(lengths), np.cumsum(sizes)[:-1]
     last = np.searchsorted(after, ends)
     middle = after[last] - lengths[last] / 2
-    stops = np.where(np.asarray(ends) < middle, last, last + 1)
+    stops = np.where(ends < middle, last, last + 1)
     return [slice(begin, end) for begin, end in pairwise(sorted({0, *stops.tolist(), len(lengths)}))]
-
-
-def _guided(total: int, count: int, grain: Grain) -> list[float]:
-    """Where all parts of a large batch but the last one should end, in rows."""
-    ends, end = [], 0.0
-    while total - end > grain.least:
-        end += max(grain.least, (total - end) / (2 * count))
-        ends.append(end)
-    return ends
 
 
 def _most_rows(parts: Sequence[int], count: int) -> int:
