@@ -1,6 +1,7 @@
 """What all tests share: the event loop, how hypothesis draws, and torch on one thread."""
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,17 @@ settings.load_profile("bandrank")
 
 # Tensors this small are done before a second thread has woken up.
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end: looking through it for garbage again and again would take seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture
