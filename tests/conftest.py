@@ -1,7 +1,8 @@
 """What all tests share: the event loop, how hypothesis draws, torch on one thread, and no proxy."""
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,17 @@ torch.set_num_threads(1)
 
 # All that they ask is on this machine, which may be behind a proxy.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end: looking through it for garbage again and again would take seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import loaded, tiny_cross_encoder
+from support.models import tiny_cross_encoder
 from support.native import needs_native
-from support.scorers import LookupScorer
+from support.scorers import LookupScorer, loaded
 from support.tokenizer import TOKENIZER_FILE
 
 from bandrank import dtype_choice

@@ -13,11 +13,12 @@ import pytest
 import torch
 from starlette.types import Message
 from support.app import RunningApp, ask_and_hang_up, assert_openai_error, running_app
-from support.models import tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.models import tiny_bi_encoder, tiny_cross_encoder
 from support.scorers import Gate, encoded_lookup, lookup
 from support.serving import files_of, served
 from support.slices import counted_slices
 from support.tasks import until
+from support.tokenizer import tiny_tokenizer
 
 from bandrank.api.app import create_app
 from bandrank.api.service import Service

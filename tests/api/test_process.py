@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event
 
 import httpx
+import pytest
 from support.app import assert_error
 from support.gated_service import DIE
 from support.gates import gated_service
@@ -87,14 +88,6 @@ def test_sigterm_begins_with_a_drain(tmp_path: Path) -> None:
         assert gated.service.exit_status(HANG_S) == 0
 
 
-def test_a_drain_ends_by_itself(tmp_path: Path) -> None:
-    """After its time the port is closed and the process ends with 0."""
-    with gated_service(tmp_path, "--drain-s", "0.5") as gated:
-        gated.service.terminate()
-        assert gated.service.exit_status(HANG_S) == 0
-    assert "/readyz fails, requests are still answered" in gated.service.log.read_text()
-
-
 def test_a_dead_scoring_thread_ends_the_process(tmp_path: Path) -> None:
     """Every client gets an error, then the process ends with exit code 1 instead of hanging."""
     with gated_service(tmp_path) as gated, ThreadPoolExecutor(2) as clients:
@@ -110,18 +103,34 @@ def test_a_dead_scoring_thread_ends_the_process(tmp_path: Path) -> None:
     assert "the scoring thread died" in gated.service.log.read_text()
 
 
-def test_every_line_of_the_log_is_json_where_that_is_wanted(tmp_path: Path) -> None:
-    """The server's own lines too, and those of requests; invalid ones break none of them."""
-    model = save_cross_encoder(tmp_path / "model")
-    arguments = ["--model", str(model), "--device", "cpu", "--log-format", "json", "--access-log", "true"]
-    with running_service(tmp_path, arguments=arguments) as service:
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
+    """The exit code and the log of a service with a short drain and a log in JSON, after odd requests and SIGTERM."""
+    folder = tmp_path_factory.mktemp("ended")
+    arguments = ["--model", str(save_cross_encoder(folder / "model")), "--device", "cpu"]
+    arguments += ["--drain-s", "0.5", "--log-format", "json", "--access-log", "true"]
+    with running_service(folder, arguments=arguments) as service:
         url = httpx.URL(service.url)
         get(f"{url}/a%0Ab?token=secret", headers={"X-Request-Id": "mine"})
         with socket.create_connection((url.host, url.port or 0), timeout=HANG_S) as connection:
             connection.sendall(b"NO HTTP\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 400")
-    text = service.log.read_text()
-    records = [json.loads(line) for line in text.splitlines()]
+        service.terminate()
+        return service.exit_status(HANG_S), service.log.read_text()
+
+
+def test_a_drain_ends_by_itself(ended: tuple[int, str]) -> None:
+    """After its time the port is closed and the process ends with 0."""
+    status, log = ended
+
+    assert status == 0
+    assert "/readyz fails, requests are still answered" in log
+
+
+def test_every_line_of_the_log_is_json_where_that_is_wanted(ended: tuple[int, str]) -> None:
+    """The server's own lines too, and those of requests; invalid ones break none of them."""
+    _, log = ended
+    records = [json.loads(line) for line in log.splitlines()]
 
     assert {record["logger"] for record in records} >= {
         "bandrank",
@@ -131,40 +140,20 @@ def test_every_line_of_the_log_is_json_where_that_is_wanted(tmp_path: Path) -> N
     }
     (mine,) = [record for record in records if record.get("request_id") == "mine"]
     assert (mine["method"], mine["path"], mine["status"], mine["client"]) == ("GET", "/a\nb", 404, "127.0.0.1")
-    assert "secret" not in text
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs `python -m bandrank` to its end, with these settings alone."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
-    return subprocess.run(
-        [sys.executable, "-m", "bandrank", *arguments],
-        env=inherited | environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-
-
-def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
-    """At once, without loading a model: the exit code is 2, and one line names the address."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        ended = run("serve", "--model", str(tmp_path), BANDRANK_HOST="127.0.0.1", BANDRANK_PORT=port)
-
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == f"bandrank: BANDRANK_PORT {port} of 127.0.0.1 cannot be used: address already in use\n"
+    assert "secret" not in log
 
 
 def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
-    """The exit code is 2, and one line names the setting."""
-    ended = run("serve", BANDRANK_PORT="eighty")
+    """The exit code is 2, and one line names the setting; tests/test_preflight.py has what else is said so."""
+    command = [sys.executable, "-m", "bandrank", "serve"]
+    environment = os.environ | {"BANDRANK_PORT": "eighty"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
 
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "bandrank: BANDRANK_PORT must be a valid integer, got 'eighty'\n"
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "bandrank: BANDRANK_PORT must be a valid integer, got 'eighty'\n"
 
 
+@pytest.mark.slow
 def test_a_hung_scoring_thread_fails_the_probes_and_ends_the_process(tmp_path: Path) -> None:
     """With 1, a few seconds after the batch began to hang; no thread can be stopped from outside."""
     with gated_service(tmp_path, "--hang-timeout-s", "1", "--request-timeout-s", "0.5") as gated:

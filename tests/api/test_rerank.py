@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from support.app import RunningApp, running_app
-from support.models import as_served, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
+from support.models import as_served, random_text, score_batch, tiny_cross_encoder
 from support.scorers import lookup
+from support.tokenizer import tiny_tokenizer
 
 from bandrank.api.dialects.dialect import sigmoid
 from bandrank.engine.tokenizer import RequestTokenizer

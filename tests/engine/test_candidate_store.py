@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 from typing import cast
 
 import pytest
-from support.models import tiny_tokenizer
+from support.tokenizer import tiny_tokenizer
 
 from bandrank.engine.cache.redis_client import ENTRIES_AT_ONCE, READ_AT_ONCE, RedisClient
 from bandrank.engine.candidates import CandidateStore

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from support.models import random_ids, random_scorer, vocab_size
+from support.models import random_ids, random_scorer
 from support.modernbert import tiny_sequence_cross_encoder
 from support.on_gpu import GPU, awaiting_nothing, needs_gpu
-from support.tokenizer import CLS_ID, SEP_ID
+from support.tokenizer import CLS_ID, SEP_ID, vocab_size
 
 from bandrank.engine.lanes import ScoreLane
 from bandrank.engine.tasks import Task, TaskSlice

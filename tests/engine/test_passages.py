@@ -8,17 +8,10 @@ from typing import cast
 
 import pytest
 from support.dense_bert import full_score
-from support.models import (
-    random_text,
-    save_cross_encoder,
-    tiny_bi_encoder,
-    tiny_cross_encoder,
-    tiny_hf_cross_encoder,
-    tiny_tokenizer,
-)
+from support.models import random_text, save_cross_encoder, tiny_bi_encoder, tiny_cross_encoder, tiny_hf_cross_encoder
 from support.scorers import encoded_lookup
 from support.serving import served
-from support.tokenizer import SEP_ID
+from support.tokenizer import SEP_ID, tiny_tokenizer
 
 from bandrank.engine.calls import Answer, Call, answer
 from bandrank.engine.candidates import CandidateStore

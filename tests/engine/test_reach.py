@@ -4,10 +4,11 @@ import asyncio
 import random
 
 import pytest
-from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_colbert, tiny_mix_encoder
 from support.redis_server import RedisServer
 from support.serving import served
+from support.tokenizer import tiny_tokenizer
 
 from bandrank.engine.options import Options
 from bandrank.engine.ranking import Ranking

@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.models import as_served, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
+from support.models import as_served, random_text, score_batch, tiny_cross_encoder
 from support.scorers import Gate, LookupScorer, WatchedScorer, encoded_lookup, lookup
 from support.serving import ranked, served
 from support.tasks import Clock, until
+from support.tokenizer import tiny_tokenizer
 
 from bandrank.engine.served import ServedModel
 from bandrank.engine.tokenizer import RequestTokenizer

@@ -6,9 +6,9 @@ import threading
 import time
 
 import pytest
-from support.models import loaded, random_text, tiny_bi_encoder, tiny_cross_encoder
+from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_mix_encoder
-from support.scorers import WatchedScorer, encoded_lookup, lookup
+from support.scorers import WatchedScorer, encoded_lookup, loaded, lookup
 from support.serving import files_of
 
 from bandrank.engine.ranking import Ranking

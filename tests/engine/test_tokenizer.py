@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder
 from support.scorers import word_id
 from support.slices import counted_slices
 from support.tasks import CLIENT, until
-from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID, UNK_ID
+from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID, UNK_ID, tiny_tokenizer
 
 from bandrank.engine.tokenizer import SLICE_CHARACTERS, RequestTokenizer, TextLimits, TokenizedRequest
 from bandrank.errors import InputTooLarge, Overloaded

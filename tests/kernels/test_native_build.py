@@ -151,15 +151,22 @@ def test_part_of_a_library_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> Non
     assert build.find(best) == path
 
 
+@pytest.fixture(scope="module")
+def second_best() -> Path | None:
+    """The library of the next best variant, as other tests have built it, if this processor has one."""
+    return build.find(usable_variants()[1]) if len(usable_variants()) > 1 else None
+
+
 @needs_native
-def test_a_file_that_cannot_be_loaded_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_loaded_is_named(second_best: Path | None, caplog: pytest.LogCaptureFixture) -> None:
     """And the next best variant runs, if there is one."""
     best, *others = usable_variants()
     damaged = build.user_cache() / build.file_name(best)
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"\x7fELF" + bytes(60))
 
-    if others:
+    if second_best:
+        shutil.copy(second_best, damaged.parent)
         assert library.native().variant == others[0].name
     else:
         assert f"{damaged} cannot be loaded" in str(library.why_no_native())

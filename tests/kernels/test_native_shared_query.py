@@ -16,18 +16,16 @@ def some(*shape: int, scale: float = 2.0) -> Tensor:
 
 
 def reference(rows: Tensor, keys: Tensor, values: Tensor, own: int) -> Tensor:
-    """Row by row, in float64."""
+    """Candidate by candidate, in float64."""
     attended = []
-    for index in range(len(rows)):
-        of_candidate = rows[index - index % own :][:own] if own else rows[:0].expand(-1, 3, -1, -1)
-        seen = torch.cat(
-            [keys, of_candidate[:, 1].transpose(0, 1)], 1
-        ).double()  # (num_heads, query_len + own, head_dim)
-        read = torch.cat([values, of_candidate[:, 2].transpose(0, 1)], 1).double()
-        query = rows[index, 0].double()[:, None]
+    for candidate in rows.double().split(max(1, own)):
+        query = candidate[:, 0].transpose(0, 1)  # (num_heads, max(1, own), head_dim)
+        seen, read = keys.double(), values.double()  # (num_heads, query_len, head_dim)
+        if own:
+            seen, read = (torch.cat([each, candidate[:, i].transpose(0, 1)], 1) for i, each in ((1, seen), (2, read)))
         weights = (query @ seen.transpose(1, 2) * query.shape[-1] ** -0.5).softmax(-1)
-        attended.append((weights @ read).flatten())
-    return torch.stack(attended)
+        attended.append((weights @ read).transpose(0, 1).flatten(1))
+    return torch.cat(attended)
 
 
 @pytest.mark.parametrize("head_dim", [16, 32, 48, 64, 256])

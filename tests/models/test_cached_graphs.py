@@ -11,7 +11,7 @@ from support.cached import VARIANTS, cached, mix_encoder
 from support.cached_lab import CACHED_MODULES, REAL, is_near, runner_of, scored
 from support.graph_lab import serve_from
 from support.layouts import CPU
-from support.models import vocab_size
+from support.tokenizer import vocab_size
 
 from bandrank.models.architectures import MixEncoder
 from bandrank.models.batch import ScoreBatch

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.models import edit_json, save_cross_encoder, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
-from support.tokenizer import TOKENIZER_FILE
+from support.models import edit_json, save_cross_encoder, tiny_bi_encoder, tiny_cross_encoder
+from support.tokenizer import TOKENIZER_FILE, tiny_tokenizer
 
 from bandrank.models import checkpoint
 from bandrank.models.checkpoint import BadCheckpoint, Precision, load_precision, save_precision

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from support.models import save_bi_encoder, tiny_tokenizer, write_json
+from support.models import save_bi_encoder, write_json
 from support.modernbert import save_model, tiny_modernbert
 from support.text_scores import scores_of_texts
-from support.tokenizer import CLS_ID, SEP_ID
+from support.tokenizer import CLS_ID, SEP_ID, tiny_tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from bandrank.models.loading import load_model

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from support.dense_scorers import batch_scores, bert_of, weights_of
-from support.models import NUM_HEADS, random_ids, tiny_tokenizer
+from support.models import NUM_HEADS, random_ids
 from support.precomputing import tiny_colbert
-from support.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID
+from support.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, tiny_tokenizer
 from torch import Tensor
 from transformers import BertModel
 

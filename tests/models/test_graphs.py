@@ -11,7 +11,8 @@ from emulation.compiled import needs_compiler
 from emulation.graphs import ExactProducts, RecordingDevice, Running
 from support.graph_lab import ALIKE, SMALL, Lab, expected, is_right, launched, packed, plan_of, scorer, serve_from
 from support.layouts import CPU
-from support.models import loaded, random_ids, random_scorer, score_batch
+from support.models import random_ids, random_scorer, score_batch
+from support.scorers import loaded
 from support.tasks import Clock
 from torch import Tensor
 

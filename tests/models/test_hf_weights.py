@@ -20,10 +20,9 @@ from support.models import (
     tiny_bert_config,
     tiny_hf_cross_encoder,
     tiny_hf_encoder,
-    tiny_tokenizer,
     write_json,
 )
-from support.tokenizer import CLS_ID, MASK_ID, SEP_ID, build_tokenizer
+from support.tokenizer import CLS_ID, MASK_ID, SEP_ID, build_tokenizer, tiny_tokenizer
 
 from bandrank.models import hf
 from bandrank.models.architectures import BiEncoder, ColBERT, CrossEncoder

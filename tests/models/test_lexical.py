@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.models import random_ids, score_batch, some_scores, tiny_cross_encoder, vocab_size
+from support.models import random_ids, score_batch, some_scores, tiny_cross_encoder
 from support.precomputing import with_words
-from support.tokenizer import SEP_ID, TOKENIZER_FILE
+from support.tokenizer import SEP_ID, TOKENIZER_FILE, vocab_size
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder

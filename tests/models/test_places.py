@@ -2,9 +2,9 @@
 
 import pytest
 from support.decoders import qwen_tokenizer, tiny_decoder_reranker
-from support.models import tiny_cross_encoder, tiny_tokenizer
+from support.models import tiny_cross_encoder
 from support.precomputing import tiny_colbert
-from support.tokenizer import SENTENCE_ID
+from support.tokenizer import SENTENCE_ID, tiny_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from bandrank.models.places import places

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from support.models import random_text, tiny_cross_encoder, tiny_tokenizer
-from support.tokenizer import SENTENCE_ID
+from support.models import random_text, tiny_cross_encoder
+from support.tokenizer import SENTENCE_ID, tiny_tokenizer
 from support.variants import VARIANTS
 
 from bandrank.models.readings import Reading, read_pair

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.models import CLS_ID, SEP_ID, random_scorer, score_batch, vocab_size
+from support.models import CLS_ID, SEP_ID, random_scorer, score_batch
 from support.native import needs_native
+from support.tokenizer import vocab_size
 from support.variants import random_texts
 
 from bandrank.models.architectures import BiEncoder, CrossEncoder

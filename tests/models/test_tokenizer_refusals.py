@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from support import bert_likes
-from support.models import edit_json, save_cross_encoder, tiny_tokenizer, write_json
-from support.tokenizer import CLS_ID, SEP_ID
+from support.models import edit_json, save_cross_encoder, write_json
+from support.tokenizer import CLS_ID, SEP_ID, tiny_tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from bandrank.models.checkpoint import BadCheckpoint

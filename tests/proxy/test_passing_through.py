@@ -257,9 +257,10 @@ def test_no_target_leads_elsewhere(proxy: Proxied, server: ScriptedServer, targe
 
 def test_connections_to_the_engine_are_kept(proxy: Proxied, server: ScriptedServer) -> None:
     """Requests one after the other, of several clients, share one."""
-    opened = threading.active_count()
-    for _ in range(5):
+    opened, passed = threading.active_count(), proxy.count("proxy_requests", outcome="passed")
+    for number in range(5):
         proxy.send(request(b"GET /"))
+        proxy.wait_for_count("proxy_requests", passed + number + 1, outcome="passed")  # then it is free again
 
     assert len(server.got) == 5
     assert threading.active_count() <= opened + 1

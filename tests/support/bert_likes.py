@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise, vocab_size
-from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, WORDS
+from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise
+from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, WORDS, vocab_size
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     BertConfig,

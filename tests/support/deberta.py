@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise, vocab_size
-from support.tokenizer import SPECIAL, WORDS
+from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise
+from support.tokenizer import SPECIAL, WORDS, vocab_size
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.models import randomise, vocab_size, write_json
+from support.models import randomise, write_json
+from support.tokenizer import vocab_size
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
 from transformers import GemmaConfig, PretrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config

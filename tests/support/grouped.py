@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from support.decoders import PARTS, WORDS, drawn, gemma_tokenizer
-from support.models import INTERMEDIATE_SIZE, random_scorer, randomise, vocab_size, write_json
-from support.tokenizer import CLS_ID, SEP_ID
+from support.models import INTERMEDIATE_SIZE, random_scorer, randomise, write_json
+from support.tokenizer import CLS_ID, SEP_ID, vocab_size
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 from transformers import Gemma3TextConfig, Gemma3TextModel, LlamaConfig, LlamaModel, PreTrainedModel

@@ -6,14 +6,12 @@
 import json
 import random
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
-from support.tokenizer import CLS_ID, PAD_ID, SEP_ID, SPECIAL, TOKENIZER_FILE, WORDS
-from tokenizers import Tokenizer
+from support.tokenizer import CLS_ID, PAD_ID, SEP_ID, SPECIAL, TOKENIZER_FILE, WORDS, vocab_size
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
@@ -23,7 +21,6 @@ from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.patterns import FULL, sparse
-from bandrank.models.loading import LoadedModel
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
@@ -45,22 +42,6 @@ SWITCHES = {
     "doc_cls_attention": "candidate_to_cls",
     "doc_query_attention": "candidate_to_query",
 }
-
-
-def tiny_tokenizer() -> Tokenizer:
-    """The tokenizer that all tiny models share."""
-    return Tokenizer.from_file(str(TOKENIZER_FILE))
-
-
-@cache
-def tiny_vocabulary() -> Mapping[str, int]:
-    """The ids of the pieces of the tiny tokenizer."""
-    return tiny_tokenizer().get_vocab()  # type: ignore[no-any-return]  # a dict
-
-
-def vocab_size() -> int:
-    """Entries of the tiny tokenizer."""
-    return len(tiny_vocabulary())
 
 
 def random_text(rng: random.Random, num_words: int) -> str:
@@ -322,11 +303,6 @@ def tiny_bi_encoder(
         max_tokens=max_tokens,
     )
     return random_scorer(BiEncoder(config), seed)
-
-
-def loaded(scorer: Scorer, *, name: str = "tiny") -> LoadedModel:
-    """The scorer with the tiny tokenizer, as `load_model` would return it. The folder holds no weights."""
-    return LoadedModel(name=name, folder=TOKENIZER_FILE.parent, scorer=scorer, tokenizer=tiny_tokenizer())
 
 
 def as_served(scorer: AnyScorer, dtype: torch.dtype = torch.float32) -> AnyScorer:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from support.models import HIDDEN_SIZE, edit_json, random_scorer, randomise, save_tokenizer, vocab_size, write_json
-from support.tokenizer import CLS_ID, PAD_ID, SEP_ID
+from support.models import HIDDEN_SIZE, edit_json, random_scorer, randomise, save_tokenizer, write_json
+from support.tokenizer import CLS_ID, PAD_ID, SEP_ID, vocab_size
 from torch import nn
 from transformers import ModernBertConfig, ModernBertForSequenceClassification, ModernBertModel
 

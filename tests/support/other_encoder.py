@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, vocab_size
+from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS
+from support.tokenizer import vocab_size
 from torch import Tensor
 from torch.nn.functional import layer_norm, silu
 

@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from support.models import tiny_vocabulary
 from support.tasks import HANG_S
+from support.tokenizer import TOKENIZER_FILE, tiny_tokenizer, tiny_vocabulary
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.loading import LoadedModel
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank.models.template import TokenTemplate
@@ -155,6 +156,11 @@ class Recorder:
 def word_id(word: str) -> int:
     """The id of a word that is one piece of the tiny tokenizer."""
     return tiny_vocabulary()[word]
+
+
+def loaded(scorer: Scorer, *, name: str = "tiny") -> LoadedModel:
+    """The scorer with the tiny tokenizer, as `load_model` would return it. The folder holds no weights."""
+    return LoadedModel(name=name, folder=TOKENIZER_FILE.parent, scorer=scorer, tokenizer=tiny_tokenizer())
 
 
 def lookup(**scores: float) -> LookupScorer:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from support.models import loaded
+from support.scorers import loaded
 
 from bandrank.engine.ranking import Ranking
 from bandrank.engine.served import ServedModel

@@ -4,6 +4,8 @@ Any text of letters, digits and common punctuation has pieces; the words of `WOR
 """
 
 import string
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -22,6 +24,22 @@ WORDS = """
     what its about than into them can only other time new some could these two may first then do any like my now
     over such our man me even most made after also well did many before must
 """.split()  # noqa: SIM905  # a hundred lines as a list
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """The tokenizer that all tiny models share."""
+    return Tokenizer.from_file(str(TOKENIZER_FILE))
+
+
+@cache
+def tiny_vocabulary() -> Mapping[str, int]:
+    """The ids of its pieces."""
+    return tiny_tokenizer().get_vocab()  # type: ignore[no-any-return]  # a dict
+
+
+def vocab_size() -> int:
+    """How many there are."""
+    return len(tiny_vocabulary())
 
 
 def build_tokenizer() -> Tokenizer:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
-from support.tokenizer import CLS_ID, SEP_ID, WORDS
+from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder
+from support.tokenizer import CLS_ID, SEP_ID, WORDS, tiny_tokenizer
 from support.training import write_toy
 
 from bandrank.models.ids import ID_BYTES

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from support.collections import write_collection
-from support.models import loaded, tiny_cross_encoder
+from support.models import tiny_cross_encoder
+from support.scorers import loaded
 from support.tokenizer import TOKENIZER_FILE
 
 from bandrank.models import checkpoint

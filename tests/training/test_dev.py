@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.collections import write_collection
-from support.models import loaded, tiny_cross_encoder
-from support.scorers import lookup
+from support.models import tiny_cross_encoder
+from support.scorers import loaded, lookup
 
 from bandrank_training.dev import CUTOFF, DevSet, ndcg
 from bandrank_training.groups import BadGroups, Group, write_groups

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from support.collections import write_collection, write_lines, write_run_lines
-from support.models import loaded, random_text, save_cross_encoder
-from support.scorers import lookup
+from support.models import random_text, save_cross_encoder
+from support.scorers import loaded, lookup
 from support.training import contents
 
 from bandrank_training.__main__ import main

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.models import loaded, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.models import tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_mix_encoder
-from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, UNK_ID
+from support.scorers import loaded
+from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, UNK_ID, tiny_tokenizer
 from support.training import contents, toy_documents, train, write_toy
 
 from bandrank.models import checkpoint

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from support.collections import write_collection, write_lines
-from support.models import save_bi_encoder, tiny_bi_encoder, tiny_tokenizer
-from support.tokenizer import WORDS
+from support.models import save_bi_encoder, tiny_bi_encoder
+from support.tokenizer import WORDS, tiny_tokenizer
 from support.training import toml, write_toy
 
 from bandrank.models.ids import RaggedIds

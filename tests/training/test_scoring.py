@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.models import loaded, random_text, score_batch, tiny_bi_encoder, tiny_cross_encoder
+from support.models import random_text, score_batch, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_colbert, tiny_mix_encoder
-from support.scorers import encoded_lookup, lookup
+from support.scorers import encoded_lookup, loaded, lookup
 from support.tokenizer import TOKENIZER_FILE
 
 from bandrank.models import checkpoint
@@ -140,7 +140,8 @@ def test_the_scoring_thread_ends_with_the_scores(end: str) -> None:
 def test_a_process_ends_while_scores_are_left() -> None:
     """After an error elsewhere, which its traceback keeps the iterator alive for."""
     code = """
-from support.models import loaded, tiny_cross_encoder
+from support.models import tiny_cross_encoder
+from support.scorers import loaded
 from bandrank_training.scoring import Question, score_offline
 scores = score_offline(loaded(tiny_cross_encoder())).score(Question("who", ["man"] * 9) for _ in range(999))
 next(scores)

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.models import loaded, save_bi_encoder, some_scores, tiny_bi_encoder, tiny_cross_encoder
+from support.models import save_bi_encoder, some_scores, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
+from support.scorers import loaded
 from support.tokenizer import TOKENIZER_FILE
 from support.training import train, write_toy
 

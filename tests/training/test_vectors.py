@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.models import loaded, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
-from support.tokenizer import TOKENIZER_FILE
+from support.models import tiny_bi_encoder, tiny_cross_encoder
+from support.scorers import loaded
+from support.tokenizer import TOKENIZER_FILE, tiny_tokenizer
 from support.training import train
 from torch import Tensor
 

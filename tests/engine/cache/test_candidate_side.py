@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import random_ids, random_scorer, tiny_tokenizer
+from support.models import random_ids, random_scorer
+from support.tokenizer import tiny_tokenizer
 from support.variants import PRECOMPUTING, VARIANTS
 
 from bandrank.engine.cache.keys import fingerprint

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
-from support.models import as_served, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
-from support.tokenizer import TOKENIZER_FILE
+from support.models import as_served, tiny_bi_encoder, tiny_cross_encoder
+from support.tokenizer import TOKENIZER_FILE, tiny_tokenizer
 from tokenizers import Tokenizer
 
 from bandrank.engine.cache.keys import digest, fingerprint, redis_keys
