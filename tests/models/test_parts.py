@@ -1,6 +1,5 @@
 """How a batch is cut into parts, and put together again."""
 
-
 import numpy as np
 import pytest
 import torch
