@@ -85,12 +85,15 @@ check: $(VENV)/runtime.stamp
 demo: $(VENV)/dev.stamp
 	@BANDRANK_DEMO_DATA="$(if $(filter file,$(origin DATA)),$${BANDRANK_DEMO_DATA:-$(DATA)},$(DATA))" $(VENV)/bin/python loadtests/demo.py --candidates 20
 
+# Each process of tests computes on one thread: torch by tests/conftest.py, and numpy, whose threads wait busily, by this.
+test test-slow: export OPENBLAS_NUM_THREADS := 1
+
+# Types are checked beside the first tests: alone, without a cache, they keep one processor busy for half a minute.
 test: $(VENV)/dev.stamp programs
 	@$(VENV)/bin/ruff check --no-cache .
 	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
-	@$(VENV)/bin/pytest $(SIDE_BY_SIDE)
+	@$(VENV)/bin/mypy & types=$$!; $(VENV)/bin/pytest $(SIDE_BY_SIDE); tests=$$?; wait $$types && exit $$tests
 
 test-slow: PROGRAMS += aarch64-linux-gnu-g++/g++-aarch64-linux-gnu qemu-aarch64/qemu-user
 test-slow: $(VENV)/dev.stamp programs

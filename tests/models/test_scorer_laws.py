@@ -79,7 +79,7 @@ def test_scores_differ(variant: str) -> None:
 
 
 @every_variant
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_company_order_and_split_do_not_matter(variant: str, data: st.DataObject) -> None:
     """A candidate scored alone gets the score that it gets in any company, at any index, in any batch."""
@@ -119,7 +119,7 @@ def test_any_split_of_a_batch(variant: str) -> None:
     scorer = scorer_of(variant)
     queries, candidates = random_texts(scorer)
     whole = scores_of(scorer, queries, candidates)
-    for cut in range(1, len(candidates[0])):
+    for cut in (1, 4, 6):  # behind the empty one, in the middle, before the last
         first = scores_of(scorer, queries[:1], [candidates[0][:cut]])
         rest = scores_of(scorer, queries, [candidates[0][cut:], *candidates[1:]])
         joined = [first[0] + rest[0], *rest[1:]]
@@ -246,7 +246,6 @@ def test_cost_grows_with_the_candidate(variant: str) -> None:
 
 @every_variant
 def test_cost_grows_with_the_query(variant: str) -> None:
-    """Its tokens are encoded as well, however short the candidates are."""
     """However short the candidates are, at least as many rows count as the query has tokens, which are encoded too."""
     scorer = scorer_of(variant)
     longest = scorer.query_template.max_tokens
