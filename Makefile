@@ -1,7 +1,7 @@
 # Each verb does its own set-up, in .venv and quick when nothing changed.
 #   make serve [PORT=8123] [MODEL=folder-or-hub-id]   answers on http://localhost:8000
 #   make demo     re-ranks real questions over HTTP and shows the lists before and after
-#   make test     what CI runs first: linters, types, import rules, tests (under ten minutes on two cores)
+#   make test     what CI runs first: linters, types, import rules, tests (about five minutes on two cores)
 #   make test-slow  tests that start, kill and wait for servers and processes (CI runs it too; three minutes)
 #   make test-clients  the client libraries that people use, through their public calls (CI runs it too; about three minutes)
 #   make check    what would be served here, and a self-test

