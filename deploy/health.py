@@ -10,7 +10,7 @@ import ssl
 import sys
 
 LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to ask, not to listen
-PATHS = ("/_bandrank/readyz", "/readyz")  # a search proxy's first: it would hand the other on to the search engine
+PATH = "/_bandrank/readyz"  # of a search proxy too, which would hand any other on to the search engine
 TIMEOUT_S = 4.0
 
 
@@ -22,13 +22,8 @@ def main() -> int:
     if os.environ.get("BANDRANK_TLS_CERTIFICATE"):
         context = ssl._create_unverified_context()  # noqa: S323 - it is this container that is asked
         connection = http.client.HTTPSConnection(*address, timeout=TIMEOUT_S, context=context)
-    for path in PATHS:
-        connection.request("GET", path)
-        with connection.getresponse() as answer:
-            answer.read()
-        if answer.status != http.HTTPStatus.NOT_FOUND:
-            return int(answer.status != http.HTTPStatus.OK)
-    return 1
+    connection.request("GET", PATH)
+    return int(connection.getresponse().status != http.HTTPStatus.OK)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ ENDPOINTS = [
     ("GET", "/v1/models", None, "rank"),
     ("PUT", "/candidates", {"candidates": [{"id": "a", "text": "man"}]}, "register"),
     ("DELETE", "/candidates", {"ids": ["a"]}, "register"),
-    ("GET", "/metrics", None, "admin"),
+    *(("GET", path, None, "admin") for path in ("/metrics", "/_bandrank/metrics")),
 ]
-OPEN = ["/healthz", "/readyz", "/openapi.json", "/", "/page/main.js"]
+OPEN = ["/healthz", "/readyz", "/_bandrank/healthz", "/_bandrank/readyz", "/openapi.json", "/", "/page/main.js"]
 
 
 def with_keys(path: Path, **tables: str) -> Settings:

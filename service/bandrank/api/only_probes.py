@@ -9,7 +9,7 @@ from bandrank.api.request_ids import RequestIds
 
 PROBES = frozenset(
     {"/healthz", "/readyz"}
-    | {"/_bandrank/healthz", "/_bandrank/readyz"}  # of the proxy
+    | {"/_bandrank/healthz", "/_bandrank/readyz"}
     | {"/health", "/ping", "/v1/health/live", "/v1/health/ready", "/.well-known/live", "/.well-known/ready"}
     | {"/infinity/health"}
 )

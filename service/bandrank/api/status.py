@@ -1,4 +1,7 @@
-"""Endpoints about the service itself: its models, its health and its metrics."""
+"""Endpoints about the service itself: its models, its health and its metrics.
+
+Health and metrics are also where a search proxy has them, for what looks after both.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -61,7 +64,7 @@ async def models(service: ServiceOfApp) -> ModelList:
     )
 
 
-@answers_get(router, "/healthz")
+@answers_get(router, "/healthz", "/_bandrank/healthz")
 async def healthz(service: ServiceOfApp) -> dict[str, str]:
     """Says that the process is alive, and that its scoring thread has neither died nor hung."""
     if (reason := service.why_not_alive()) is not None:
@@ -69,7 +72,7 @@ async def healthz(service: ServiceOfApp) -> dict[str, str]:
     return {"status": "alive"}
 
 
-@answers_get(router, "/readyz")
+@answers_get(router, "/readyz", "/_bandrank/readyz")
 async def readyz(service: ServiceOfApp) -> dict[str, str]:
     """Says whether the service scores: a batch succeeded a moment ago, or a self-test succeeds now."""
     if (reason := await service.why_not_ready()) is not None:
@@ -81,6 +84,7 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
 @answers_get(
     router,
     "/metrics",
+    "/_bandrank/metrics",
     response_class=Response,
     dependencies=[Depends(admitted(Scope.ADMIN))],
     responses={**errors(*REFUSALS), 200: {"content": {"text/plain": {"schema": TEXT}}}},
