@@ -95,7 +95,7 @@ def curve(folder: Path, start: str, args: argparse.Namespace) -> Iterable[Point]
             MiningRecipe(
                 str(lists),
                 (source,),
-                teachers,
+                teachers=teachers,
                 depth=DEPTH,
                 hard=DEPTH,
                 random=0,

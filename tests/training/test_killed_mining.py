@@ -92,7 +92,7 @@ def test_a_killed_run_goes_on_inside_a_source(folder: Path, monkeypatch: pytest.
 def test_scores_of_another_dtype_are_not_taken_for_these(folder: Path, tmp_path: Path) -> None:
     """What was kept in float32 is mined anew in bfloat16, and found again in each."""
     save_cross_encoder(folder / "scorer")
-    recipe = MiningRecipe("", (Source(str(folder / "col")),), {"scorer": str(folder / "scorer")})
+    recipe = MiningRecipe("", (Source(str(folder / "col")),), teachers={"scorer": str(folder / "scorer")})
     groups = {}
     for name, dtype in (("exact", torch.float32), ("low", torch.bfloat16), ("again", torch.float32)):
         mine(replace(recipe, out=str(tmp_path / name)), Placement(CPU.device, dtype), kept=tmp_path / "kept")

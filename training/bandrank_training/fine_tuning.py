@@ -173,7 +173,7 @@ def _mining(task: Task, start: LoadedModel, groups: Path, dev: Path) -> MiningRe
     return MiningRecipe(
         str(groups),
         (Source(task.collection, task.split, max_queries=task.most_queries),),
-        {BEFORE: task.start, **fast},
+        teachers={BEFORE: task.start, **fast},
         depth=DEPTH,
         hard=DEPTH,
         random=0,

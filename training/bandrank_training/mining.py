@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         recipe = MiningRecipe(
             args.out,
             (Source(args.source, args.split),),
-            {FAST: FAST},
+            teachers={FAST: FAST},
             dev_out=args.dev_out,
             dev_groups=args.dev_groups,
         )

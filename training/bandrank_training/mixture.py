@@ -17,7 +17,7 @@ from bandrank_training.collection import BeirFolder, write_qrels
 from bandrank_training.contents import digest, of_documents, of_judgements
 from bandrank_training.errors import BadRecipe
 from bandrank_training.mining import mine
-from bandrank_training.mining_recipe import MiningRecipe, Source
+from bandrank_training.mining_recipe import Mining, MiningRecipe, Source
 from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import read_recipe
@@ -26,18 +26,12 @@ from bandrank_training.start import MINILM, load_start
 COUNTS, RECIPE = "counts.md", "recipe.json"
 
 
-@dataclass(frozen=True)
-class MixtureMining:
-    """How groups are mined from the mixture; the fields are those of MiningRecipe."""
+@dataclass(frozen=True, kw_only=True)
+class MixtureMining(Mining):
+    """How groups are mined from the mixture, whose defaults are others."""
 
-    teachers: Mapping[str, str] = field(default_factory=dict)
-    retriever: str = ""
     depth: int = 30
-    hard: int = 10
-    random: int = 3
     max_judged: int = 2
-    found_only: bool = False
-    drawn: int | None = None
     max_tokens: int = 192
 
 
@@ -64,7 +58,6 @@ class MixtureRecipe:
             raise ValueError(f"most_share must be above 0 and at most 1, got {self.most_share}")
         if len(self.pieces) != 2 or not 0 < self.pieces[0] <= self.pieces[1]:
             raise ValueError(f"pieces must be the fewest and the most of a candidate, got {self.pieces}")
-        MiningRecipe("", (), **vars(self.mining))  # whose fields may be wrong
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
