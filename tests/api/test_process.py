@@ -143,14 +143,31 @@ def test_every_line_of_the_log_is_json_where_that_is_wanted(ended: tuple[int, st
     assert "secret" not in log
 
 
-def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
-    """The exit code is 2, and one line names the setting; tests/test_preflight.py has what else is said so."""
-    command = [sys.executable, "-m", "bandrank", "serve"]
-    environment = os.environ | {"BANDRANK_PORT": "eighty"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
-
+def assert_ends(*arguments: str, saying: str, **environment: str) -> None:
+    """Asserts that a service ends with 2, with one line."""
+    result = subprocess.run(
+        [sys.executable, "-m", "bandrank", "serve", *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "bandrank: BANDRANK_PORT must be a valid integer, got 'eighty'\n"
+    assert result.stderr == f"bandrank: {saying}\n"
+
+
+def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
+    """The line names it; tests/test_preflight.py has what else is said so."""
+    assert_ends(BANDRANK_PORT="eighty", saying="BANDRANK_PORT must be a valid integer, got 'eighty'")
+
+
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
+    """At once, without loading a model: the line names the address."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        said = f"BANDRANK_PORT {port} of 127.0.0.1 cannot be used: address already in use"
+        assert_ends("--model", str(tmp_path), BANDRANK_HOST="127.0.0.1", BANDRANK_PORT=port, saying=said)
 
 
 @pytest.mark.slow

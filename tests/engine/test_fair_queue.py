@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 
@@ -43,7 +43,6 @@ def handed_out(queue: TaskQueue, rows: float) -> dict[str, float]:
     return got
 
 
-@settings(max_examples=40)
 @given(sizes=st.lists(st.integers(10, 3 * BATCH), min_size=2, max_size=4))
 def test_clients_that_always_want_more_get_equal_parts(sizes: list[int]) -> None:
     """Whatever the size of their requests, the work differs by what a client may be handed ahead and a batch."""

@@ -262,7 +262,7 @@ async def test_a_long_query_leaves_the_event_loop_alone(limits: TextLimits) -> N
             gaps.append(time.monotonic() - start)
         request = task.result()
 
-    assert max(gaps) < max(0.25, sum(gaps) / 2)  # it is all of the time if the lock is held
+    assert max(gaps) < 0.25
     assert len(request.query) + request.truncated_query_tokens == pytest.approx(2**18, rel=0.2)
 
 
