@@ -1,6 +1,8 @@
 """What a client hears when its request cannot be answered, and that the reason is counted."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -124,14 +126,23 @@ async def test_a_service_that_stops_is_503() -> None:
     assert seen.value("bandrank_request_seconds_count") == 0
 
 
-async def test_probes_of_an_idle_service_share_a_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many at once do not overload it; that the first of them hangs up does not matter to the others."""
+@asynccontextmanager
+async def being_tested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[RunningApp, Gate, asyncio.Task[str | None]]]:
+    """A service whose self-test a probe waits for, the gate that the test's batch is at, and that probe."""
     monkeypatch.setattr(service_module, "FRESH_S", -1.0)  # nothing was scored a moment ago
     scorer, gate = gated()
     async with running_app(scorer) as running:
         await asyncio.to_thread(gate.wait_for_batch)
-        first = asyncio.create_task(running.service.why_not_ready())
+        probing = asyncio.create_task(running.service.why_not_ready())
         await asyncio.to_thread(gate.wait_for_batch)
+        yield running, gate, probing
+
+
+async def test_probes_of_an_idle_service_share_a_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many at once do not overload it; that the first of them hangs up does not matter to the others."""
+    async with being_tested(monkeypatch) as (running, gate, first):
         others = [asyncio.create_task(running.service.why_not_ready()) for _ in range(200)]
         await asyncio.sleep(0)
         first.cancel()
@@ -144,12 +155,7 @@ async def test_probes_of_an_idle_service_share_a_self_test(monkeypatch: pytest.M
 
 async def test_a_probe_that_waits_hears_that_the_service_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its self-test, which was begun before, succeeds; nobody is told any more that the service is ready."""
-    monkeypatch.setattr(service_module, "FRESH_S", -1.0)  # nothing was scored a moment ago
-    scorer, gate = gated()
-    async with running_app(scorer) as running:
-        await asyncio.to_thread(gate.wait_for_batch)
-        probing = asyncio.create_task(running.service.why_not_ready())
-        await asyncio.to_thread(gate.wait_for_batch)
+    async with being_tested(monkeypatch) as (running, gate, probing):
         running.service.drain()
         gate.let_through()
 
