@@ -133,3 +133,18 @@ async def test_a_refusal_of_the_tokenizer_says_when_there_will_be_room() -> None
 
     assert told[1] == pytest.approx(4 * told[0])
     assert told[0] >= 0.05
+
+
+async def test_whoever_waits_while_the_threads_end_hears_of_it() -> None:
+    """One after the other, and nobody waits for ever."""
+    pool, going = FairPool(1, max_size=100, name="test"), threading.Event()
+    begun = asyncio.create_task(pool.run(POLITE, 1, 1, lambda: going.wait(HANG_S)))
+    waiting = [asyncio.create_task(pool.run(POLITE, turn, 1, lambda: None)) for turn in (2, 3)]
+    await asyncio.sleep(0)
+    going.set()
+    pool.close()
+
+    assert await begun
+    async with asyncio.timeout(HANG_S):
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in ends] == [RuntimeError] * 2

@@ -78,7 +78,11 @@ class FairPool:
             self._waiting.charge(client, seconds)
             self._hand_over()
 
-        working = loop.run_in_executor(self._threads, work)
+        try:
+            working = loop.run_in_executor(self._threads, work)
+        except RuntimeError:  # the threads have ended, which the next one has to hear too
+            self._hand_over()
+            raise
         working.add_done_callback(end)
         return await asyncio.shield(working)
 
