@@ -42,8 +42,8 @@ on. Written by `python -m bandrank_bench fine-tuning`, which runs `python -m ban
 Before and after are nDCG@10 of BM25's best {depth}, re-ranked, over other queries of the same collection that were held
 back and have a relevant document among these. No query held back shares a relevant document with one that was trained
 on. The p is that of a paired t test."""
-LEGEND = """Kept: a fifth of the judged queries, at most 100, choose between the scorer before training, after it, and the mean of
-both. Minutes: from the collection to the checkpoint, mining included."""
+LEGEND = """Kept: a fifth of the judged queries, at most 100, choose between the scorer before training, after it, and
+the mean of both. Minutes: from the collection to the checkpoint, mining included."""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 import os
 import re
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 from pydantic import (
     BaseModel,
@@ -31,6 +32,10 @@ RESERVED = frozenset({"BANDRANK_DEMO_DATA", "BANDRANK_SOAK_S", "BANDRANK_FUZZ_EX
 SERVICE_LINK = re.compile(
     r"BANDRANK_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=|PORT=(tcp|udp|sctp)://).*"
 )
+WAYS = (
+    f"A setting is a flag, else an environment variable ({PREFIX}...), else a key of the TOML file that --config names."
+)
+LISTED = "`bandrank serve --help` lists them all"
 SINGLE_MODEL = frozenset({"model", "revision", "fast_model", "fast_revision"})
 
 
@@ -178,12 +183,18 @@ class Settings(BaseModel):
 
     @classmethod
     def read(
-        cls, arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ, *, command: str = "serve"
+        cls,
+        arguments: Sequence[str] = (),
+        environ: Mapping[str, str] = os.environ,
+        *,
+        command: str = "serve",
+        about: str = "",
     ) -> Self:
         """Settings from flags such as `--max-batch-rows`, else the environment, else the file that `config` names.
 
         An empty BANDRANK_* variable counts as not set, as do those that Kubernetes sets; an unknown one is an error, so
-        that misspelt ones are noticed.  command: of `bandrank`, as the help says.  Raises BadSetting.
+        that misspelt ones are noticed.  command: of `bandrank`, with its arguments.  about: what it does, for the help.
+        Raises BadSetting.
         """
         known = {variable(name): name for name in cls.model_fields}
         ours = {
@@ -192,10 +203,14 @@ class Settings(BaseModel):
             if key.startswith(PREFIX) and value and not SERVICE_LINK.fullmatch(f"{key}={value}")
         }
         if unknown := sorted(ours.keys() - known.keys() - RESERVED):
-            raise BadSetting(
-                ", ".join(unknown), f"is not a setting; {_meant(unknown)}`bandrank serve --help` lists them all"
-            )
-        flags = CliSettingsSource(_Flags, cli_prog_name=f"bandrank {command}", cli_parse_args=list(arguments))()
+            raise BadSetting(", ".join(unknown), f"is not a setting; {_meant(unknown)}{LISTED}")
+        parser = _Parser(
+            prog=f"bandrank {command}",
+            usage="%(prog)s [--SETTING VALUE ...]",
+            description=f"{about} {WAYS}".strip(),
+            allow_abbrev=False,
+        )
+        flags = CliSettingsSource(_Flags, root_parser=parser, cli_parse_args=list(arguments))()
         given: dict[str, Any] = {known[key]: value for key, value in ours.items() if key in known} | flags
         path = given.get("config")
         try:
@@ -242,9 +257,16 @@ class Settings(BaseModel):
 
 
 class _Flags(Settings, BaseSettings):
-    """Settings of the service, each a flag or an environment variable."""
+    """Settings that flags give."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, cli_kebab_case=True, cli_show_env_vars=True)
+
+
+class _Parser(ArgumentParser):
+    """Says what is wrong with a flag in one line: the usage of all would push it off the screen."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"bandrank: {message}; {LISTED}\n")
 
 
 def public_name(model: str) -> str:
