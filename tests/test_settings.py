@@ -91,7 +91,7 @@ def write(path: Path, text: str) -> str:
 
 
 def test_settings_have_defaults() -> None:
-    """They are those that the README names."""
+    """They are those that docs/settings.md names."""
     settings = Settings.read(environ={})
 
     assert settings == Settings()
@@ -292,9 +292,9 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(" ".join(str(field.description).split()) in text for field in Settings.model_fields.values())
 
 
-def test_the_readme_has_the_table_of_settings() -> None:
+def test_the_page_has_the_table_of_settings() -> None:
     """It is the output of `python -m bandrank.settings`, with each setting once and a description for each."""
-    assert table() in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert table() in (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert [line.split("`")[1] for line in table().splitlines()[2:]] == [*map(variable, Settings.model_fields)]
     assert all(field.description for field in Settings.model_fields.values())
     assert "| `BANDRANK_PORT` | integer ≥ 0, ≤ 65535 | 8000 | Port to listen on. |" in table()

@@ -40,7 +40,7 @@ SINGLE_MODEL = frozenset({"model", "revision", "fast_model", "fast_revision"})
 
 
 class Settings(BaseModel):
-    """All settings, in the order and the words of `--help` and of the README's table."""
+    """All settings, in the order and the words of `--help` and of docs/settings.md."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
@@ -294,7 +294,7 @@ def explain(error: BadSetting) -> str:
 
 
 def table() -> str:
-    """The settings as a Markdown table, for the README."""
+    """The settings as a Markdown table, for docs/settings.md."""
     rows = ["| variable | value | default | |", "| --- | --- | --- | --- |"]
     for name, facts in Settings.model_json_schema()["properties"].items():
         known = facts.get("enum", ("true", "false") if facts["type"] == "boolean" else ())
