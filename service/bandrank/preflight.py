@@ -44,7 +44,7 @@ def preflight(settings: Settings, *, proxy: bool) -> None:
     tls_context(settings)
     address = _listen_briefly(settings.host, settings.port)
     if not settings.keys and not ip_address(address.partition("%")[0]).is_loopback:
-        log.warning("there are no keys (%s): whoever reaches %s may rank", variable("keys"), settings.host)
+        log.warning("no API keys are set (%s): anyone who can reach %s may rank", variable("keys"), settings.host)
 
 
 def preflight_corpus(path: Path, settings: Settings) -> None:
