@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
+from support.tasks import until
 
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest
@@ -144,6 +145,24 @@ async def test_what_a_registration_computed_before_it_left_is_written() -> None:
 
     assert await representations.drained()
     assert len(line.stored) == 4
+
+
+async def test_what_a_registration_left_in_the_queue_is_not_taken_for_written() -> None:
+    """It is cancelled while the queue has room for one entry at a time: those that were queued are written."""
+    line = SlowLine(write_s=0.01)
+    representations = cache(client(line), max_pending_writes_bytes=1)
+
+    async def compute(unclaimed: list[bytes], _: Rescue) -> list[bytes]:
+        return rows(4, len(unclaimed))
+
+    registering = asyncio.create_task(representations.compute_missing(keys_of("a", 100), compute, wait_for_room=True))
+    await until(lambda: len(line.stored) > 1)
+    registering.cancel()
+    await asyncio.gather(registering, return_exceptions=True)
+
+    assert not await representations.drained()
+    assert 1 < len(line.stored) < 100
+    assert await representations.drained()
 
 
 async def test_a_large_text_has_the_time_that_it_takes() -> None:
