@@ -12,7 +12,7 @@ from bandrank.models.encoders.electra import electra, electra_head
 from bandrank.models.encoders.gemma3 import gemma3
 from bandrank.models.encoders.llama import llama
 from bandrank.models.encoders.modernbert import modernbert
-from bandrank.models.encoders.mpnet import MpnetStack
+from bandrank.models.encoders.mpnet import mpnet
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.encoders.rotary_bert import gte, nomic_bert
 from bandrank.models.encoders.stack import Stack
@@ -36,7 +36,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "gte": gte,
     "llama": llama,
     "modernbert": modernbert,
-    "mpnet": MpnetStack,
+    "mpnet": mpnet,
     "nomic_bert": nomic_bert,
 }
 HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have BERT's head
