@@ -1,4 +1,4 @@
-"""Attention with biases for distances, as MPNet has it, by the CPU kernels: that of plain torch, and the
+"""Attention with biases for distances, as MPNet and JinaBERT have it, by the CPU kernels: that of plain torch, and the
 same bits in any company.
 """
 
@@ -18,6 +18,7 @@ from bandrank.models.architectures.bi_encoder import BiEncoderConfig
 from bandrank.models.architectures.colbert import ColBERTConfig
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.jina_bert import JinaBertConfig
 from bandrank.models.encoders.mpnet import MpnetConfig
 from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.layers.patterns import FULL, longformer, sparse
@@ -40,6 +41,9 @@ SHAPE = {
 }
 CONFIGS: dict[str, EncoderConfig] = {
     "mpnet": MpnetConfig(**SHAPE),
+    "jina_bert": JinaBertConfig(**SHAPE),
+    "jina_bert reglu": JinaBertConfig(**SHAPE, activation="reglu"),
+    "jina_bert for code": JinaBertConfig(**SHAPE, norms_queries=True),
 }
 every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 

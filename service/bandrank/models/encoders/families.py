@@ -10,6 +10,7 @@ from bandrank.models.encoders.decoder import Decoder
 from bandrank.models.encoders.distilbert import distilbert_head
 from bandrank.models.encoders.electra import electra, electra_head
 from bandrank.models.encoders.gemma3 import gemma3
+from bandrank.models.encoders.jina_bert import jina_bert
 from bandrank.models.encoders.llama import llama
 from bandrank.models.encoders.modernbert import modernbert
 from bandrank.models.encoders.mpnet import mpnet
@@ -34,6 +35,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "electra": electra,
     "gemma3": gemma3,
     "gte": gte,
+    "jina_bert": jina_bert,
     "llama": llama,
     "modernbert": modernbert,
     "mpnet": mpnet,
