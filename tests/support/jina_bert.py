@@ -1,174 +1,97 @@
-"""JinaBERT the slow way: its formulas on padded batches and full matrices, and folders under its authors' names, which
-`transformers` does not know.
+"""JinaBERT the slow way, which `transformers` does not have: its formulas on padded batches and full matrices, and a
+folder with its authors' names. It is used as a model of that library is.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from support.bert_likes import byte_pair_tokenizer, word_piece_tokenizer
-from support.models import write_json
-from support.tokenizer import vocab_size
-from torch import Tensor
-from torch.nn.functional import gelu, layer_norm, linear, relu
+from torch import Tensor, nn
+from torch.nn.functional import gelu, relu
+from transformers import BertConfig
 
-HIDDEN, HEADS, INTERMEDIATE, LAYERS, POSITIONS = 48, 3, 64, 2, 256  # a number of heads that is no power of two
-EPS = 1e-12
-GATES = {"geglu": gelu, "reglu": relu}
-Weights = dict[str, Tensor]
+NO_MASK = torch.zeros(())
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What decides the computation. for_code: whether it is the variant that norms queries and keys."""
-
-    tokenizer: Any = word_piece_tokenizer
-    for_code: bool = False
-    feed_forward: str = "geglu"
+def parts(**modules: nn.Module) -> nn.ModuleDict:
+    """Modules by the names that their tensors have in a file."""
+    return nn.ModuleDict(modules)
 
 
-KINDS = {
-    "jina-reranker-v1-tiny-en": Kind(byte_pair_tokenizer),
-    "jina-embeddings-v2-base-en": Kind(),
-    "jina-embeddings-v2-base-code": Kind(byte_pair_tokenizer, for_code=True),
-    "ReGLU": Kind(feed_forward="reglu"),
-    "ReGLU for code": Kind(for_code=True, feed_forward="reglu"),
-}
+class JinaBert(nn.Module):
+    """A re-ranker. config.code: whether it is the variant for code, which norms queries and keys."""
 
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config: Any = config
+        size = config.hidden_size
+        self.bert = parts(
+            embeddings=parts(
+                word_embeddings=nn.Embedding(config.vocab_size, size),
+                token_type_embeddings=nn.Embedding(config.type_vocab_size, size),
+                LayerNorm=nn.LayerNorm(size, eps=config.layer_norm_eps),
+            ),
+            encoder=parts(layer=nn.ModuleList(self._layer() for _ in range(config.num_hidden_layers))),
+            pooler=parts(dense=nn.Linear(size, size)),
+        )
+        self.classifier = nn.Linear(size, 1)
 
-def settings(kind: Kind) -> dict[str, Any]:
-    """Those of config.json, as in the published models but for their size."""
-    repository = "jina-bert-v2-qk-post-norm" if kind.for_code else "jina-bert-implementation"
-    return {
-        "architectures": ["JinaBertForMaskedLM"],
-        "auto_map": {"AutoConfig": f"jinaai/{repository}--configuration_bert.JinaBertConfig"},
-        "emb_pooler": "mean",
-        "feed_forward_type": kind.feed_forward,
-        "hidden_act": "gelu",
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
-        "layer_norm_eps": EPS,
-        "max_position_embeddings": POSITIONS,
-        "model_type": "bert",
-        "num_attention_heads": HEADS,
-        "num_hidden_layers": LAYERS,
-        "position_embedding_type": "alibi",
-        "type_vocab_size": 2,
-    }
+    def _layer(self) -> nn.ModuleDict:
+        size, inner, code = self.config.hidden_size, self.config.intermediate_size, self.config.code
 
+        def norms(*names: str) -> dict[str, nn.Module]:
+            return {name: nn.LayerNorm(size, eps=self.config.layer_norm_eps) for name in names}
 
-def random_weights(kind: Kind, seed: int = 0) -> Weights:
-    """The encoder's tensors, a pooler's and a classifier's, without a prefix."""
-    chance = torch.Generator().manual_seed(seed)
-    weights: Weights = {}
+        up, down = ("up_gated_layer", "down_layer") if code else ("gated_layers", "wo")
+        own = {name: nn.Linear(size, size) for name in ("query", "key", "value")}
+        mlp = {up: nn.Linear(size, 2 * inner, bias=False), down: nn.Linear(inner, size)}
+        return parts(
+            attention=parts(
+                self=parts(**own, **norms(*("layer_norm_q", "layer_norm_k") * code)),
+                output=parts(dense=nn.Linear(size, size), **norms("LayerNorm")),
+            ),
+            mlp=parts(**mlp, **({} if code else norms("layernorm"))),
+            **norms(*("layer_norm_1", "layer_norm_2") * code),
+        )
 
-    def dense(name: str, outputs: int, inputs: int, *, bias: bool = True) -> None:
-        weights[f"{name}.weight"] = torch.randn(outputs, inputs, generator=chance) * 1.5 * inputs**-0.5
-        if bias:
-            weights[f"{name}.bias"] = torch.randn(outputs, generator=chance) * 0.1
+    def states(self, ids: Tensor, types: Tensor, mask: Tensor = NO_MASK) -> Tensor:
+        """(n, len, hidden_size) of the last layer. ids, types: (n, len).  mask: added to scores, which are (n, heads,
+        len, len).
+        """
+        heads, act = self.config.num_attention_heads, {"geglu": gelu, "reglu": relu}[self.config.feed_forward_type]
+        place = torch.arange(ids.shape[1])
+        away = (place[:, None] - place[None, :]).abs()
+        bias = torch.stack([-away / 256 ** ((1 + head) / heads) for head in range(heads)])  # heads: a power of two
+        tables: Any = self.bert["embeddings"]
+        hidden = tables["LayerNorm"](tables["word_embeddings"](ids) + tables["token_type_embeddings"](types))
+        layers: Any = self.bert["encoder"]
+        for layer in layers["layer"]:
+            own, out, mlp = layer["attention"]["self"], layer["attention"]["output"], layer["mlp"]
+            query, key, value = (own[name](hidden) for name in ("query", "key", "value"))
+            if self.config.code:
+                query, key = own["layer_norm_q"](query), own["layer_norm_k"](key)
+            query, key, value = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (query, key, value))
+            scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1]) + bias + mask
+            after = out["LayerNorm"](hidden + out["dense"]((scores.softmax(-1) @ value).transpose(1, 2).flatten(2)))
+            if self.config.code:
+                after = layer["layer_norm_1"](hidden + after)
+                gated, gate = mlp["up_gated_layer"](after).chunk(2, -1)
+                hidden = layer["layer_norm_2"](after + mlp["down_layer"](gated * act(gate)))
+            else:
+                gate, gated = mlp["gated_layers"](after).chunk(2, -1)
+                hidden = mlp["layernorm"](after + mlp["wo"](act(gate) * gated))
+        return hidden  # type: ignore[no-any-return]
 
-    def norm(name: str) -> None:
-        weights[f"{name}.weight"] = 1 + torch.randn(HIDDEN, generator=chance) * 0.1
-        weights[f"{name}.bias"] = torch.randn(HIDDEN, generator=chance) * 0.1
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor = NO_MASK) -> SimpleNamespace:
+        """The logits of sequences of query and candidate, (n, 1)."""
+        pooler: Any = self.bert["pooler"]
+        first = self.states(input_ids, token_type_ids, attention_mask)[:, 0]
+        return SimpleNamespace(logits=self.classifier(torch.tanh(pooler["dense"](first))))
 
-    words = max(vocab_size(), kind.tokenizer().get_vocab_size())
-    for name, count in (("word", words), ("token_type", 2)):
-        weights[f"embeddings.{name}_embeddings.weight"] = torch.randn(count, HIDDEN, generator=chance)
-    norm("embeddings.LayerNorm")
-    for layer in (f"encoder.layer.{index}" for index in range(LAYERS)):
-        for name in ("self.query", "self.key", "self.value", "output.dense"):
-            dense(f"{layer}.attention.{name}", HIDDEN, HIDDEN)
-        up, down = ("up_gated_layer", "down_layer") if kind.for_code else ("gated_layers", "wo")
-        dense(f"{layer}.mlp.{up}", 2 * INTERMEDIATE, HIDDEN, bias=False)
-        dense(f"{layer}.mlp.{down}", HIDDEN, INTERMEDIATE)
-        for name in ("attention.self.layer_norm_q", "attention.self.layer_norm_k") if kind.for_code else ():
-            norm(f"{layer}.{name}")
-        norm(f"{layer}.attention.output.LayerNorm")
-        for name in ("layer_norm_1", "layer_norm_2") if kind.for_code else ("mlp.layernorm",):
-            norm(f"{layer}.{name}")
-    dense("pooler.dense", HIDDEN, HIDDEN)
-    dense("classifier", 1, HIDDEN)
-    return weights
-
-
-def slopes(heads: int) -> list[float]:
-    """As Press et al. 2022 say it: a geometric sequence whose start is its ratio, and so that the last is 1 / 256."""
-    if math.log2(heads).is_integer():
-        start = 256 ** (-1 / heads)
-        return [start ** (1 + index) for index in range(heads)]
-    lower = 2 ** int(math.log2(heads))
-    return slopes(lower) + slopes(2 * lower)[::2][: heads - lower]
-
-
-def states(kind: Kind, weights: Weights, ids: Tensor, types: Tensor, seen: Tensor) -> Tensor:
-    """(n, len, hidden_size) of the last layer. ids, types: (n, len).  seen: (n, len or 1, len) bool, which row attends
-    to which.
-    """
-
-    def dense(x: Tensor, name: str) -> Tensor:
-        return linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        return layer_norm(x, (HIDDEN,), weights[f"{name}.weight"], weights[f"{name}.bias"], EPS)
-
-    place = torch.arange(ids.shape[1])
-    away = (place[:, None] - place[None, :]).abs()
-    bias = torch.stack([-slope * away for slope in slopes(HEADS)])  # (heads, len, len)
-    words = (
-        weights["embeddings.word_embeddings.weight"][ids] + weights["embeddings.token_type_embeddings.weight"][types]
-    )
-    hidden = norm(words, "embeddings.LayerNorm")
-    for layer in (f"encoder.layer.{index}" for index in range(LAYERS)):
-        query, key, value = (dense(hidden, f"{layer}.attention.self.{name}") for name in ("query", "key", "value"))
-        if kind.for_code:
-            query = norm(query, f"{layer}.attention.self.layer_norm_q")
-            key = norm(key, f"{layer}.attention.self.layer_norm_k")
-        query, key, value = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in (query, key, value))
-        scores = query @ key.transpose(2, 3) / math.sqrt(HIDDEN // HEADS) + bias
-        shares = scores.masked_fill(~seen[:, None], -torch.inf).softmax(-1)
-        update = dense((shares @ value).transpose(1, 2).flatten(2), f"{layer}.attention.output.dense")
-        after = norm(hidden + update, f"{layer}.attention.output.LayerNorm")
-        if kind.for_code:
-            after = norm(hidden + after, f"{layer}.layer_norm_1")
-            gated, gate = dense(after, f"{layer}.mlp.up_gated_layer").split(INTERMEDIATE, -1)
-            inner = dense(gated * GATES[kind.feed_forward](gate), f"{layer}.mlp.down_layer")
-            hidden = norm(after + inner, f"{layer}.layer_norm_2")
-        else:
-            gate, gated = dense(after, f"{layer}.mlp.gated_layers").split(INTERMEDIATE, -1)
-            inner = dense(GATES[kind.feed_forward](gate) * gated, f"{layer}.mlp.wo")
-            hidden = norm(after + inner, f"{layer}.mlp.layernorm")
-    return hidden
-
-
-def padded(texts: Sequence[Sequence[int]], padding: int) -> tuple[Tensor, Tensor]:
-    """(n, len) the texts filled up to the longest, and (n, len) bool, what is not padding."""
-    longest = max(map(len, texts))
-    filled = torch.tensor([[*text, *[padding] * (longest - len(text))] for text in texts])
-    return filled, torch.arange(longest) < torch.tensor([[len(text)] for text in texts])
-
-
-def scores(kind: Kind, weights: Weights, pairs: list[list[int]], types: list[list[int]]) -> list[float]:
-    """Those of sequences of query and candidate, padded together."""
-    (ids, real), (of_types, _) = padded(pairs, 1), padded(types, 0)
-    return of_first(weights, states(kind, weights, ids, of_types, real[:, None]))
-
-
-def of_first(weights: Weights, rows: Tensor) -> list[float]:
-    """The scores of the first rows. rows: (n, len, hidden_size)."""
-    pooled = torch.tanh(linear(rows[:, 0], weights["pooler.dense.weight"], weights["pooler.dense.bias"]))
-    return linear(pooled, weights["classifier.weight"], weights["classifier.bias"])[:, 0].tolist()  # type: ignore[no-any-return]
-
-
-def save(folder: Path, kind: Kind, weights: Weights, *, prefix: str = "bert.") -> Path:
-    """A folder of these tensors. prefix: before the names of all but the head's and a ColBERT's own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    named = {name if name.startswith(("classifier", "linear")) else prefix + name: w for name, w in weights.items()}
-    save_file(named, folder / "model.safetensors")
-    write_json(folder / "config.json", settings(kind))
-    kind.tokenizer().save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", {"model_max_length": 8192})
-    return folder
+    def save_pretrained(self, folder: Path) -> None:
+        """Writes config.json and the weights."""
+        self.config.save_pretrained(folder)
+        save_file(self.state_dict(), folder / "model.safetensors")
