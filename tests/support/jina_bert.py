@@ -1,5 +1,5 @@
-"""JinaBERT the slow way, which `transformers` does not have: its formulas on padded batches and full matrices, and a
-folder with its authors' names. It is used as a model of that library is.
+"""JinaBERT by its formulas, on padded batches and full matrices, in the place of a model of `transformers`, which has
+none; its tensors have its authors' names.
 """
 
 import math
@@ -13,12 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, relu
 from transformers import BertConfig
 
+modules: Any = nn.ModuleDict
 NO_MASK = torch.zeros(())
-
-
-def parts(**modules: nn.Module) -> nn.ModuleDict:
-    """Modules by the names that their tensors have in a file."""
-    return nn.ModuleDict(modules)
 
 
 class JinaBert(nn.Module):
@@ -27,35 +23,35 @@ class JinaBert(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config: Any = config
-        size = config.hidden_size
-        self.bert = parts(
-            embeddings=parts(
-                word_embeddings=nn.Embedding(config.vocab_size, size),
-                token_type_embeddings=nn.Embedding(config.type_vocab_size, size),
-                LayerNorm=nn.LayerNorm(size, eps=config.layer_norm_eps),
-            ),
-            encoder=parts(layer=nn.ModuleList(self._layer() for _ in range(config.num_hidden_layers))),
-            pooler=parts(dense=nn.Linear(size, size)),
-        )
-        self.classifier = nn.Linear(size, 1)
-
-    def _layer(self) -> nn.ModuleDict:
-        size, inner, code = self.config.hidden_size, self.config.intermediate_size, self.config.code
+        size, inner, code = config.hidden_size, config.intermediate_size, self.config.code
 
         def norms(*names: str) -> dict[str, nn.Module]:
-            return {name: nn.LayerNorm(size, eps=self.config.layer_norm_eps) for name in names}
+            return {name: nn.LayerNorm(size, eps=config.layer_norm_eps) for name in names}
 
-        up, down = ("up_gated_layer", "down_layer") if code else ("gated_layers", "wo")
-        own = {name: nn.Linear(size, size) for name in ("query", "key", "value")}
-        mlp = {up: nn.Linear(size, 2 * inner, bias=False), down: nn.Linear(inner, size)}
-        return parts(
-            attention=parts(
-                self=parts(**own, **norms(*("layer_norm_q", "layer_norm_k") * code)),
-                output=parts(dense=nn.Linear(size, size), **norms("LayerNorm")),
-            ),
-            mlp=parts(**mlp, **({} if code else norms("layernorm"))),
-            **norms(*("layer_norm_1", "layer_norm_2") * code),
+        def dense(*names: str) -> dict[str, nn.Module]:
+            return {name: nn.Linear(size, size) for name in names}
+
+        def layer() -> nn.Module:
+            own = modules(dense("query", "key", "value") | norms(*("layer_norm_q", "layer_norm_k") * code))
+            up, down = ("up_gated_layer", "down_layer") if code else ("gated_layers", "wo")
+            mlp = {up: nn.Linear(size, 2 * inner, bias=False), down: nn.Linear(inner, size)}
+            attention = modules({"self": own, "output": modules(dense("dense") | norms("LayerNorm"))})
+            mlp |= norms(*("layernorm",) * (not code))
+            return modules(
+                {"attention": attention, "mlp": modules(mlp)} | norms(*("layer_norm_1", "layer_norm_2") * code)
+            )
+
+        tables = {"word": config.vocab_size, "token_type": config.type_vocab_size}
+        embeddings = {f"{name}_embeddings": nn.Embedding(count, size) for name, count in tables.items()}
+        layers = nn.ModuleList(layer() for _ in range(config.num_hidden_layers))
+        self.bert = modules(
+            {
+                "embeddings": modules(embeddings | norms("LayerNorm")),
+                "encoder": modules({"layer": layers}),
+                "pooler": modules(dense("dense")),
+            }
         )
+        self.classifier = nn.Linear(size, 1)
 
     def states(self, ids: Tensor, types: Tensor, mask: Tensor = NO_MASK) -> Tensor:
         """(n, len, hidden_size) of the last layer. ids, types: (n, len).  mask: added to scores, which are (n, heads,

@@ -10,10 +10,8 @@ from bandrank_kernels.transfer import to_device
 
 
 def slopes(num_heads: int) -> list[float]:
-    """The slopes of the heads: 2 ** (-8 i / n) for i from 1 to n, where their number n is a power of two.
-
-    Other numbers, by the authors' code: first those of the next lower power of two, then every other one, from the
-    first on, of the next higher power.
+    """The slopes of the heads: 2 ** (-8 i / n) for i from 1 to n, where their number n is a power of two; else, as in
+    the authors' code, those of the lower power of two, and then every other one of the higher.
     """
     lower: int = 1 << (num_heads.bit_length() - 1)
     of_lower = [2.0 ** (-8 * head / lower) for head in range(1, lower + 1)]
