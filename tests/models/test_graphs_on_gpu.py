@@ -32,9 +32,8 @@ SHAPES = [[9] * 13, [75, 0, 1, 2, 0, 0, 40, 1], [10] * 12, [300, 40], [60] * 50,
 def runner() -> GraphRunner[PackedTokens]:
     """Of a model of three layers."""
     vocab = tiny_encoder_config().vocab_size
-    config = CrossEncoderConfig(
-        EncoderConfig(vocab, 384, 3, 12, 1536, 512), cls_id=CLS_ID, sep_id=SEP_ID, pattern=sparse(4)
-    )
+    encoder = EncoderConfig(vocab, 384, 3, 12, 1536, 512)
+    config = CrossEncoderConfig(encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=sparse(4))
     torch.manual_seed(0)
     scorer = prepare(CrossEncoder(config), device=GPU, dtype=torch.float16, graphs=True)
     assert scorer.why_no_graphs() is None
@@ -77,7 +76,8 @@ def test_threads_on_streams_of_their_own_do_not_meet(runner: GraphRunner[PackedT
     wrong: list[int] = []
 
     def score(offset: int) -> None:
-        with torch.cuda.stream(torch.cuda.Stream(GPU)):
+        stream = torch.cuda.Stream(GPU)  # type: ignore[no-untyped-call]  # torch leaves it bare
+        with torch.cuda.stream(stream):
             for turn in range(50):
                 number = (turn + offset) % len(BATCHES)
                 if not torch.equal(scores(runner, number), expected[number]):
@@ -124,7 +124,7 @@ def test_a_warm_up_that_fails_has_read_its_inputs_before_they_are_written_again(
     seen = torch.ones_like(inputs)
 
     def fails() -> Tensor:
-        torch.cuda._sleep(BUSY_CYCLES)
+        torch.cuda._sleep(BUSY_CYCLES)  # type: ignore[no-untyped-call]  # torch leaves it bare
         seen.copy_(inputs)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
