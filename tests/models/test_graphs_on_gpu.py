@@ -136,7 +136,9 @@ def test_a_warm_up_that_fails_has_read_its_inputs_before_they_are_written_again(
 
 
 def test_gelu_within_a_product_is_its_tanh_form() -> None:
-    """To bfloat16's rounding of the result, over all numbers that rows may hold."""
+    """To bfloat16's rounding of the result, and a tanh that is right to 2 ** -11 (tanh.approx in the PTX manual), for
+    numbers up to 4: over all that rows may hold.
+    """
     torch.manual_seed(0)
     layer = Linear(64, 96, device=GPU, dtype=torch.bfloat16)
     layer.prepare_for(Execution(graphs=True))
@@ -145,5 +147,5 @@ def test_gelu_within_a_product_is_its_tanh_form() -> None:
         exact = rows.double() @ layer.weight.double().T + layer.bias.double()
 
         torch.testing.assert_close(
-            layer(rows, "gelu").double(), gelu(exact, approximate="tanh"), rtol=2**-8, atol=2**-12
+            layer(rows, "gelu").double(), gelu(exact, approximate="tanh"), rtol=2**-8, atol=2**-10
         )

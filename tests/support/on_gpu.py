@@ -13,7 +13,7 @@ from bandrank_kernels.launch import cuda_obstacle
 
 GPU = torch.device("cuda", 0)
 OBSTACLE = cuda_obstacle(GPU) if torch.cuda.is_available() else "torch sees no GPU"
-BUSY_CYCLES = 20_000_000  # some ten milliseconds
+BUSY_CYCLES = 100_000_000  # some fifty milliseconds, in which a host starts a batch
 
 needs_gpu = pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))
 
