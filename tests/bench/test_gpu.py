@@ -264,7 +264,7 @@ def test_metrics_are_read_from_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_records_are_lines_of_json(journal: Journal) -> None:
-    """There is one line a case, in the order of the cases."""
+    """There is one line a case, in the order of the cases; one that is being written is not read."""
     records = [Record("a", "b", "ok", 1.5, {"us": 2.0}), Record("a", "c", "skipped", facts={"reason": "none"})]
     for record in records:
         journal.write(record)
@@ -272,3 +272,6 @@ def test_records_are_lines_of_json(journal: Journal) -> None:
     assert journal.read() == records
     assert [json.loads(line)["case"] for line in journal.path.read_text().splitlines()] == ["b", "c"]
     assert (journal.of("a"), journal.of("b")) == (records, [])
+    with journal.path.open("a") as file:
+        file.write('{"stage": "a", "ca')
+    assert journal.read() == records

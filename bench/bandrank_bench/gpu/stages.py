@@ -40,15 +40,16 @@ class Journal:
         self.path = path
 
     def write(self, record: Record) -> None:
-        """Appends a line."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(record), default=str) + "\n")
+        """Appends a line, all at once: who writes it may be killed, and others read meanwhile."""
+        with self.path.open("ab", buffering=0) as file:
+            file.write(json.dumps(asdict(record), default=str).encode() + b"\n")
 
     def read(self) -> list[Record]:
-        """All records so far; none if there is no file."""
+        """All records so far; none if there is no file. A line without its end is none yet."""
         if not self.path.exists():
             return []
-        return [Record(**json.loads(line)) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
+        return [Record(**json.loads(line)) for line in lines]
 
     def of(self, stage: str) -> list[Record]:
         """The records of a stage, one for each finished case."""
