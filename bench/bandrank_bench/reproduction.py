@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("table", choices=("windows", "precomputing"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--groups", type=Path, required=True)
+    parser.add_argument("--start", help="a cross-encoder for all windows to start from, in place of --start-steps")
     parser.add_argument("--start-steps", type=int, default=800, help="with full attention (default: 800)")
     parser.add_argument("--steps", type=int, default=500, help="with each window after that (default: 500)")
     parser.add_argument("--light-steps", type=int, default=200, help="of a scorer that precomputes (default: 200)")
@@ -87,8 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def cross_encoders(args: argparse.Namespace) -> Iterator[str]:
     """Trains them and gives their names, the baseline first."""
-    start = train(args, "full-start", {"architecture": "cross_encoder", "config": {"pattern": FULL}}, args.start_steps)
-    yield train(args, "full", {"start": start}, args.steps)
+    full = {"architecture": "cross_encoder", "config": {"pattern": FULL}}
+    start = args.start or train(args, "full-start", full, args.start_steps)
+    yield train(args, "full", {"start": start, "config": {"pattern": FULL}}, args.steps)
     for window in args.windows:
         pattern = {"window": window} | ASYMMETRIC
         yield train(args, f"w{window}", {"start": start, "config": {"pattern": pattern}}, args.steps)
@@ -139,12 +141,15 @@ def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evalu
 
 def of_windows(args: argparse.Namespace, table: str) -> str:
     """The page."""
+    start = f"From all-MiniLM-L6-v2: {args.start_steps} steps with full attention, then"
+    if args.start:
+        start = f"From {args.start}, with the window that it was trained with:"
     return f"""# Windows, trained alike
 
 {how(args)}
-From all-MiniLM-L6-v2: {args.start_steps} steps with full attention, then {args.steps} steps with each pattern, all on
-the same groups, 4,096 rows a step. `full` goes on with the pattern it knows; the others have so many steps to learn
-theirs: `w` is sparse and asymmetric, queries see neither [CLS] nor candidates.
+{start} {args.steps} steps with each pattern, all on the same groups, 4,096 rows a step. The pattern of the start goes
+on; the others have so many steps to learn theirs. `full` is full attention, `w` is sparse and asymmetric: queries see
+neither [CLS] nor candidates.
 
 {table}
 {bullets(machine.describe())}
