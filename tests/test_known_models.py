@@ -16,8 +16,9 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 
 
 def test_every_listed_family_loads_and_every_family_is_listed() -> None:
-    """By the value of `model_type`, which is listed once."""
+    """By the value of `model_type`, which is listed once; JinaBERT's is that of BERT."""
     listed = [model_type for family in KNOWN_FAMILIES for model_type in family.model_types]
+    listed.remove("bert")
 
     assert len(listed) == len({*listed})
     assert {*listed} == FAMILIES.keys()

@@ -17,12 +17,13 @@ import uvicorn
 
 from bandrank import __version__, logs
 from bandrank.api.app import create_app
+from bandrank.api.certificate import served_certificate
 from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.draining import DrainingServer
 from bandrank.api.hardening import hardening
 from bandrank.api.keys import KeyFile
 from bandrank.api.service import Service
-from bandrank.api.tls import over_tls, tls_context
+from bandrank.api.tls import over_tls
 from bandrank.cpus import limit_threads
 from bandrank.engine.precompute import Precomputed
 from bandrank.engine.precompute import precompute as precompute_corpus
@@ -137,7 +138,7 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
     proxy: whether it is a search proxy, which goes on without its scoring thread.  Raises BadSetting.
     """
     died = stopped = False
-    tls = tls_context(settings)
+    tls = served_certificate(settings)
     server: uvicorn.Server | None = None
 
     def stop(*_: object) -> None:
@@ -197,7 +198,7 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
 
 def check(loaded: Sequence[LoadedScorers], settings: Settings) -> int:
     """Prints what would be served, asks Redis, and scores a request with each model; returns 1 if that fails."""
-    tls = tls_context(settings)
+    tls = served_certificate(settings)
     hardening(settings)
     keys = KeyFile(settings.keys).names if settings.keys else None
     serving = assemble(loaded, settings)
