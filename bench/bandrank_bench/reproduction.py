@@ -146,11 +146,15 @@ def of_windows(args: argparse.Namespace, table: str) -> str:
         start = f"From {args.start}, with the window that it was trained with:"
     return f"""# Windows, trained alike
 
-{how(args)}
-{start} {args.steps} steps with each pattern, all on the same groups, 4,096 rows a step. The pattern of the start goes
-on; the others have so many steps to learn theirs. `full` is full attention, `w` is sparse and asymmetric: queries see
-neither [CLS] nor candidates.
+How cross-encoders with windows of different widths rank, if they are trained alike.
 
+- `full`: full attention
+- `w16`: a window of 16 tokens on each side, sparse and asymmetric: queries see neither [CLS] nor candidates
+
+**Training.** {start} {args.steps} steps with each pattern, all on the same groups, 4,096 rows a step. The pattern of
+the start goes on; the others have this many steps to learn theirs.
+
+{how(args)}
 {table}
 {bullets(machine.describe())}
 """
@@ -160,13 +164,18 @@ def of_precomputing(args: argparse.Namespace, table: str) -> str:
     """The page."""
     return f"""# Scorers that precompute, trained alike
 
-{how(args)}
-From all-MiniLM-L6-v2, {args.light_steps} steps each on the same groups. What is new in an architecture starts at
-random; the bi-encoder has nothing new. `mix-a`, `mix-b` and `mix-c` are the paper's MixEncoders: interaction in the
-last layer, in the last three, and in the last three with two context embeddings, of which the last is the hint. Of
-`mix-b`, `k4` has four context embeddings, `codes` makes its one by learnt codes (strategy C instead of S), and `all`
-has interaction in all six layers.
+How nine scorers that precompute rank, if they are trained alike.
 
+- `mix-a`, `mix-b`, `mix-c`: the paper's MixEncoders, with interaction in the last layer, in the last three, and in the
+  last three with two context embeddings, of which the last is the hint
+- `mix-b-k4`: `mix-b` with four context embeddings
+- `mix-b-codes`: `mix-b` whose context embedding comes from learnt codes (strategy C instead of S)
+- `mix-b-all`: `mix-b` with interaction in all six layers
+
+**Training.** From all-MiniLM-L6-v2, {args.light_steps} steps each, all on the same groups. What is new in an
+architecture starts at random; the bi-encoder has nothing new.
+
+{how(args)}
 {table}
 {bullets(machine.describe())}
 """
@@ -174,8 +183,11 @@ has interaction in all six layers.
 
 def how(args: argparse.Namespace) -> str:
     """What was done, in sentences."""
-    return f"""Written by `python -m bandrank_bench reproduction {args.table}`: at most {args.queries} queries of each
-collection, {args.depth} candidates of each query of a run, the judged ones of selqa; trained and measured in
-{args.dtype}. Budgets are small, the papers train for 100,000 steps: the figures are for comparison with each other, not
-with what these architectures can do.
+    return f"""**Measuring.** At most {args.queries} queries of each collection, with {args.depth} candidates of
+a run for each; of selqa, the judged ones. Training and measuring are in {args.dtype}.
+
+**Reading.** Compare the figures with each other, not with what these architectures can do: the budgets are small, and
+the papers train for 100,000 steps.
+
+Written by `python -m bandrank_bench reproduction {args.table}`.
 """
