@@ -221,6 +221,15 @@ def test_a_greedy_client_does_not_use_up_the_patience_of_another() -> None:
     queue.put(task)
 
 
+def test_what_others_are_handed_while_a_client_is_goes_before_its_request() -> None:
+    """As much as its own work that is queued and the request have together, and no more."""
+    queue = queue_of()
+    queue.put(task_of([1] * 20, client=POLITE))
+    queue.put(task_of([1] * 90, client=GREEDY))
+
+    assert queue.wait_s(Ticket(POLITE, math.inf), 60) == 20 + (20 + 60)
+
+
 def test_a_request_that_is_begun_is_not_refused() -> None:
     """Its later tasks are turned away only if they would be late, or if they may be."""
     queue = queue_of(patience=3.0)
@@ -253,6 +262,14 @@ def test_a_request_is_admitted_with_what_it_is_certain_to_need() -> None:
         assert queue.wait_s(second, 3 * BATCH) == 2 * BATCH
         with queue.admitted(second, {LANE: 3 * BATCH}):
             assert second.turn == 4 * BATCH
+
+
+def test_a_request_is_admitted_behind_what_costs_less() -> None:
+    """Its turn is by the cost of what it is expected to need, as that of a task is."""
+    queue = queue_of()
+    large, small = Ticket(CLIENT, math.inf), Ticket(CLIENT, math.inf)
+    with queue.admitted(large, {NamedLane("large", row_cost=10.0): 10}), queue.admitted(small, {LANE: 50}):
+        assert (large.turn, small.turn) == (100, 50)
 
 
 def test_an_estimate_refuses_only_what_is_plainly_too_large() -> None:
