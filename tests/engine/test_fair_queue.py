@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 
 from bandrank.engine.client_queues import AHEAD, DEMAND
-from bandrank.engine.clients import Client, Shares
+from bandrank.engine.clients import Client
 from bandrank.engine.task_queue import EXPECTED_PART, FINER, MAX_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.tickets import Ticket
@@ -308,25 +308,15 @@ def test_what_a_costly_model_is_handed_counts_by_its_cost() -> None:
     assert rows[LANE.name] / rows[large.name] == pytest.approx(10, rel=0.3)
 
 
-@given(
-    events=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 50), st.booleans()), max_size=60),
-    shares=st.lists(st.floats(0.05, 0.95), min_size=4, max_size=4),
-)
-def test_nobody_can_hold_all_of_a_resource(events: list[tuple[str, int, bool]], shares: list[float]) -> None:
-    """Whoever holds how much, some is left, and a client that holds nothing may hold a part of it."""
-    clients = {name: Client(name, share) for name, share in zip("abcd", shares, strict=True)}
-    held: dict[str, list[int]] = {name: [] for name in clients}
-    resource = Shares(100)
-    for name, amount, release in events:
-        if release and held[name]:
-            resource.release(clients[name], held[name].pop())
-        elif resource.fits(clients[name], amount):
-            resource.hold(clients[name], amount)
-            held[name].append(amount)
-        newcomer = Client("newcomer")
-        assert resource.held == sum(map(sum, held.values())) < 100
-        assert resource.fits(newcomer, (100 - resource.held) / 2)
-        assert sum(held[name]) <= resource.most(clients[name]) + 1e-9
+def test_what_a_request_was_not_expected_to_need_delays_it() -> None:
+    """Its turn was given for nothing, so it comes by the work that it then has."""
+    queue = queue_of()
+    large, small = task_of([1] * 20), task_of([1] * 10)
+    with queue.admitted(large.ticket, {}):
+        queue.put(large)
+        queue.put(small)
+
+        assert [part.task for part in queue.take_batch(BATCH)] == [small, large]
 
 
 def test_a_task_keeps_the_turn_of_its_request() -> None:
