@@ -108,11 +108,12 @@ async def test_auto_is_the_accurate_stage_alone_for_few_candidates(depth: int, e
         assert (await model.rank("who", WORDS)).strategy == expected
 
 
-async def test_auto_within_a_budget_is_what_fits() -> None:
+@pytest.mark.parametrize("accurate", [lookup(**ACCURATE), encoded_lookup(**ACCURATE)], ids=["joint", "precomputing"])
+async def test_auto_within_a_budget_is_what_fits(accurate: Scorer) -> None:
     """A minute is enough for the accurate stage, a microsecond is not: then the fast one answers, and the answer says
     so.
     """
-    async with cascade(depth=6) as model:
+    async with cascade(accurate=accurate, depth=6) as model:
         await model.self_test()
         ample = await model.rank("who", WORDS, budget_s=60.0)
         tight = await model.rank("who", WORDS, budget_s=1e-6)

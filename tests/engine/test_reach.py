@@ -103,7 +103,7 @@ async def test_texts_that_the_limit_does_not_cut_are_found_in_redis(
     async with served(tiny_bi_encoder(), settings=settings) as model:
         again = await model.rank(QUERY, texts, options=Options(order[1]))
 
-    shared = sum(length < 8 for length in LENGTHS)
+    shared = sum(length <= 8 for length in LENGTHS)
     assert [each.reports[0].cache_hits for each in (second, again)] == [shared, len(texts)]
     assert [each.reports[0].truncated_candidate_tokens for each in (second, again)] == [
         [max(0, length - 8) if order[1].tokens else 0 for length in LENGTHS]
