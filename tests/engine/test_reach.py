@@ -201,3 +201,16 @@ async def test_a_short_reach_costs_little() -> None:
 
     assert rows[0] > 100 * rows[1]
     assert rows[1] == rows[2]
+
+
+async def test_what_is_likely_to_be_cached_is_not_expected_to_be_encoded() -> None:
+    """At first all is, by its tokens, and then the part that the cache lacked of late."""
+    async with served(tiny_bi_encoder()) as model:
+        scorer = model.stages[0].scorer
+        [before] = scorer.expected(QUERY, ["man"] * 5).values()
+        for _ in range(30):
+            await model.rank(QUERY, ["man"])
+        [after] = scorer.expected(QUERY, ["man"] * 5).values()
+
+    assert 0 < 50 * after < before
+    assert before >= 5
