@@ -1,5 +1,6 @@
 """Slow, silent, greedy and too many clients, on real connections: each is ended, and nobody else is kept waiting."""
 
+import gc
 import logging
 import socket
 import time
@@ -10,6 +11,8 @@ import pytest
 from support.listening import PATIENCE_S, ended_with, listening
 from support.plain_http import get, post
 from support.tasks import wait_until
+
+from bandrank.api.connections import BoundedProtocol
 
 HEAD = b"POST /rerank HTTP/1.1\r\nHost: bandrank\r\nContent-Length: %d\r\n\r\n"
 
@@ -120,16 +123,32 @@ def test_a_connection_kept_alive_is_used_again() -> None:
 
 
 def test_answers_of_a_drain_end_their_connections() -> None:
-    """And say so; of two requests that come at once both are answered."""
+    """And say so, also on a new connection; of two requests that come at once both are answered."""
     probe = b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n"
     with listening() as running, running.connection(probe) as connection:
         assert b"connection: close" not in connection.recv(65536)
         running.connections.draining = True
         connection.sendall(2 * probe)
         first, second = ended_with(connection).split(b"HTTP/1.1 200 OK")[1:]
+        with running.connection(probe) as another:
+            only = ended_with(another)
 
     assert b"connection: close" not in first
     assert b"connection: close" in second
+    assert only.startswith(b"HTTP/1.1 200 OK")
+    assert b"connection: close" in only
+
+
+def test_nothing_is_kept_of_a_connection_that_ended() -> None:
+    """Else it would be watched for ever."""
+
+    def kept() -> bool:
+        gc.collect()
+        return any(type(each) is BoundedProtocol for each in gc.get_objects())
+
+    with listening() as service:
+        assert service.is_alive()
+        wait_until(lambda: not kept())
 
 
 def test_silent_connections_make_room_for_others() -> None:
@@ -144,6 +163,18 @@ def test_silent_connections_make_room_for_others() -> None:
         assert service.refused("displaced") >= 95
         assert service.refused("too_many") == 0  # nobody was refused
         assert ended_with(first) == b""
+
+
+def test_where_probes_are_owed_an_answer_too_a_connection_is_closed() -> None:
+    """Without a word, and counted; when one of the others has its answer there is room again."""
+    with listening(patience_s=30, max_connections=2, reserved=2) as service, ExitStack() as busy:
+        first, _ = [busy.enter_context(service.connection(b"GET /healthz HTTP/1.1\r\n")) for _ in range(2)]
+        with service.connection(b"GET /healthz HTTP/1.1\r\n") as refused:
+            assert ended_with(refused) == b""
+        first.sendall(b"Host: bandrank\r\nConnection: close\r\n\r\n")
+        assert ended_with(first).startswith(b"HTTP/1.1 200")
+
+        assert service.refused("too_many") == 1
 
 
 def test_busy_connections_leave_room_for_probes() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
@@ -139,3 +140,20 @@ async def test_a_query_longer_than_a_cross_encoder_of_passages_takes_is_cut() ->
 
     assert response.status_code == 200, response.text
     assert response.json()["meta"]["truncated_query_tokens"] > 0
+
+
+async def test_a_body_without_an_end_is_not_read_to_it() -> None:
+    """A few times what may come is, for a client that sends all of it before it reads the answer."""
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 1000
+            yield b" " * 1000
+
+    async with running_app(lookup(), settings=Settings(device="cpu", max_body_bytes=10_000)) as running:
+        headers = {"content-type": "application/json"}
+        assert_error(await running.client.post("/rerank", content=endless(), headers=headers), 413, "input_too_large")
+
+    assert sent <= parsing.DRAIN_FACTOR * 10_000 + 2000

@@ -1,5 +1,6 @@
 """What a query is for: an instruction beside it, from the request to the prompt of a model that takes one."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,16 @@ import pytest
 import torch
 from support.app import assert_error, client_of, running_app
 from support.decoders import PUBLISHED, last_logits, qwen_tokenizer, save_decoder, tiny_decoder
-from support.models import change_weights
+from support.models import change_weights, random_scorer, tiny_bi_encoder
 from support.prompts import qwen3_pair
 from support.scorers import encoded_lookup, lookup
 from transformers import Qwen3ForCausalLM
 
 from bandrank.dtype_choice import choose_dtype
 from bandrank.errors import ScoringFailed
+from bandrank.models.architectures.bi_encoder import BiEncoder
 from bandrank.models.loading import load_model
+from bandrank.models.wording import Wording
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -84,6 +87,20 @@ async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
             assert ("Ġhoney" in pieces) == bool(instruction)
 
     assert max(abs(a - b) for a, b in zip(expected(folder, ""), expected(folder, INSTRUCTION), strict=True)) > 0.01
+
+
+async def test_an_encoder_reads_the_instruction_beside_the_query_alone() -> None:
+    """As if it were in the query; the candidates are those that were cached without it."""
+    config = replace(tiny_bi_encoder().config, query_wording=Wording(instructed="{instruction} {text}"))
+    async with running_app(random_scorer(BiEncoder(config), seed=0)) as app:
+        plain, told, same = [
+            (await app.rerank(REQUEST | more)).json()
+            for more in ({}, {"instruction": INSTRUCTION}, {"query": f"{INSTRUCTION} {QUERY}"})
+        ]
+
+    assert scores_of(told) == scores_of(same) != scores_of(plain)
+    assert told["meta"]["stages"][0]["cache_hits"] == len(CANDIDATES)
+    assert "warnings" not in told["meta"]
 
 
 async def test_a_model_that_takes_none_warns() -> None:

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.app import RunningApp, assert_error, running_app
 from support.models import random_text, tiny_cross_encoder
-from support.scorers import WatchedScorer, encoded_lookup, lookup
+from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 
 from bandrank import __version__
 from bandrank.errors import ScoringFailed
@@ -201,6 +201,30 @@ async def test_a_model_that_cannot_score_does_not_start(caplog: pytest.LogCaptur
     assert [line for line in caplog.messages if "ready" in line] == [
         "not ready: the self-test failed: scoring failed: RuntimeError"
     ]
+
+
+async def test_a_service_that_scores_again_is_ready_again(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says so once, as it says what was wrong."""
+    errors = [RuntimeError("choked")]
+
+    def choke(_: ScoreBatch) -> None:
+        if errors:
+            raise errors.pop()
+
+    async with running_app(WatchedScorer(lookup(), choke), started=False) as running:
+        statuses = [(await running.client.get("/readyz")).status_code for _ in range(3)]
+
+    assert statuses == [503, 200, 200]
+    assert [line.partition(":")[0] for line in caplog.messages if "ready" in line] == ["not ready", "ready again"]
+
+
+async def test_a_self_test_does_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe has its answer long before the scoring thread counts as hung."""
+    monkeypatch.setattr("bandrank.api.service.SELF_TEST_TIMEOUT_S", 0.05)
+    gate = Gate()
+    async with running_app(WatchedScorer(lookup(), gate), started=False) as running:
+        assert "self-test took longer" in assert_error(await running.client.get("/readyz"), 503, "not_ready")
+        gate.let_through()
 
 
 async def test_the_process_is_alive() -> None:

@@ -74,11 +74,14 @@ async def test_cache_metrics_are_sums_over_requests() -> None:
     assert metrics.value("bandrank_stage_candidates_total", stage="fast") == 12
 
 
+@pytest.mark.parametrize("texts", ["candidates", "documents"])
 @pytest.mark.parametrize("where", ["field", "header"])
-async def test_a_budget_comes_in_the_body_or_in_a_header(where: str) -> None:
-    """With a budget for nothing more, the answer is the fast stage's and says that it is degraded."""
+async def test_a_budget_comes_in_the_body_or_in_a_header(where: str, texts: str) -> None:
+    """With a budget for nothing more, the answer is the fast stage's and says that it is degraded; in our own format
+    and in Cohere's.
+    """
     async with both() as running:
-        body = {"query": "who", "candidates": WORDS, "strategy": "cascade"}
+        body = {"query": "who", texts: WORDS, "strategy": "cascade"}
         body |= {"budget_ms": 0.001} if where == "field" else {}
         headers = {"X-Budget-Ms": "0.001"} if where == "header" else {}
         answer = (await running.client.post("/rerank", json=body, headers=headers)).json()

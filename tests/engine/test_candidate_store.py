@@ -111,22 +111,22 @@ async def test_large_texts_leave_turns_to_others() -> None:
 
 
 class Redis:
-    """Has texts of a MiB under all ids; answers so many deletions. read, deleted: how many keys each call had."""
+    """Has texts of a MiB under all ids; answers so many reads and deletions. read, deleted: how many keys each had."""
 
-    def __init__(self, *, deletions: int = 0) -> None:
+    def __init__(self, *, reads: int = 100, deletions: int = 0) -> None:
         self.read: list[int] = []
         self.deleted: list[int] = []
-        self._deletions = deletions
+        self._reads, self._deletions = reads, deletions
 
     async def sizes(self, keys: Sequence[bytes]) -> list[int]:
         """The bytes of each."""
         return [READ_AT_ONCE] * len(keys)
 
-    async def get_many(self, keys: Sequence[bytes], num_bytes: int = 0) -> list[bytes | None]:
+    async def get_many(self, keys: Sequence[bytes], num_bytes: int = 0) -> list[bytes | None] | None:
         """Their texts, whose size is told."""
         assert num_bytes == READ_AT_ONCE * len(keys)
         self.read.append(len(keys))
-        return [b"x" * READ_AT_ONCE] * len(keys)
+        return [b"x" * READ_AT_ONCE] * len(keys) if len(self.read) <= self._reads else None
 
     async def delete_many(self, keys: Sequence[bytes]) -> int | None:
         """How many there were."""
@@ -147,6 +147,16 @@ async def test_texts_are_counted_before_they_are_read() -> None:
     store = CandidateStore(cast("RedisClient", redis), max_bytes=0)
     with pytest.raises(InputTooLarge):
         await store.get_many([f"{number}" for number in range(100)], hold)
+
+    assert redis.read == [1, 1, 1]
+
+
+async def test_a_redis_that_stops_to_answer_is_no_text_that_is_missing() -> None:
+    """The request is told to try again, or to send its texts; no more is asked."""
+    redis = Redis(reads=2)
+    store = CandidateStore(cast("RedisClient", redis), max_bytes=0)
+    with pytest.raises(NotReady, match="Redis does not answer"):
+        await store.get_many([f"{number}" for number in range(10)], lambda _: None)
 
     assert redis.read == [1, 1, 1]
 

@@ -108,11 +108,12 @@ async def test_auto_is_the_accurate_stage_alone_for_few_candidates(depth: int, e
         assert (await model.rank("who", WORDS)).strategy == expected
 
 
-async def test_auto_within_a_budget_is_what_fits() -> None:
+@pytest.mark.parametrize("accurate", [lookup(**ACCURATE), encoded_lookup(**ACCURATE)], ids=["joint", "precomputing"])
+async def test_auto_within_a_budget_is_what_fits(accurate: Scorer) -> None:
     """A minute is enough for the accurate stage, a microsecond is not: then the fast one answers, and the answer says
     so.
     """
-    async with cascade(depth=6) as model:
+    async with cascade(accurate=accurate, depth=6) as model:
         await model.self_test()
         ample = await model.rank("who", WORDS, budget_s=60.0)
         tight = await model.rank("who", WORDS, budget_s=1e-6)
@@ -124,17 +125,20 @@ async def test_auto_within_a_budget_is_what_fits() -> None:
         assert model.engine.metrics.registry.get_sample_value("bandrank_degraded_total") == 2  # in requests
 
 
-async def test_a_budget_that_runs_out_takes_what_is_scored_by_then() -> None:
-    """A batch has one candidate, and the second is held until the answer is there. The task counts as cut."""
+@pytest.mark.parametrize("depth", [3, 6])
+async def test_a_budget_that_runs_out_takes_what_is_scored_by_then(depth: int) -> None:
+    """A batch has one candidate, and the second is held until the answer is there. The task counts as cut. The best
+    come first, also where all were to be scored.
+    """
     gate = Gate()
-    settings = Settings(device="cpu", cascade_depth=3, max_batch_rows=1)
+    settings = Settings(device="cpu", cascade_depth=depth, max_batch_rows=1)
     async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as model:
         asked = asyncio.ensure_future(model.rank("who", WORDS, strategy="cascade", budget_s=0.5))
         await asyncio.to_thread(gate.wait_for_batch)
         gate.let_through()
         await asyncio.to_thread(gate.wait_for_batch)
         ranking = await asked
-        gate.let_through(2)
+        gate.let_through(depth - 1)
 
     assert order(ranking) == ["she", "you", "he", "man", "no", "is"]
     assert [candidate.stage for candidate in ranking.candidates] == ["accurate", *["fast"] * 5]

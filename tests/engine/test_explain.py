@@ -1,6 +1,8 @@
 """Explanations of scores: they are the served scores, and each contribution is a difference of two of them."""
 
 import random
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -15,6 +17,8 @@ from torch import Tensor
 from bandrank.engine.explain import EXCERPT_TOKENS, MAX_GAPS, MAX_ROWS, Explanation, explain
 from bandrank.engine.occlusion import Scope
 from bandrank.engine.served import ServedModel
+from bandrank.engine.tasks import AnyLane, AnyTask
+from bandrank.engine.tickets import Ticket
 from bandrank.errors import DeadlineExceeded, UnknownStrategy
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.fusion import Fusion
@@ -201,6 +205,32 @@ async def test_a_stage_that_only_chooses_counts_nothing() -> None:
     ]
     assert [report.stage for report in explained.occlusion] == ["accurate"]
     assert [stage.stage for stage in accurate.stages] == ["accurate"]
+
+
+@pytest.mark.parametrize("num_words", [1, 20, 3000])
+async def test_what_an_explanation_is_expected_to_need_is_near_what_it_takes(
+    num_words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And hardly less: of how many words a text has its length says little. The parts of a long one count too."""
+    text = random_text(random.Random(3), num_words)
+    async with served(AnywhereScorer({})) as model:
+        await model.rank(QUERY, [text])  # from here on it is known how many tokens a text of its length has
+        queue, expected, taken = model.engine.queue, list[float](), list[float]()
+        admitted, put = queue.admitted, queue.put
+
+        def admit(ticket: Ticket, rows: Mapping[AnyLane, float]) -> AbstractContextManager[None]:
+            expected.extend(rows.values())
+            return admitted(ticket, rows)
+
+        def note(task: AnyTask, **more: bool) -> None:
+            taken.append(task.total_rows)
+            put(task, **more)
+
+        monkeypatch.setattr(queue, "admitted", admit)
+        monkeypatch.setattr(queue, "put", note)
+        await explain(model, QUERY, text)
+
+    assert 0.9 * sum(taken) <= sum(expected) <= 3 * sum(taken)
 
 
 @pytest.mark.parametrize("whole_rows", [2048, 0])

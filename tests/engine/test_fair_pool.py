@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -117,6 +118,37 @@ async def test_what_was_begun_for_a_client_that_hung_up_counts_as_its_own() -> N
 
     assert held.cancelled()
     assert order == ["polite", "polite", "greedy"]
+
+
+async def test_a_thread_that_was_handed_to_a_call_that_is_cancelled_is_handed_on() -> None:
+    """Also before the call has seen that it has it."""
+    pool, going = FairPool(1, max_size=100, name="test"), threading.Event()
+    begun = asyncio.create_task(pool.run(POLITE, 1, 1, lambda: going.wait(HANG_S)))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(pool.run(POLITE, 2, 1, lambda: None))
+    await asyncio.sleep(0)
+    going.set()
+    while pool._waiting:  # noqa: ASYNC110  # until the thread is handed over, and not a turn of the loop longer
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting, begun])
+
+    assert waiting.cancelled()
+    async with asyncio.timeout(HANG_S):
+        assert await pool.run(POLITE, 3, 1, lambda: "done") == "done"
+
+
+async def test_a_thread_that_was_idle_runs_one_slice_at_a_time() -> None:
+    """What waits for it meanwhile has its turn, also if it came later."""
+    pool, order, going = FairPool(1, max_size=100, name="test"), list[int](), threading.Event()
+    await pool.run(POLITE, 0, 1, lambda: None)
+    begun = asyncio.create_task(pool.run(POLITE, 1, 1, lambda: going.wait(HANG_S)))
+    waiting = [asyncio.create_task(pool.run(POLITE, turn, 1, partial(order.append, turn))) for turn in (3, 2)]
+    await asyncio.sleep(0)
+    going.set()
+    await asyncio.gather(begun, *waiting)
+
+    assert order == [2, 3]
 
 
 async def test_a_refusal_of_the_tokenizer_says_when_there_will_be_room() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 
 from bandrank.engine.client_queues import AHEAD, DEMAND
-from bandrank.engine.clients import Client, Shares
+from bandrank.engine.clients import Client
 from bandrank.engine.task_queue import EXPECTED_PART, FINER, MAX_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.tickets import Ticket
@@ -221,6 +221,15 @@ def test_a_greedy_client_does_not_use_up_the_patience_of_another() -> None:
     queue.put(task)
 
 
+def test_what_others_are_handed_while_a_client_is_goes_before_its_request() -> None:
+    """As much as its own work that is queued and the request have together, and no more."""
+    queue = queue_of()
+    queue.put(task_of([1] * 20, client=POLITE))
+    queue.put(task_of([1] * 90, client=GREEDY))
+
+    assert queue.wait_s(Ticket(POLITE, math.inf), 60) == 20 + (20 + 60)
+
+
 def test_a_request_that_is_begun_is_not_refused() -> None:
     """Its later tasks are turned away only if they would be late, or if they may be."""
     queue = queue_of(patience=3.0)
@@ -253,6 +262,14 @@ def test_a_request_is_admitted_with_what_it_is_certain_to_need() -> None:
         assert queue.wait_s(second, 3 * BATCH) == 2 * BATCH
         with queue.admitted(second, {LANE: 3 * BATCH}):
             assert second.turn == 4 * BATCH
+
+
+def test_a_request_is_admitted_behind_what_costs_less() -> None:
+    """Its turn is by the cost of what it is expected to need, as that of a task is."""
+    queue = queue_of()
+    large, small = Ticket(CLIENT, math.inf), Ticket(CLIENT, math.inf)
+    with queue.admitted(large, {NamedLane("large", row_cost=10.0): 10}), queue.admitted(small, {LANE: 50}):
+        assert (large.turn, small.turn) == (100, 50)
 
 
 def test_an_estimate_refuses_only_what_is_plainly_too_large() -> None:
@@ -291,25 +308,15 @@ def test_what_a_costly_model_is_handed_counts_by_its_cost() -> None:
     assert rows[LANE.name] / rows[large.name] == pytest.approx(10, rel=0.3)
 
 
-@given(
-    events=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 50), st.booleans()), max_size=60),
-    shares=st.lists(st.floats(0.05, 0.95), min_size=4, max_size=4),
-)
-def test_nobody_can_hold_all_of_a_resource(events: list[tuple[str, int, bool]], shares: list[float]) -> None:
-    """Whoever holds how much, some is left, and a client that holds nothing may hold a part of it."""
-    clients = {name: Client(name, share) for name, share in zip("abcd", shares, strict=True)}
-    held: dict[str, list[int]] = {name: [] for name in clients}
-    resource = Shares(100)
-    for name, amount, release in events:
-        if release and held[name]:
-            resource.release(clients[name], held[name].pop())
-        elif resource.fits(clients[name], amount):
-            resource.hold(clients[name], amount)
-            held[name].append(amount)
-        newcomer = Client("newcomer")
-        assert resource.held == sum(map(sum, held.values())) < 100
-        assert resource.fits(newcomer, (100 - resource.held) / 2)
-        assert sum(held[name]) <= resource.most(clients[name]) + 1e-9
+def test_what_a_request_was_not_expected_to_need_delays_it() -> None:
+    """Its turn was given for nothing, so it comes by the work that it then has."""
+    queue = queue_of()
+    large, small = task_of([1] * 20), task_of([1] * 10)
+    with queue.admitted(large.ticket, {}):
+        queue.put(large)
+        queue.put(small)
+
+        assert [part.task for part in queue.take_batch(BATCH)] == [small, large]
 
 
 def test_a_task_keeps_the_turn_of_its_request() -> None:

@@ -162,6 +162,17 @@ async def test_in_a_cascade_those_have_passages_that_the_accurate_stage_scored()
         assert passage.score == pytest.approx(expected.score, abs=TOLERANCE)
 
 
+async def test_in_a_cascade_that_is_cut_before_the_accurate_stage_there_are_none() -> None:
+    """The answer has the fast scores alone."""
+    accurate = tiny_cross_encoder(positions=64, pattern=sparse(4))
+    async with served(accurate, fast=tiny_bi_encoder()) as model:
+        found = await ask(model, texts_of(7), strategy="cascade", budget_s=1e-6)
+
+    assert {each.stage for each in found.ranking.candidates} == {"fast"}
+    assert found.ranking.degraded
+    assert not found.passages
+
+
 async def test_scores_that_are_mixed_in_choose_whose_passage_is_told() -> None:
     """The passage's own score is still that of the scorer."""
     texts = texts_of(8)

@@ -103,7 +103,7 @@ async def test_texts_that_the_limit_does_not_cut_are_found_in_redis(
     async with served(tiny_bi_encoder(), settings=settings) as model:
         again = await model.rank(QUERY, texts, options=Options(order[1]))
 
-    shared = sum(length < 8 for length in LENGTHS)
+    shared = sum(length <= 8 for length in LENGTHS)
     assert [each.reports[0].cache_hits for each in (second, again)] == [shared, len(texts)]
     assert [each.reports[0].truncated_candidate_tokens for each in (second, again)] == [
         [max(0, length - 8) if order[1].tokens else 0 for length in LENGTHS]
@@ -201,3 +201,16 @@ async def test_a_short_reach_costs_little() -> None:
 
     assert rows[0] > 100 * rows[1]
     assert rows[1] == rows[2]
+
+
+async def test_what_is_likely_to_be_cached_is_not_expected_to_be_encoded() -> None:
+    """At first all is, by its tokens, and then the part that the cache lacked of late."""
+    async with served(tiny_bi_encoder()) as model:
+        scorer = model.stages[0].scorer
+        [before] = scorer.expected(QUERY, ["man"] * 5).values()
+        for _ in range(30):
+            await model.rank(QUERY, ["man"])
+        [after] = scorer.expected(QUERY, ["man"] * 5).values()
+
+    assert 0 < 50 * after < before
+    assert before >= 5

@@ -207,3 +207,13 @@ def test_work_handed_out_counts_by_its_cost() -> None:
 
     assert [part.task for part in queue.take_batch(80)] == [waiting]
     assert [part.task for part in queue.take_batch(80)] == [late]
+
+
+def test_a_task_that_has_failed_gets_no_more_results() -> None:
+    """Those of the candidates before them are missing, and what is kept are the leading ones."""
+    task = task_of([1, 1, 1])
+    task.add_results([1.0])
+    task.finish(NotReady("no"))
+    task.add_results([3.0])
+
+    assert task.done_so_far == [1.0]

@@ -152,6 +152,10 @@ def test_old_checkpoints_have_none(tmp_path: Path) -> None:
     "wrong", [{"average_tokens": 0.0}, {"average_tokens": 9.0, "k1": -1.0}, {"average_tokens": 9.0, "b": 2.0}]
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
-    """With all three in the message."""
+    """With all three in the message, or by itself where there would be no word; their bounds are none."""
+    LexicalConfig(9.0, k1=0.0, b=0.0, most_words=1)
+    LexicalConfig(9.0, b=1.0)
     with pytest.raises(ValueError, match="average_tokens must be above 0, k1 at least 0, and b within"):
         LexicalConfig(**wrong)
+    with pytest.raises(ValueError, match="most_words must be at least 1, got 0"):
+        LexicalConfig(9.0, most_words=0)

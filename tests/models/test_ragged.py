@@ -13,6 +13,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.ids import ID_BYTES, RaggedIds, pack_ids, unpack_ids
 from bandrank.models.ragged import Ragged
 from bandrank.models.template import TokenTemplate
+from bandrank.models.words import Words
 from bandrank_kernels.arrays import indices_within, offsets, ranges
 
 token_lists = st.lists(st.lists(st.integers(0, 30000), max_size=8), max_size=8)
@@ -49,6 +50,15 @@ def test_offsets_that_do_not_cover_the_values(cu_seqlens: list[int]) -> None:
     """They ascend from 0 to the number of values."""
     with pytest.raises(ValueError, match="cu_seqlens must ascend from 0 to 3"):
         Ragged(torch.zeros(3), np.array(cu_seqlens))
+
+
+def test_words_that_are_not_those_of_the_sequences() -> None:
+    """Each sequence has its own, and each of them a weight."""
+    pieces = np.zeros((2, 3), np.uint16)
+    with pytest.raises(ValueError, match="words of 2 texts beside 1 sequences"):
+        Ragged(torch.zeros(3), np.array([0, 3]), Words(pieces, pieces.astype(np.uint8)))
+    with pytest.raises(ValueError, match=r"pieces are \(2, 3\) and weights \(2, 2\)"):
+        Words(pieces, np.zeros((2, 2), np.uint8))
 
 
 @pytest.mark.parametrize("cu_candidates", [[0, 3], [0, 1, 2], [1, 1, 3], [0, 1, 2, 3]])

@@ -80,12 +80,12 @@ def _likely(choice: Path, faults: list[Fault]) -> list[Fault]:
         by_path.setdefault(fault.path, []).append(fault)
     return [
         one
-        for path, group in by_path.items()
-        for one in [fault for fault in group if not fault.kind.endswith("_type")] or [_of_no_kind(path, group)]
+        for group in by_path.values()
+        for one in [fault for fault in group if not fault.kind.endswith("_type")] or [_of_no_kind(group)]
     ]
 
 
-def _of_no_kind(path: Path, faults: list[Fault]) -> Fault:
-    """One fault that names all kinds."""
+def _of_no_kind(faults: list[Fault]) -> Fault:
+    """One fault of a value that names all kinds."""
     kinds = dict.fromkeys(fault.message.removeprefix(EXPECTED) for fault in faults)
-    return replace(faults[0], path=path, message=EXPECTED + " or ".join(kinds))
+    return replace(faults[0], message=EXPECTED + " or ".join(kinds))

@@ -86,7 +86,7 @@ async def run_plan(
     for step in plan.steps:
         stage = stages[step.stage]
         cut = plan.bounded and bool(layers)
-        if layers and (plan.bounded or step.depth < len(survivors)):  # the candidates left out should be the worst
+        if cut:  # the candidates left out should be the worst
             survivors = [layers[-1].indices[position] for position in best_first(layers[-1].scores)]
         survivors = survivors[: step.depth]
         asked = (stage.role.name, query, [texts[index] for index in survivors])

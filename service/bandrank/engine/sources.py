@@ -261,18 +261,18 @@ class RepresentationSource:
 
     async def _keys(self, texts: Sequence[str], reach: Reach, ticket: Ticket) -> list[bytes]:
         """What stands in the cache for each text, of which there is no more than the characters that are read: the text
-        alone, or, where the reach may cut it, with how much of it is read. So a text that is not cut shares its
+        alone, or, where the reach cuts it, with how much of it is read. So a text that is not cut shares its
         representation with requests that read all of it.
         """
         limit = self._tokenizer.candidate_limit(0, reach)
         lengths = [0] * len(texts)
         if limit < self._tokenizer.candidate_limit(0):
-            tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=Options(reach))
+            tokens = await self._tokenizer.tokenize("", texts, client=ticket.client)
             lengths = tokens.candidates.lengths.tolist()
         keys: list[bytes] = []
         for part in runs_within([*map(len, texts)], HASHED_AT_ONCE):
             pairs = zip(texts[part], lengths[part], strict=True)
-            keys += [digest(text) if length < limit else cut_digest(text, limit) for text, length in pairs]
+            keys += [digest(text) if length <= limit else cut_digest(text, limit) for text, length in pairs]
             if part.stop < len(texts):
                 await asyncio.sleep(0)
         return keys

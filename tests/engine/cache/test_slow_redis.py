@@ -12,6 +12,7 @@ from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.cache.redis_url import parse_redis_url
 from bandrank.engine.cache.representations import RepresentationCache, Rescue
+from bandrank.engine.cache.write_behind import WriteBehind
 from bandrank.engine.candidates import CandidateStore
 from bandrank.metrics import Metrics
 from bandrank.models.ragged import Ragged
@@ -71,6 +72,17 @@ def cache(redis: RedisClient, *, memory_bytes: int = 0, max_pending_writes_bytes
         ttl_s=None,
         metrics=Metrics(),
         max_pending_writes_bytes=max_pending_writes_bytes,
+    )
+
+
+def write_behind(line: SlowLine, *, max_pending_bytes: int, metrics: Metrics | None = None) -> WriteBehind:
+    """A queue of writes of values as they are."""
+    return WriteBehind(
+        client(line),
+        ttl_s=None,
+        max_pending_bytes=max_pending_bytes,
+        metrics=metrics or Metrics(),
+        seal=lambda value, _: value,
     )
 
 
@@ -182,3 +194,37 @@ async def test_a_large_text_has_the_time_that_it_takes() -> None:
     await store.put_many({"large": "a" * (4 * MIB)})
 
     assert await store.get_many(["large"]) == ["a" * (4 * MIB)]
+
+
+async def test_writes_that_wait_are_bounded_in_bytes_and_none_comes_after_the_end() -> None:
+    """Keys and values count, and what just fits has room; of what had none, those who ask are told once."""
+    line = SlowLine()
+    writes = write_behind(line, max_pending_bytes=30)
+    writes.put({bytes([number]) * 4: b"value!" for number in range(5)})
+    assert not await writes.drained()
+    assert [key[0] for key in line.stored] == [0, 1, 2]
+    writes.put({b"more": b""})
+    assert await writes.drained()
+    await writes.close()
+    writes.put({b"late": b""})
+
+    assert not await writes.drained()
+    assert b"late" not in line.stored
+
+
+async def test_what_is_not_written_when_the_service_ends_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for a Redis that takes longer, and nothing is left behind."""
+    monkeypatch.setattr("bandrank.engine.cache.write_behind.FLUSH_S", 0.01)
+    metrics = Metrics()
+    writes = write_behind(SlowLine(write_s=60), max_pending_bytes=MIB, metrics=metrics)
+    writes.put({b"first": b"1"})
+    await asyncio.sleep(0)  # from here on it is under way
+    writes.put({b"second": b"22", b"third": b"333"})
+    await writes.close()
+
+    counted = {
+        outcome: metrics.registry.get_sample_value("bandrank_cache_writes_total", {"outcome": outcome})
+        for outcome in ("stored", "failed", "dropped")
+    }
+    assert counted == {"stored": 0, "failed": 1, "dropped": 2}
+    assert metrics.registry.get_sample_value("bandrank_cache_pending_write_bytes") == 0
