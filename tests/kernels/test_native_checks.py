@@ -16,6 +16,7 @@ from bandrank_kernels.native.tensors import (
     Dense,
     Int8Layer,
     Int8Weights,
+    Norm,
     PostNorm,
     PreNorm,
     Split,
@@ -28,7 +29,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern, DistanceBiases
 pytestmark = needs_native
 X, ROWS = torch.zeros(9, 48), packed_rows([2], [[5]], shared=True)
 QKV = torch.zeros(ROWS.num_rows, 3, 2, 32)
-NORM = torch.ones(48), None, 1e-5
+NORM = Norm(torch.ones(48), None, 1e-5)
 SPLIT = Split.of(torch.tensor([17, *[1] * 47]))
 LOCAL = plan_local_attention(offsets([1, 3]), 2, device=X.device, dtype=X.dtype, backend="native")
 
@@ -43,10 +44,27 @@ def block(*, inner: int = 96, size: int = 48) -> PostNorm:
     return PostNorm(layer(48, 48), layer(96, 48), layer(size, inner), Unit.GELU, NORM, NORM)
 
 
-def turned(x: torch.Tensor = X, *, count: int = 9, half: int = 8, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """Rows of one head of 16 numbers with their positions."""
-    tables = torch.ones(4, half), torch.zeros(4, half)
-    return project(x, layer(48, 48), None, heads=1, positions=torch.zeros(count, dtype=dtype), tables=tables)
+def turned(
+    x: torch.Tensor = X,
+    *,
+    count: int = 9,
+    dtype: torch.dtype = torch.int64,
+    half: int = 8,
+    head_dim: int = 16,
+    turned: int = 2,
+    norms: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Rows of a head of queries, keys and values each with their positions."""
+    return project(
+        x,
+        layer(48, 48),
+        None,
+        head_dim=head_dim,
+        turned=turned,
+        positions=torch.zeros(count, dtype=dtype),
+        tables=(torch.ones(4, half), torch.zeros(4, half)),
+        head_norms=None if norms is None else (norms, 1e-5),
+    )
 
 
 def shared(
@@ -62,6 +80,12 @@ def biased(positions: torch.Tensor, heads: int = 2) -> object:
     """Attention with a bias of each head."""
     plan = NativePlan(ROWS, AttentionPattern.sparse(4))
     return plan.attend(QKV, DistanceBiases.of(torch.zeros(2 * len(QKV) + 1, heads), positions))
+
+
+def grouped(*, rows: int = 8, heads: int = 4, value_dim: int = 32) -> torch.Tensor:
+    """Attention of heads of queries that share two of keys and values."""
+    plan = NativePlan(ROWS, AttentionPattern.sparse(4))
+    return plan.attend_grouped(torch.zeros(rows, heads, 32), torch.zeros(8, 2, 32), torch.zeros(8, 2, value_dim))
 
 
 def whole(hidden: torch.Tensor) -> torch.Tensor:
@@ -96,6 +120,13 @@ def whole(hidden: torch.Tensor) -> torch.Tensor:
         (lambda: turned(dtype=torch.int32), "positions must be"),
         (lambda: turned(half=4), r"cosines must be \(any, 8\)"),
         (lambda: turned(X.double()), "x must be"),
+        (lambda: turned(turned=4), "48 outputs must be heads of 16, of which 4 are turned"),
+        (lambda: turned(head_dim=32), "48 outputs must be heads of 32"),
+        (lambda: turned(norms=torch.ones(1, 16)), r"weights of heads' norms must be \(2, 16\)"),
+        (lambda: turned(norms=torch.ones(2, 24), head_dim=24, half=12), "multiple of 16 numbers, got 24"),
+        (lambda: grouped(heads=3), "2 heads of keys must be shared by as many of queries each, got 3"),
+        (lambda: grouped(value_dim=16), r"value must be \(8, 2, 32\)"),
+        (lambda: grouped(rows=7), r"query must be \(8, any, any\)"),
         (lambda: shared(rows=5), "expected rows by 2 and a query, got 5 rows and 4"),
         (lambda: shared(keys=3), r"values must be \(2, 3, 32\)"),
         (lambda: shared(own=0), r"rows must be \(any, 1, 2, 32\)"),
@@ -108,6 +139,7 @@ def whole(hidden: torch.Tensor) -> torch.Tensor:
         (lambda: biased(torch.arange(len(QKV)).int()), "positions must be"),
         (lambda: biased(torch.arange(3)), r"positions must be \(8\)"),
         (lambda: biased(torch.arange(len(QKV)), heads=1), r"biases must be \(2, any\)"),
+        (lambda: Int8Layer(layer(96, 48), block(), 2), "heads of a layer must give 48 numbers"),
         (lambda: whole(X), r"hidden must be \(8, 48\)"),
     ],
 )
@@ -118,7 +150,7 @@ def test_other_tensors_are_refused(call: Callable[[], object], words: str) -> No
 
 
 def _block(weight: torch.Tensor) -> PreNorm:
-    return PreNorm(layer(48, 48), layer(96, 48), layer(48, 96), Unit.GELU, (weight, None, 1e-5), None)
+    return PreNorm(layer(48, 48), layer(96, 48), layer(48, 96), Unit.GELU, Norm(weight, None, 1e-5))
 
 
 def test_rows_of_any_layout_are_rows() -> None:
@@ -132,22 +164,22 @@ OUT_OF_MEMORY = """
 import resource
 import numpy as np
 import torch
-from bandrank_kernels.windowed_attention.native import attend_tasks
+from bandrank_kernels.windowed_attention.tasks import attend_tasks
 
 torch.set_num_threads(1)
 keys = 1 << 20
 qkv, out = torch.zeros(keys, 3, 1, 16), torch.ones(8, 16)
-few, many = (np.array([[0, 8, 0, count, 0, 0, 0, 0, 0, 0, -1]]) for count in (8, keys))
-attend_tasks(few, qkv, out)
+few, many = (np.array([[0, 8, 0, count, 0, 0, 0, 0, 0, 0, -1, 0]]) for count in (8, keys))
+attend_tasks(few, qkv.unbind(1), out)
 limits = resource.getrlimit(resource.RLIMIT_AS)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**25, limits[1]))
 try:
-    attend_tasks(many, qkv, out)
+    attend_tasks(many, qkv.unbind(1), out)
 except MemoryError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_AS, limits)
-print(attend_tasks(many, qkv, out).sum().item())
+print(attend_tasks(many, qkv.unbind(1), out).sum().item())
 """
 
 

@@ -1,6 +1,7 @@
 """The CPU kernels' int8 layers against the same sums in float64, in every variant that this processor runs."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -177,15 +178,21 @@ def acted(x: Tensor, unit: Unit) -> Tensor:
     if unit is Unit.GELU:
         return functional.gelu(x)
     gate, gated = x.chunk(2, 1)
-    return (functional.gelu(gate) if unit is Unit.GEGLU else functional.silu(gate)) * gated
+    opened = {
+        Unit.GEGLU: functional.gelu,
+        Unit.GEGLU_TANH: partial(functional.gelu, approximate="tanh"),
+        Unit.SWIGLU: functional.silu,
+    }
+    return opened[unit](gate) * gated
 
 
 def normed(x: Tensor, norm: Norm | None) -> Tensor:
-    """Torch's LayerNorm, or `x` without one."""
+    """Torch's LayerNorm or RMSNorm, or `x` without one."""
     if norm is None:
         return x
-    weight, bias, eps = norm
-    return functional.layer_norm(x, weight.shape, weight, bias, eps)
+    if not norm.centred:
+        return functional.rms_norm(x, norm.weight.shape, norm.weight, norm.eps)
+    return functional.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
 
 
 def assert_in_turn(block: PostNorm | PreNorm, expected: Tensor, attended: Tensor, hidden: Tensor) -> None:
@@ -204,8 +211,8 @@ def test_a_block_behind_attention_is_its_layers_in_turn(rows: int, unit: Unit) -
     size, inner = 48, 192
     raised = inner if unit is Unit.GELU else 2 * inner
     out, up, down = int8_layer(size, size)[0], int8_layer(size, raised, seed=3)[0], int8_layer(inner, size, seed=5)[0]
-    first, second = ((some(size, seed=7 + i).abs(), some(size, seed=9 + i), 1e-12) for i in range(2))
-    unbiased = first[0], None, 1e-5
+    first, second = (Norm(some(size, seed=7 + i).abs(), some(size, seed=9 + i), 1e-12) for i in range(2))
+    unbiased = Norm(first.weight, None, 1e-5)
     attended, hidden = some(rows, size, seed=11), some(rows, size, seed=12)
     summed = linear(attended, out) + hidden
 
@@ -217,7 +224,27 @@ def test_a_block_behind_attention_is_its_layers_in_turn(rows: int, unit: Unit) -
         assert_in_turn(PreNorm(out, up, down, unit, unbiased, final), expected, attended, hidden)
 
 
-@pytest.mark.parametrize("unit", [Unit.GEGLU, Unit.SWIGLU])
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_block_of_rms_norms_is_its_layers_in_turn(rows: int) -> None:
+    """Before each half, and of what a half adds; rows are not centred, and narrower than all heads together."""
+    size, heads, inner, unit = 48, 80, 192, Unit.GEGLU_TANH
+    out, up, down = (
+        int8_layer(heads, size)[0],
+        int8_layer(size, 2 * inner, seed=3)[0],
+        int8_layer(inner, size, seed=5)[0],
+    )
+    norms = [Norm(some(size, seed=7 + i), None, 1e-6, centred=False) for i in range(4)]
+    attended, hidden = some(rows, heads, seed=11), some(rows, size, seed=12) + 1
+    projected = linear(attended, out)
+
+    for before, final, update, behind in ((norms[0], None, None, None), norms):
+        state = normed(projected, update) + hidden
+        added = normed(linear(acted(linear(normed(state, before), up), unit), down), behind)
+        block = PreNorm(out, up, down, unit, before, final, update, behind)
+        assert_in_turn(block, normed(added + state, final), attended, hidden)
+
+
+@pytest.mark.parametrize("unit", [Unit.GEGLU, Unit.SWIGLU, Unit.GEGLU_TANH])
 def test_a_gate_over_the_whole_range(unit: Unit) -> None:
     """Gates come from the bias, and what they let through is one: the block gives the gates' values and its input."""
     gates = torch.tensor([-1e30, -200, -100, -20, -5, -1, -1e-3, 0, 1e-3, 1, 5, 20, 100, 200, 3, -3])
@@ -226,37 +253,55 @@ def test_a_gate_over_the_whole_range(unit: Unit) -> None:
     up = Int8Weights.pack(nothing, torch.ones(2 * size), torch.cat([gates, torch.ones(size)]))
     zero = Int8Weights.pack(nothing[:size], torch.ones(size), None)
     one = Int8Weights.pack(torch.eye(size, dtype=torch.int8), torch.ones(size), None)
-    norm = torch.ones(size), None, 1e-5
+    norm = Norm(torch.ones(size), None, 1e-5)
 
-    (values,) = PreNorm(zero, up, one, unit, norm, None)(torch.zeros(1, size), torch.zeros(1, size))
+    (values,) = PreNorm(zero, up, one, unit, norm)(torch.zeros(1, size), torch.zeros(1, size))
 
     (expected,) = acted(torch.cat([gates, torch.ones(size)])[None], unit)
     torch.testing.assert_close(values, expected, rtol=0, atol=201 / 255)  # half a step of the row's 255, and GELU's own
 
 
-@pytest.mark.parametrize("normed_before", [False, True])
-@pytest.mark.parametrize("head_dim", [2, 16, 24, 64])
-def test_queries_and_keys_are_turned(head_dim: int, normed_before: bool) -> None:
-    """Numbers i and i + head_dim / 2 of each head are a pair; values are not turned, positions are in any order."""
-    heads, inputs = 2, 48
-    weights, _ = int8_layer(inputs, 3 * heads * head_dim)
-    norm = (some(inputs, seed=3).abs(), None, 1e-5) if normed_before else None
+NORMS = {
+    "none": None,
+    "centred": Norm(some(48, seed=3).abs(), None, 1e-5),
+    "rms": Norm(some(48, seed=3), None, 1e-6, centred=False),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
+@pytest.mark.parametrize(
+    ("head_dim", "of_heads"), [(2, False), (16, False), (24, False), (64, False), (16, True), (128, True)]
+)
+def test_queries_and_keys_are_turned(head_dim: int, of_heads: bool, norm: Norm | None) -> None:
+    """Numbers i and i + head_dim / 2 of each head are a pair; values are not turned, positions are in any order. Heads
+    of queries may be more than those of keys, and all of them normed.
+    """
+    turned, inputs = 5, 48
+    weights, _ = int8_layer(inputs, (turned + 1) * head_dim)
+    of_each = some(turned, head_dim, seed=5)
+    head_norms = (of_each, 1e-6) if of_heads else None
     angles = torch.rand(900, head_dim // 2) * 100
     tables = angles.cos(), angles.sin()
     positions = torch.randint(0, 900, (97,), generator=torch.Generator().manual_seed(0))
     x = some(97, inputs)
 
-    projected = project(x, weights, norm, heads=heads, positions=positions, tables=tables)
-    alone = project(x[40:41], weights, norm, heads=heads, positions=positions[40:41], tables=tables)
+    def projected(rows: slice) -> Tensor:
+        sizes = {"head_dim": head_dim, "turned": turned}
+        return project(x[rows], weights, norm, positions=positions[rows], tables=tables, head_norms=head_norms, **sizes)
 
-    qkv = linear(normed(x, norm), weights).view(97, 3, heads, head_dim)
-    left, right = qkv[:, :2].chunk(2, 3)
-    cos, sin = (table[positions][:, None, None] for table in tables)
-    expected = torch.cat([torch.cat([left * cos - right * sin, right * cos + left * sin], 3), qkv[:, 2:]], 1)
-    wrong = (projected - expected).abs() / expected.std()
+    together, alone = projected(slice(None)), projected(slice(40, 41))
+
+    qkv = linear(normed(x, norm), weights).view(97, turned + 1, head_dim)
+    heads = qkv[:, :turned]
+    if of_heads:
+        heads = functional.rms_norm(heads, (head_dim,), eps=1e-6) * of_each
+    left, right = heads.chunk(2, 2)
+    cos, sin = (table[positions][:, None] for table in tables)
+    expected = torch.cat([torch.cat([left * cos - right * sin, right * cos + left * sin], 2), qkv[:, turned:]], 1)
+    wrong = (together - expected).abs() / expected.std()
     assert wrong.mean() < 1e-4
     assert wrong.max() < 0.05  # a number on the border of two steps
-    assert torch.equal(alone[0], projected[40])
+    assert torch.equal(alone[0], together[40])
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(384, 384), (384, 1), (7, 100)])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.deberta import tiny_deberta_config
+from support.decoders import tiny_decoder_reranker
 from support.grouped import tiny_gemma3_bi_encoder, tiny_llama_reranker
 from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder, tiny_encoder_config
 from support.modernbert import tiny_encoder_config as modernbert_config
@@ -51,6 +52,7 @@ NATIVE = {
     "lexical": lambda: with_words(tiny_cross_encoder(num_heads=2, max_tokens=64, lexical=LexicalConfig(20.0))),
     "modernbert": lambda: tiny_sequence_cross_encoder(encoder=replace(modernbert_config(), num_heads=2)),
     "bi_encoder": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512),
+    "decoder": tiny_decoder_reranker,
     "llama": tiny_llama_reranker,
     "gemma3": tiny_gemma3_bi_encoder,
     "mix_encoder": lambda: mix_encoder(paper="b", similarity="cosine"),
@@ -280,6 +282,7 @@ def tiny_deberta() -> CrossEncoder:
     ("name", "attention"),
     [
         ("sparse", "CPU kernels"),
+        ("decoder", "CPU kernels"),
         ("odd heads", "plain torch: head_dim must be a multiple of 16 up to 256, got 8"),
         ("deberta", "plain torch: the kernels do not compute disentangled attention"),
     ],

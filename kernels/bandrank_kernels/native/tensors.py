@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -132,31 +133,60 @@ class Unit(IntEnum):
     GELU = 0
     GEGLU = 1
     SWIGLU = 2
+    GEGLU_TANH = 3
 
 
-Norm = tuple[Tensor, Tensor | None, float]  # weight, bias and eps; float32
+class Norm(NamedTuple):
+    """A LayerNorm or, unless rows are centred, an RMSNorm (Zhang & Sennrich 2019, arXiv 1910.07467).
+
+    weight, bias: (n,) float32; the bias may be None.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+    centred: bool = True
 
 
 def project(
-    x: Tensor, qkv: Int8Weights, norm: Norm | None, *, heads: int, positions: Tensor, tables: tuple[Tensor, Tensor]
+    x: Tensor,
+    qkv: Int8Weights,
+    norm: Norm | None,
+    *,
+    head_dim: int,
+    turned: int,
+    positions: Tensor,
+    tables: tuple[Tensor, Tensor],
+    head_norms: tuple[Tensor, float] | None = None,
 ) -> Tensor:
-    """(n, 3, heads, head_dim) queries, keys and values of rows, with rotary positions (Su et al. 2021).
+    """(n, heads, head_dim) queries, keys and values of rows, the first of them with rotary positions (Su et al. 2021).
 
-    x: (n, inputs), normed before by `norm`.  positions: (n,) int64.  tables: cosines and sines, (m, head_dim / 2), of
-    all positions below m.
+    x: (n, inputs), normed before by `norm`.  turned: how many heads the positions turn.  positions: (n,) int64.
+    tables: cosines and sines, (m, head_dim / 2), of all positions below m.  head_norms: (turned, head_dim) weights of
+    RMSNorms of these heads before that, and their eps.
+    Raises ValueError for other tensors, for other numbers of outputs than heads have, and for norms of odd heads.
     """
-    head_dim = qkv.outputs // (3 * heads)
+    heads = qkv.outputs // head_dim
+    if qkv.outputs % head_dim or turned > heads:
+        raise ValueError(f"{qkv.outputs} outputs must be heads of {head_dim}, of which {turned} are turned")
     check("x", x, None, qkv.inputs)
     check("positions", positions, len(x), dtype=torch.int64)
     cosines, sines = (table.contiguous() for table in tables)
     check("cosines", cosines, None, head_dim // 2)
     check("sines", sines, len(cosines), head_dim // 2)
     x, positions = x.contiguous(), positions.contiguous()
-    out = x.new_empty(len(x), 3, heads, head_dim)
-    before = NormStruct() if norm is None else _norm(norm, qkv.inputs)
+    weights, eps = (None, 0.0) if head_norms is None else head_norms
+    if weights is not None:
+        check("weights of heads' norms", weights, turned, head_dim)
+        if head_dim % MULTIPLE:
+            raise ValueError(f"a head that is normed must have a multiple of {MULTIPLE} numbers, got {head_dim}")
+        weights = weights.contiguous()
+    out = x.new_empty(len(x), heads, head_dim)
+    before = _norm(norm, qkv.inputs)
 
     def run(begin: int, end: int) -> None:
-        turn = TurnStruct(2 * heads, head_dim, *(each.data_ptr() for each in (positions[begin:], cosines, sines)))
+        addresses = (None if each is None else each.data_ptr() for each in (positions[begin:], cosines, sines, weights))
+        turn = TurnStruct(turned, head_dim, *addresses, eps)
         native().project(x[begin:].data_ptr(), end - begin, qkv.struct, before, turn, out[begin:].data_ptr())
 
     in_parts(len(x), native().block_rows, run)
@@ -176,7 +206,7 @@ class _BehindAttention:
         """Raises ValueError unless the layers' sizes are those of a block."""
         size, inner = self.out.outputs, self.up.outputs // (1 if self.unit is Unit.GELU else 2)
         sizes = [(each.outputs, each.inputs) for each in (self.out, self.up, self.down)]
-        if sizes != [(size, size), (self.up.outputs, size), (size, inner)]:
+        if sizes != [(size, self.out.inputs), (self.up.outputs, size), (size, inner)]:
             raise ValueError(f"the layers of a block must fit together, got outputs and inputs {sizes}")
 
     def _products(self) -> ProductsStruct:
@@ -185,7 +215,7 @@ class _BehindAttention:
     def _by_blocks(self, compute: Callable[..., None], attended: Tensor, hidden: Tensor, struct: object) -> Tensor:
         size = self.out.outputs
         check("hidden", hidden, None, size)
-        check("attended", attended, len(hidden), size)
+        check("attended", attended, len(hidden), self.out.inputs)
         attended, hidden = attended.contiguous(), hidden.contiguous()
         out = torch.empty_like(hidden)
 
@@ -217,30 +247,36 @@ class PostNorm(_BehindAttention):
 
 @dataclass(frozen=True, eq=False)
 class PreNorm(_BehindAttention):
-    """ModernBERT's: a norm precedes the feed-forward half. final_norm: of the last block of an encoder."""
+    """ModernBERT's: a norm precedes the feed-forward half.
+
+    final_norm: of the last block of an encoder.  update_norm, down_norm: of what the halves add to the residual, as in
+    Gemma 3.
+    """
 
     up_norm: Norm
-    final_norm: Norm | None
+    final_norm: Norm | None = None
+    update_norm: Norm | None = None
+    down_norm: Norm | None = None
 
     @cached_property
     def struct(self) -> PreNormStruct:
         """What the kernels are given; valid as long as this object."""
-        size = self.out.outputs
-        final = NormStruct() if self.final_norm is None else _norm(self.final_norm, size)
-        return PreNormStruct(self._products(), _norm(self.up_norm, size), final)
+        norms = self.up_norm, self.final_norm, self.update_norm, self.down_norm
+        return PreNormStruct(self._products(), *(_norm(each, self.out.outputs) for each in norms))
 
     def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
         """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
         return self._by_blocks(native().pre_norm, attended, hidden, self.struct)
 
 
-def _norm(norm: Norm, size: int) -> NormStruct:
-    weight, bias, eps = norm
-    check("a norm's weight", weight, size)
-    if bias is None:
-        return NormStruct(weight.data_ptr(), None, eps)
-    check("a norm's bias", bias, size)
-    return NormStruct(weight.data_ptr(), bias.data_ptr(), eps)
+def _norm(norm: Norm | None, size: int) -> NormStruct:
+    if norm is None:
+        return NormStruct()
+    check("a norm's weight", norm.weight, size)
+    if norm.bias is not None:
+        check("a norm's bias", norm.bias, size)
+    bias = None if norm.bias is None else norm.bias.data_ptr()
+    return NormStruct(norm.weight.data_ptr(), bias, norm.eps, norm.centred)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,6 +286,12 @@ class Int8Layer:
     qkv: Int8Weights
     rest: PostNorm
     heads: int
+
+    def __post_init__(self) -> None:
+        """Raises ValueError unless the heads give as many numbers as a row has."""
+        size, sizes = self.qkv.inputs, (self.qkv.outputs, self.rest.out.inputs)
+        if sizes != (3 * size, size):
+            raise ValueError(f"the heads of a layer must give {size} numbers, got outputs and inputs {sizes}")
 
     @cached_property
     def struct(self) -> LayerStruct:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from bandrank_kernels.native.tensors import Int8Layer
@@ -37,6 +38,13 @@ class AttentionPlan(ABC):
         softmax.
         """
 
+    def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(num_rows, num_heads, head_dim) what `attend` gives, where heads of queries share those of keys and values.
+
+        query: (num_rows, num_heads, head_dim).  key, value: (num_rows, num_kv_heads, head_dim).
+        """
+        return self.attend(stacked(query, key, value))
+
     def attend_first(self, qkv: Tensor, num_candidates: int) -> Tensor:
         """(num_candidates, num_heads, head_dim) what `attend` gives for the [CLS] rows, which come first."""
         return self.attend(qkv)[:num_candidates]
@@ -68,3 +76,11 @@ class AttentionPlan(ABC):
         query: (num_candidates, num_heads, hidden_size).  rows: (num_rows, hidden_size).
         Returns (num_candidates, num_heads, hidden_size): the rows, averaged with the softmax of `scale` * query . row.
         """
+
+
+def stacked(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """(n, 3, num_heads, head_dim) queries, keys and values, in which each head of the latter two is as many as share it
+    (Ainslie et al. 2023, arXiv 2305.13245). query: (n, num_heads, head_dim).  key, value: (n, num_kv_heads, head_dim).
+    """
+    shared = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
+    return torch.stack([query, *shared], 1)

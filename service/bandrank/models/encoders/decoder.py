@@ -14,6 +14,7 @@ from bandrank.models.layers.block import Block
 from bandrank.models.layers.causal import CausalPlan, Continuations
 from bandrank.models.layers.decoder_block import DecoderBlock
 from bandrank.models.layers.execution import Execution
+from bandrank.models.layers.native_causal import NativeCausalPlan
 from bandrank_kernels.arrays import Offsets, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows
@@ -21,6 +22,8 @@ from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan,
 
 class Decoder(nn.Module):
     """Implements `Encoder` for texts that are encoded apart, and runs prefixes once for all of their continuations."""
+
+    execution = Execution()
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -40,7 +43,7 @@ class Decoder(nn.Module):
         return self.word.weight.dtype
 
     def prepare_for(self, execution: Execution) -> None:
-        """There is one way to compute."""
+        self.execution = execution
 
     def word_vectors(self, ids: Tensor) -> Tensor:
         return self.word(ids)  # type: ignore[no-any-return]
@@ -68,7 +71,7 @@ class Decoder(nn.Module):
 
     def plan_continuations(self, layout: Continuations) -> CausalPlan:
         """The plan of prefixes and continuations, still in host memory."""
-        return CausalPlan.of(layout)
+        return NativeCausalPlan(layout) if self.execution.backend == "native" else CausalPlan.of(layout)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
         for layer in self.layers[layers]:

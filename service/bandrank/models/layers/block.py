@@ -12,17 +12,16 @@ from bandrank.models.layers.cls_attention import FoldedProjections, folds
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.feed_forward import GATES, Activation, feed_forward, up_size
 from bandrank.models.layers.int8_linear import Int8Linear
-from bandrank.models.layers.linear import Linear, LinearLayer
+from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
+from bandrank.models.layers.packed_block import Packed, Projection, numbers_of, packed_layers
 from bandrank.models.layers.positions import Rotary
 from bandrank.models.layers.window_plans import plan_within
-from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, Norm, PostNorm, PreNorm, Unit, project
+from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, PostNorm, PreNorm
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 # Rows that go through the feed-forward block at once on a CPU, so that its intermediate stays in the cache.
 CPU_BLOCK_ROWS = 1024
-# The activations that the CPU kernels compute between int8 layers.
-UNITS: dict[Activation, Unit] = {"gelu": Unit.GELU, "geglu": Unit.GEGLU, "swiglu": Unit.SWIGLU}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ class Block(nn.Module, ABC):
 
     whole: Int8Layer | None = None
     _fused: PostNorm | PreNorm | None = None
-    _native = False
+    _projection: Projection | None = None
     _folded: FoldedProjections | None = None
 
     def __init__(self, config: EncoderConfig, options: BlockOptions = BERT) -> None:
@@ -75,7 +74,12 @@ class Block(nn.Module, ABC):
 
     def prepare_for(self, execution: Execution) -> None:
         """Decides whether the CPU kernels compute the block."""
-        self._native = execution.backend == "native"
+        if execution.backend == "native" and self.rotary is not None and isinstance(self.qkv, Int8Linear):
+            self._projection = self._turned_projection(self.qkv.packed, self.rotary)
+
+    def _turned_projection(self, qkv: Int8Weights, rotary: Rotary) -> Projection:
+        """What projects to queries, keys and values, with rotary positions."""
+        return Projection(qkv, numbers_of(self.norm_before), rotary, self.head_dim, turned=2 * self.num_heads)
 
     def fold(self) -> None:
         """Prepares `forward_cls` to project with two products in place of four and their copies, if that saves time."""
@@ -84,15 +88,18 @@ class Block(nn.Module, ABC):
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """(total, hidden_size) output. hidden: (total, hidden_size).  positions: (total,) int64."""
-        return self.update(hidden, self.project(hidden, positions), positions, plan)
+        return self._after_attention(self._attended(hidden, positions, plan), hidden)
+
+    def _attended(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+        """(total, heads' numbers) what the heads give for each row of `hidden`."""
+        return self.attend(self.project(hidden, positions), positions, plan)
 
     def project(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """(total, 3, num_heads, head_dim) query, key and value of each row of `hidden`."""
-        if self._native and self.rotary is not None and isinstance(self.qkv, Int8Linear) and len(hidden):
-            norm = None if self.norm_before is None else _numbers(self.norm_before)
-            tables = self.rotary.tables(self.head_dim, positions)
-            return project(hidden, self.qkv.packed, norm, heads=self.num_heads, positions=positions, tables=tables)
-        qkv: Tensor = self.qkv(self.before_attention(hidden)).view(len(hidden), 3, self.num_heads, self.head_dim)
+        shape = len(hidden), 3, self.num_heads, self.head_dim
+        if self._projection is not None:
+            return self._projection(hidden, positions).view(shape)
+        qkv: Tensor = self.qkv(self.before_attention(hidden)).view(shape)
         return qkv if self.rotary is None else self.rotary.turn(qkv, positions)
 
     def update(self, hidden: Tensor, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
@@ -132,7 +139,7 @@ class Block(nn.Module, ABC):
 
         rows: (n,) int64 indices on the device.
         """
-        return self._after_attention(self.attend(self.project(hidden, positions), positions, plan)[rows], hidden[rows])
+        return self._after_attention(self._attended(hidden, positions, plan)[rows], hidden[rows])
 
     @property
     def norm_before(self) -> LayerNorm | None:
@@ -147,14 +154,9 @@ class Block(nn.Module, ABC):
     def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
         """(total, hidden_size) output. update: outputs of the attention, projected.  hidden: the block's input."""
 
-    def _packed(self) -> tuple[Int8Weights, Int8Weights, Int8Weights, Unit] | None:
+    def _packed(self) -> Packed | None:
         """What the CPU kernels need of the layers behind the attention; None if these are not in int8."""
-        layers: list[LinearLayer] = [self.attention_out, self.up, self.down]
-        packed = [layer.packed for layer in layers if isinstance(layer, Int8Linear)]
-        if len(packed) < len(layers) or self.activation not in UNITS:
-            return None
-        out, up, down = packed
-        return out, up, down, UNITS[self.activation]
+        return packed_layers(self.attention_out, self.up, self.down, self.activation)
 
     def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
         if self._fused is not None:
@@ -187,7 +189,7 @@ class PostNormBlock(Block):
     def prepare_for(self, execution: Execution) -> None:
         super().prepare_for(execution)
         if (packed := self._packed()) is not None:
-            rest = PostNorm(*packed, _numbers(self.attention_norm), _numbers(self.out_norm))
+            rest = PostNorm(*packed, numbers_of(self.attention_norm), numbers_of(self.out_norm))
             self._fused = rest
             if isinstance(self.qkv, Int8Linear) and self.rotary is None:
                 self.whole = Int8Layer(self.qkv.packed, rest, self.num_heads)
@@ -214,8 +216,11 @@ class PreNormBlock(Block):
     def prepare_for(self, execution: Execution) -> None:
         super().prepare_for(execution)
         if (packed := self._packed()) is not None:
-            final = None if self.final_norm is None else _numbers(self.final_norm)
-            self._fused = PreNorm(*packed, _numbers(self.out_norm), final)
+            self._fused = self._pre_norm(packed)
+
+    def _pre_norm(self, packed: Packed) -> PreNorm:
+        """What computes the block behind its attention."""
+        return PreNorm(*packed, numbers_of(self.out_norm), numbers_of(self.final_norm))
 
     @property
     def norm_before(self) -> LayerNorm | None:
@@ -237,7 +242,3 @@ class UnnormedPreNormBlock(PreNormBlock):
     @property
     def norm_before(self) -> None:
         return None
-
-
-def _numbers(norm: LayerNorm) -> Norm:
-    return norm.weight, norm.bias, norm.eps

@@ -4,19 +4,22 @@ heads of keys and values that are each shared by several of queries (Ainslie et 
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from bandrank.models.encoders.grouped_config import GroupedConfig
 from bandrank.models.layers.block import BlockOptions, PreNormBlock
-from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.feed_forward import feed_forward
 from bandrank.models.layers.linear import WholeLinear
 from bandrank.models.layers.norm import RMSNorm
+from bandrank.models.layers.packed_block import Packed, Projection, norms_of_heads, numbers_of
+from bandrank.models.layers.positions import Rotary
+from bandrank.models.layers.window_plans import plan_within
+from bandrank_kernels.native.tensors import Int8Weights, PreNorm
+from bandrank_kernels.windowed_attention import AttentionPlan, stacked
 
 
 class GroupedBlock(PreNormBlock):
-    """Llama's. To the attention, each head of keys and values is as many heads as share it."""
+    """Llama's."""
 
     def __init__(self, config: GroupedConfig, options: BlockOptions, *, final: bool = False) -> None:
         options = replace(options, bias=False, norm_bias=False, linear=WholeLinear, norm=RMSNorm)
@@ -28,18 +31,29 @@ class GroupedBlock(PreNormBlock):
         self.query_norm: nn.Module = nn.Identity()
         self.key_norm: nn.Module = nn.Identity()
 
-    def prepare_for(self, execution: Execution) -> None:
-        """The CPU kernels compute products and attention alone, for they know no RMSNorm."""
+    def _turned_projection(self, qkv: Int8Weights, rotary: Rotary) -> Projection:
+        norms = norms_of_heads((self.query_norm, self.num_heads), (self.key_norm, self.num_kv_heads))
+        turned = self.num_heads + self.num_kv_heads
+        return Projection(qkv, numbers_of(self.norm_before), rotary, self.head_dim, turned, norms)
 
     def project(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        return stacked(*self._project_grouped(hidden, positions))
+
+    def _attended(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+        qkv = self._project_grouped(hidden, positions)
+        return plan_within(plan, self.window).attend_grouped(*qkv).flatten(1)
+
+    def _project_grouped(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(total, num_heads, head_dim) queries, and (total, num_kv_heads, head_dim) keys and values."""
         assert self.rotary is not None, "without rotary positions. This is a bug."
         numbers = self.num_heads, self.num_kv_heads, self.num_kv_heads
+        if self._projection is not None:
+            query, key, value = self._projection(hidden, positions).split_with_sizes(numbers, 1)
+            return query, key, value
         rows = self.qkv(self.before_attention(hidden)).view(len(hidden), sum(numbers), self.head_dim)
         query, key, value = rows.split(numbers, 1)
         query = self.rotary.turn_heads(self.query_norm(query), positions)
-        key = self.rotary.turn_heads(self.key_norm(key), positions)
-        shared = (each.repeat_interleave(self.num_heads // self.num_kv_heads, 1) for each in (key, value))
-        return torch.stack([query, *shared], 1)  # (total, 3, num_heads, head_dim)
+        return query, self.rotary.turn_heads(self.key_norm(key), positions), value
 
 
 class SandwichBlock(GroupedBlock):
@@ -52,6 +66,10 @@ class SandwichBlock(GroupedBlock):
         eps = config.layer_norm_eps
         self.query_norm, self.key_norm = (RMSNorm(config.head_dim, eps=eps, bias=False) for _ in range(2))
         self.update_norm, self.down_norm = (RMSNorm(config.hidden_size, eps=eps, bias=False) for _ in range(2))
+
+    def _pre_norm(self, packed: Packed) -> PreNorm:
+        norms = numbers_of(self.update_norm), numbers_of(self.down_norm)
+        return replace(super()._pre_norm(packed), update_norm=norms[0], down_norm=norms[1])
 
     def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
         hidden = self.update_norm(update) + hidden
