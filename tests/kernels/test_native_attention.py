@@ -1,7 +1,6 @@
 """The CPU kernels' attention against the reference in float64, in every variant that this processor runs."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from support.layouts import packed_rows
 from support.native import each_variant, needs_native
 from torch import Tensor
 
-from bandrank_kernels import Backend, BackendUnavailable
+from bandrank_kernels import BackendUnavailable
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.native.library import native
 from bandrank_kernels.windowed_attention import (
@@ -152,23 +151,6 @@ def test_local_attention_equals_the_reference(window: int) -> None:
     assert_right(ours.attend(qkv), reference.attend(qkv.double()), qkv[:, 2])
     with pytest.raises(NotImplementedError, match=r"no \[CLS\] rows"):
         ours.attend_cls(qkv[:, 0], qkv[:, 0, 0], 1.0)
-
-
-@pytest.mark.parametrize("backend", ["native", "vectorized"])
-def test_heads_of_queries_share_those_of_keys(backend: Backend) -> None:
-    """As if each had a copy of its own: the same bits by the CPU kernels, in texts and in a pattern."""
-    rows = packed_rows([6, 0], [[40, 77, 2], [300]], shared=True)
-    cpu: dict[str, Any] = {"device": CPU, "dtype": torch.float32, "backend": backend}
-    heads = some_qkv(rows.num_rows, heads=6)
-    query, key, value = heads[:, 0], heads[:, 1, ::3], heads[:, 2, ::3]
-    copies = torch.stack([query, key.repeat_interleave(3, 1), value.repeat_interleave(3, 1)], 1)
-
-    for plan in (
-        plan_attention(rows, AttentionPattern.sparse(None), head_dim=32, **cpu),
-        plan_attention(rows, AttentionPattern.sparse(4), head_dim=32, **cpu),
-        plan_local_attention(offsets([1, rows.num_rows - 1]), 8, **cpu),
-    ):
-        assert torch.equal(plan.attend_grouped(query, key, value), plan.attend(copies))
 
 
 def test_absorbed_attention_is_that_of_plain_torch() -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from bandrank_kernels.native.tensors import (
     PostNorm,
     PreNorm,
     Split,
+    Turn,
     Unit,
     linear,
     project,
@@ -45,26 +47,12 @@ def block(*, inner: int = 96, size: int = 48) -> PostNorm:
 
 
 def turned(
-    x: torch.Tensor = X,
-    *,
-    count: int = 9,
-    dtype: torch.dtype = torch.int64,
-    half: int = 8,
-    head_dim: int = 16,
-    turned: int = 2,
-    norms: torch.Tensor | None = None,
+    x: torch.Tensor = X, *, count: int = 9, half: int = 8, dtype: torch.dtype = torch.int64, **more: Any
 ) -> torch.Tensor:
-    """Rows of a head of queries, keys and values each with their positions."""
-    return project(
-        x,
-        layer(48, 48),
-        None,
-        head_dim=head_dim,
-        turned=turned,
-        positions=torch.zeros(count, dtype=dtype),
-        tables=(torch.ones(4, half), torch.zeros(4, half)),
-        head_norms=None if norms is None else (norms, 1e-5),
-    )
+    """Rows of three heads of 16 numbers with their positions. more: of their Turn."""
+    tables = torch.ones(4, half), torch.zeros(4, half)
+    given = {"head_dim": 16, "heads": 2, "positions": torch.zeros(count, dtype=dtype), "tables": tables}
+    return project(x, layer(48, 48), None, Turn(**given | more))
 
 
 def shared(
@@ -80,12 +68,6 @@ def biased(positions: torch.Tensor, heads: int = 2) -> object:
     """Attention with a bias of each head."""
     plan = NativePlan(ROWS, AttentionPattern.sparse(4))
     return plan.attend(QKV, DistanceBiases.of(torch.zeros(2 * len(QKV) + 1, heads), positions))
-
-
-def grouped(*, rows: int = 8, heads: int = 4, value_dim: int = 32) -> torch.Tensor:
-    """Attention of heads of queries that share two of keys and values."""
-    plan = NativePlan(ROWS, AttentionPattern.sparse(4))
-    return plan.attend_grouped(torch.zeros(rows, heads, 32), torch.zeros(8, 2, 32), torch.zeros(8, 2, value_dim))
 
 
 def whole(hidden: torch.Tensor) -> torch.Tensor:
@@ -120,13 +102,8 @@ def whole(hidden: torch.Tensor) -> torch.Tensor:
         (lambda: turned(dtype=torch.int32), "positions must be"),
         (lambda: turned(half=4), r"cosines must be \(any, 8\)"),
         (lambda: turned(X.double()), "x must be"),
-        (lambda: turned(turned=4), "48 outputs must be heads of 16, of which 4 are turned"),
-        (lambda: turned(head_dim=32), "48 outputs must be heads of 32"),
+        (lambda: turned(heads=4), "48 outputs must be heads of 16, of which 4 are turned"),
         (lambda: turned(norms=torch.ones(1, 16)), r"weights of heads' norms must be \(2, 16\)"),
-        (lambda: turned(norms=torch.ones(2, 24), head_dim=24, half=12), "multiple of 16 numbers, got 24"),
-        (lambda: grouped(heads=3), "2 heads of keys must be shared by as many of queries each, got 3"),
-        (lambda: grouped(value_dim=16), r"value must be \(8, 2, 32\)"),
-        (lambda: grouped(rows=7), r"query must be \(8, any, any\)"),
         (lambda: shared(rows=5), "expected rows by 2 and a query, got 5 rows and 4"),
         (lambda: shared(keys=3), r"values must be \(2, 3, 32\)"),
         (lambda: shared(own=0), r"rows must be \(any, 1, 2, 32\)"),
@@ -139,7 +116,6 @@ def whole(hidden: torch.Tensor) -> torch.Tensor:
         (lambda: biased(torch.arange(len(QKV)).int()), "positions must be"),
         (lambda: biased(torch.arange(3)), r"positions must be \(8\)"),
         (lambda: biased(torch.arange(len(QKV)), heads=1), r"biases must be \(2, any\)"),
-        (lambda: Int8Layer(layer(96, 48), block(), 2), "heads of a layer must give 48 numbers"),
         (lambda: whole(X), r"hidden must be \(8, 48\)"),
     ],
 )
@@ -164,7 +140,7 @@ OUT_OF_MEMORY = """
 import resource
 import numpy as np
 import torch
-from bandrank_kernels.windowed_attention.tasks import attend_tasks
+from bandrank_kernels.windowed_attention.native import attend_tasks
 
 torch.set_num_threads(1)
 keys = 1 << 20

@@ -1,7 +1,6 @@
 """The CPU kernels' int8 layers against the same sums in float64, in every variant that this processor runs."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -9,7 +8,18 @@ from support.native import each_variant, needs_native
 from torch import Tensor
 from torch.nn import functional
 
-from bandrank_kernels.native.tensors import Dense, Int8Weights, Norm, PostNorm, PreNorm, Split, Unit, linear, project
+from bandrank_kernels.native.tensors import (
+    Dense,
+    Int8Weights,
+    Norm,
+    PostNorm,
+    PreNorm,
+    Split,
+    Turn,
+    Unit,
+    linear,
+    project,
+)
 
 pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
 ROWS = [1, 5, 6, 7, 95, 96, 97, 200]  # around a tile and a block
@@ -178,16 +188,13 @@ def acted(x: Tensor, unit: Unit) -> Tensor:
     if unit is Unit.GELU:
         return functional.gelu(x)
     gate, gated = x.chunk(2, 1)
-    opened = {
-        Unit.GEGLU: functional.gelu,
-        Unit.GEGLU_TANH: partial(functional.gelu, approximate="tanh"),
-        Unit.SWIGLU: functional.silu,
-    }
-    return opened[unit](gate) * gated
+    if unit is Unit.SWIGLU:
+        return functional.silu(gate) * gated
+    return functional.gelu(gate, approximate="tanh" if unit is Unit.GEGLU_TANH else "none") * gated
 
 
 def normed(x: Tensor, norm: Norm | None) -> Tensor:
-    """Torch's LayerNorm or RMSNorm, or `x` without one."""
+    """Torch's norm, or `x` without one."""
     if norm is None:
         return x
     if not norm.centred:
@@ -207,7 +214,7 @@ def assert_in_turn(block: PostNorm | PreNorm, expected: Tensor, attended: Tensor
 @pytest.mark.parametrize("unit", Unit)
 @pytest.mark.parametrize("rows", ROWS)
 def test_a_block_behind_attention_is_its_layers_in_turn(rows: int, unit: Unit) -> None:
-    """The same sums as its layers and norms one by one, to the rounding of a norm; norms before or behind."""
+    """The same sums as its layers and norms one by one, to the rounding of a norm; norms before, behind, or both."""
     size, inner = 48, 192
     raised = inner if unit is Unit.GELU else 2 * inner
     out, up, down = int8_layer(size, size)[0], int8_layer(size, raised, seed=3)[0], int8_layer(inner, size, seed=5)[0]
@@ -223,25 +230,13 @@ def test_a_block_behind_attention_is_its_layers_in_turn(rows: int, unit: Unit) -
         expected = normed(linear(acted(linear(normed(summed, unbiased), up), unit), down) + summed, final)
         assert_in_turn(PreNorm(out, up, down, unit, unbiased, final), expected, attended, hidden)
 
-
-@pytest.mark.parametrize("rows", ROWS)
-def test_a_block_of_rms_norms_is_its_layers_in_turn(rows: int) -> None:
-    """Before each half, and of what a half adds; rows are not centred, and narrower than all heads together."""
-    size, heads, inner, unit = 48, 80, 192, Unit.GEGLU_TANH
-    out, up, down = (
-        int8_layer(heads, size)[0],
-        int8_layer(size, 2 * inner, seed=3)[0],
-        int8_layer(inner, size, seed=5)[0],
-    )
-    norms = [Norm(some(size, seed=7 + i), None, 1e-6, centred=False) for i in range(4)]
-    attended, hidden = some(rows, heads, seed=11), some(rows, size, seed=12) + 1
-    projected = linear(attended, out)
-
-    for before, final, update, behind in ((norms[0], None, None, None), norms):
-        state = normed(projected, update) + hidden
+    wide, given = int8_layer(80, size)[0], some(rows, 80, seed=13)  # as of more heads
+    before, *others = (Norm(some(size, seed=7 + i), None, 1e-6, centred=False) for i in range(4))
+    for final, update, behind in (others, (None, None, None)):
+        state = normed(linear(given, wide), update) + hidden
         added = normed(linear(acted(linear(normed(state, before), up), unit), down), behind)
-        block = PreNorm(out, up, down, unit, before, final, update, behind)
-        assert_in_turn(block, normed(added + state, final), attended, hidden)
+        block = PreNorm(wide, up, down, unit, before, final, update, behind)
+        assert_in_turn(block, normed(added + state, final), given, hidden)
 
 
 @pytest.mark.parametrize("unit", [Unit.GEGLU, Unit.SWIGLU, Unit.GEGLU_TANH])
@@ -261,39 +256,29 @@ def test_a_gate_over_the_whole_range(unit: Unit) -> None:
     torch.testing.assert_close(values, expected, rtol=0, atol=201 / 255)  # half a step of the row's 255, and GELU's own
 
 
-NORMS = {
-    "none": None,
-    "centred": Norm(some(48, seed=3).abs(), None, 1e-5),
-    "rms": Norm(some(48, seed=3), None, 1e-6, centred=False),
-}
-
-
-@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
-@pytest.mark.parametrize(
-    ("head_dim", "of_heads"), [(2, False), (16, False), (24, False), (64, False), (16, True), (128, True)]
-)
-def test_queries_and_keys_are_turned(head_dim: int, of_heads: bool, norm: Norm | None) -> None:
-    """Numbers i and i + head_dim / 2 of each head are a pair; values are not turned, positions are in any order. Heads
-    of queries may be more than those of keys, and all of them normed.
+@pytest.mark.parametrize("centred", [None, False, True])
+@pytest.mark.parametrize(("head_dim", "of_heads"), [(2, False), (24, False), (64, False), (16, True), (128, True)])
+def test_queries_and_keys_are_turned(head_dim: int, of_heads: bool, centred: bool | None) -> None:
+    """Numbers i and i + head_dim / 2 of each head are a pair; values are not turned, positions are in any order. Rows
+    may be normed, and so may heads.
     """
     turned, inputs = 5, 48
     weights, _ = int8_layer(inputs, (turned + 1) * head_dim)
-    of_each = some(turned, head_dim, seed=5)
-    head_norms = (of_each, 1e-6) if of_heads else None
+    norm = None if centred is None else Norm(some(inputs, seed=3), None, 1e-5, centred)
+    of_each = some(turned, head_dim, seed=5) if of_heads else None
     angles = torch.rand(900, head_dim // 2) * 100
     tables = angles.cos(), angles.sin()
     positions = torch.randint(0, 900, (97,), generator=torch.Generator().manual_seed(0))
     x = some(97, inputs)
 
     def projected(rows: slice) -> Tensor:
-        sizes = {"head_dim": head_dim, "turned": turned}
-        return project(x[rows], weights, norm, positions=positions[rows], tables=tables, head_norms=head_norms, **sizes)
+        return project(x[rows], weights, norm, Turn(head_dim, turned, positions[rows], tables, of_each, 1e-6))
 
     together, alone = projected(slice(None)), projected(slice(40, 41))
 
     qkv = linear(normed(x, norm), weights).view(97, turned + 1, head_dim)
     heads = qkv[:, :turned]
-    if of_heads:
+    if of_each is not None:
         heads = functional.rms_norm(heads, (head_dim,), eps=1e-6) * of_each
     left, right = heads.chunk(2, 2)
     cos, sin = (table[positions][:, None] for table in tables)

@@ -11,7 +11,7 @@ import torch
 from support.layouts import packed_rows
 from support.native import needs_native
 
-from bandrank_kernels.native.tensors import Int8Weights, Norm, PostNorm, PreNorm, Unit, linear, project
+from bandrank_kernels.native.tensors import Int8Weights, Norm, PostNorm, PreNorm, Turn, Unit, linear, project
 from bandrank_kernels.native.threads import in_parts
 from bandrank_kernels.windowed_attention import AttentionPattern, windowed_attention
 
@@ -145,7 +145,7 @@ def test_threads_do_not_change_a_bit(request: pytest.FixtureRequest) -> None:
             linear(x, layers[1], gelu=True),
             PostNorm(*layers, Unit.GELU, norm, norm)(x, hidden),
             PreNorm(*gated, Unit.GEGLU, norm, norm)(x, hidden),
-            project(hidden, gated[1], norm, head_dim=64, turned=4, positions=torch.arange(700), tables=tables),
+            project(hidden, gated[1], norm, Turn(64, 4, torch.arange(700), tables)),
             *(windowed_attention(qkv, rows, pattern, backend="native") for pattern in patterns),
         ]
 

@@ -18,6 +18,7 @@ from support.precomputing import tiny_mix_encoder, with_words
 from support.scorers import LookupScorer
 from support.variants import VARIANTS, random_texts
 from torch import Tensor
+from torch.autograd.profiler import profile
 
 from bandrank.models import quantised
 from bandrank.models.architectures import CrossEncoder, MixEncoder
@@ -294,6 +295,22 @@ def test_what_computes_is_told_truly(name: str, attention: str) -> None:
 
     assert scorer.attention == attention
     assert scorer.precision.startswith(f"torch.int8 by CPU kernels, {native().variant}")
+
+
+@pytest.mark.parametrize(("name", "gate"), [("decoder", "silu"), ("llama", "silu"), ("gemma3", "gelu")])
+def test_layers_with_rms_norms_have_nothing_of_torch(name: str, gate: str) -> None:
+    """In int8 no norm, but for a decoder's behind its layers, no gate and no attention; in float32 all of them."""
+    counts = []
+    for dtype in (torch.float32, torch.int8):
+        scorer = prepared(NATIVE[name](), dtype).scorer
+        batch = score_batch(*random_texts(scorer))
+        with torch.inference_mode(), profile() as seen:
+            scorer.encode_candidates(batch.candidates) if scorer.precomputes else scorer.score(batch)
+        found = {event.key: event.count for event in seen.key_averages()}
+        counts.append([found.get(f"aten::{each}", 0) for each in ("rms_norm", gate, "scaled_dot_product_attention")])
+
+    assert min(counts[0]) > 1
+    assert counts[1] == [int(name == "decoder"), 0, 0]
 
 
 def test_int8_is_for_a_cpu() -> None:

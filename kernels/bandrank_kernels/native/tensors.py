@@ -148,46 +148,46 @@ class Norm(NamedTuple):
     centred: bool = True
 
 
-def project(
-    x: Tensor,
-    qkv: Int8Weights,
-    norm: Norm | None,
-    *,
-    head_dim: int,
-    turned: int,
-    positions: Tensor,
-    tables: tuple[Tensor, Tensor],
-    head_norms: tuple[Tensor, float] | None = None,
-) -> Tensor:
-    """(n, heads, head_dim) queries, keys and values of rows, the first of them with rotary positions (Su et al. 2021).
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """Rotary positions (Su et al. 2021) of the first heads of rows.
 
-    x: (n, inputs), normed before by `norm`.  turned: how many heads the positions turn.  positions: (n,) int64.
-    tables: cosines and sines, (m, head_dim / 2), of all positions below m.  head_norms: (turned, head_dim) weights of
-    RMSNorms of these heads before that, and their eps.
-    Raises ValueError for other tensors, for other numbers of outputs than heads have, and for norms of odd heads.
+    heads: how many.  positions: (n,) int64.  tables: cosines and sines, (m, head_dim / 2), of all positions below m.
+    norms: (heads, head_dim) weights of RMSNorms before that, or None.  eps: of these.
     """
-    heads = qkv.outputs // head_dim
-    if qkv.outputs % head_dim or turned > heads:
-        raise ValueError(f"{qkv.outputs} outputs must be heads of {head_dim}, of which {turned} are turned")
+
+    head_dim: int
+    heads: int
+    positions: Tensor
+    tables: tuple[Tensor, Tensor]
+    norms: Tensor | None = None
+    eps: float = 0.0
+
+
+def project(x: Tensor, qkv: Int8Weights, norm: Norm | None, turn: Turn) -> Tensor:
+    """(n, heads, head_dim) queries, keys and values of rows, or some of them. x: (n, inputs), normed before by `norm`.
+
+    Raises ValueError for other tensors and odd sizes.
+    """
+    head_dim, norms = turn.head_dim, turn.norms
+    if qkv.outputs % head_dim or turn.heads * head_dim > qkv.outputs or (norms is not None and head_dim % MULTIPLE):
+        raise ValueError(f"{qkv.outputs} outputs must be heads of {head_dim}, of which {turn.heads} are turned")
     check("x", x, None, qkv.inputs)
-    check("positions", positions, len(x), dtype=torch.int64)
-    cosines, sines = (table.contiguous() for table in tables)
+    check("positions", turn.positions, len(x), dtype=torch.int64)
+    cosines, sines = (table.contiguous() for table in turn.tables)
     check("cosines", cosines, None, head_dim // 2)
     check("sines", sines, len(cosines), head_dim // 2)
-    x, positions = x.contiguous(), positions.contiguous()
-    weights, eps = (None, 0.0) if head_norms is None else head_norms
-    if weights is not None:
-        check("weights of heads' norms", weights, turned, head_dim)
-        if head_dim % MULTIPLE:
-            raise ValueError(f"a head that is normed must have a multiple of {MULTIPLE} numbers, got {head_dim}")
-        weights = weights.contiguous()
-    out = x.new_empty(len(x), heads, head_dim)
+    if norms is not None:
+        check("weights of heads' norms", norms, turn.heads, head_dim)
+        norms = norms.contiguous()
+    x, positions = x.contiguous(), turn.positions.contiguous()
+    out = x.new_empty(len(x), qkv.outputs // head_dim, head_dim)
     before = _norm(norm, qkv.inputs)
+    tables = cosines.data_ptr(), sines.data_ptr(), None if norms is None else norms.data_ptr(), turn.eps
 
     def run(begin: int, end: int) -> None:
-        addresses = (None if each is None else each.data_ptr() for each in (positions[begin:], cosines, sines, weights))
-        turn = TurnStruct(turned, head_dim, *addresses, eps)
-        native().project(x[begin:].data_ptr(), end - begin, qkv.struct, before, turn, out[begin:].data_ptr())
+        struct = TurnStruct(turn.heads, head_dim, positions[begin:].data_ptr(), *tables)
+        native().project(x[begin:].data_ptr(), end - begin, qkv.struct, before, struct, out[begin:].data_ptr())
 
     in_parts(len(x), native().block_rows, run)
     return out
@@ -205,8 +205,9 @@ class _BehindAttention:
     def __post_init__(self) -> None:
         """Raises ValueError unless the layers' sizes are those of a block."""
         size, inner = self.out.outputs, self.up.outputs // (1 if self.unit is Unit.GELU else 2)
+        given = self.out.inputs if isinstance(self, PreNorm) else size
         sizes = [(each.outputs, each.inputs) for each in (self.out, self.up, self.down)]
-        if sizes != [(size, self.out.inputs), (self.up.outputs, size), (size, inner)]:
+        if sizes != [(size, given), (self.up.outputs, size), (size, inner)]:
             raise ValueError(f"the layers of a block must fit together, got outputs and inputs {sizes}")
 
     def _products(self) -> ProductsStruct:
@@ -249,8 +250,7 @@ class PostNorm(_BehindAttention):
 class PreNorm(_BehindAttention):
     """ModernBERT's: a norm precedes the feed-forward half.
 
-    final_norm: of the last block of an encoder.  update_norm, down_norm: of what the halves add to the residual, as in
-    Gemma 3.
+    final_norm: of the last block of an encoder.  update_norm, down_norm: of what the halves add.
     """
 
     up_norm: Norm
@@ -286,12 +286,6 @@ class Int8Layer:
     qkv: Int8Weights
     rest: PostNorm
     heads: int
-
-    def __post_init__(self) -> None:
-        """Raises ValueError unless the heads give as many numbers as a row has."""
-        size, sizes = self.qkv.inputs, (self.qkv.outputs, self.rest.out.inputs)
-        if sizes != (3 * size, size):
-            raise ValueError(f"the heads of a layer must give {size} numbers, got outputs and inputs {sizes}")
 
     @cached_property
     def struct(self) -> LayerStruct:

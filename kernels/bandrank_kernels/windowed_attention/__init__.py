@@ -9,11 +9,10 @@ from bandrank_kernels.windowed_attention.interface import (
 )
 from bandrank_kernels.windowed_attention.layout import Layout, Layouts, lay_out
 from bandrank_kernels.windowed_attention.local import plan_local_attention
-from bandrank_kernels.windowed_attention.native import NativePlan, why_not_native
+from bandrank_kernels.windowed_attention.native import DistanceBiases, NativePlan, why_not_native
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
-from bandrank_kernels.windowed_attention.plan import AttentionPlan, stacked
+from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
-from bandrank_kernels.windowed_attention.tasks import DistanceBiases
 
 __all__ = [
     "AttentionPattern",
@@ -30,7 +29,6 @@ __all__ = [
     "power_of_two",
     "row_bucket",
     "row_buckets",
-    "stacked",
     "why_no_kernels",
     "why_not_native",
     "why_not_one_launch",

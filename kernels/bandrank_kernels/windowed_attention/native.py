@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from bandrank_kernels.native.checks import check, why_odd
 from bandrank_kernels.native.library import (
+    BiasesStruct,
     LayerStruct,
     PatternStruct,
     SequencesStruct,
@@ -22,20 +24,21 @@ from bandrank_kernels.windowed_attention.gathered import SequenceGroup
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
-from bandrank_kernels.windowed_attention.spans import Spans, candidate_spans, cls_spans, query_spans
-from bandrank_kernels.windowed_attention.tasks import (
+from bandrank_kernels.windowed_attention.spans import (
     KEYS,
     TASK_ROWS,
     WINDOW,
-    DistanceBiases,
+    Spans,
     Tasks,
-    attend_tasks,
-    attend_whole,
+    candidate_spans,
+    cls_spans,
     cut,
+    query_spans,
     tasks_of,
 )
 from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, plan_cls_groups
 
+MIN_TASKS = 4  # that are worth a thread
 # Rows of a sequence that are one piece of a layer. The pieces of a long one share the threads. It is cut alike in any
 # company, since what its [CLS] meets is summed piece by piece.
 PIECE_ROWS = 4 * TASK_ROWS
@@ -50,6 +53,32 @@ def why_not_native(device: torch.device, dtype: torch.dtype, head_dim: int) -> s
     if dtype != torch.float32:
         return f"the CPU kernels compute attention in float32, not {dtype}"
     return why_odd(head_dim) or why_no_native()
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceBiases:
+    """What each head adds to the logit of two rows for the position of the query row less that of the key row.
+
+    table: (num_heads, 2 * reach + 1 and some room) float32, for distances from -reach on.  positions: (rows,) int64;
+    those of consecutive rows of a query, or of a candidate, are consecutive.
+    """
+
+    table: Tensor
+    reach: int
+    positions: Tensor
+
+    @classmethod
+    def of(cls, biases: Tensor, positions: Tensor) -> "DistanceBiases":
+        """biases: (2 * reach + 1, num_heads), where no two rows of a sequence are farther than `reach` apart."""
+        distances, heads = biases.shape
+        table = torch.zeros(heads, distances + native().bias_room)
+        table[:, :distances] = biases.T
+        return cls(table, distances // 2, positions.contiguous())
+
+    @cached_property
+    def struct(self) -> BiasesStruct:
+        """What the kernels are given; valid as long as this object."""
+        return BiasesStruct(self.table.data_ptr(), self.table.shape[1], self.reach, self.positions.data_ptr())
 
 
 class NativePlan(AttentionPlan):
@@ -238,7 +267,7 @@ class NativePlan(AttentionPlan):
         return attend_tasks(self._tasks, qkv.unbind(1), qkv.new_empty(len(qkv), *qkv.shape[2:]), biases)
 
     def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return attend_whole(self._tasks, self._rows.num_rows, (query, key, value))
+        return attend_whole(self._tasks, (self._rows.num_rows,) * 2, query, key, value)
 
     def attend_first(self, qkv: Tensor, num_candidates: int, biases: DistanceBiases | None = None) -> Tensor:
         check("qkv", qkv, self._rows.num_rows, 3, None, None)
@@ -250,6 +279,54 @@ class NativePlan(AttentionPlan):
     @cached_property
     def _cls_groups(self) -> list[SequenceGroup]:
         return plan_cls_groups(self._rows, self._pattern, device=torch.device("cpu"), dtype=torch.float32)
+
+
+def attend_whole(tasks: Tasks, counts: tuple[int, int], *qkv: Tensor) -> Tensor:
+    """(n, num_heads, head_dim) `attend_tasks` for so many queries, which all have tasks, and so many keys."""
+    for name, count, each in zip(("query", "key"), counts, qkv, strict=False):
+        check(name, each, count, None, None)
+    return attend_tasks(tasks, qkv, qkv[0].new_empty(qkv[0].shape))
+
+
+def attend_tasks(tasks: Tasks, qkv: Sequence[Tensor], out: Tensor, biases: DistanceBiases | None = None) -> Tensor:
+    """`out`, with the attention of all tasks. Rows of no task are not written.
+
+    qkv: (n, num_heads, head_dim) float32 queries, (rows, num_kv_heads, head_dim) keys and values, any stride between
+    rows; as many heads of queries share each of theirs.  out: as many rows as have tasks, from the first one on, of
+    num_heads * head_dim numbers.  Raises ValueError for other tensors.
+    """
+    query, key, value = qkv
+    check("query", query, None, None, None)
+    heads, head_dim = query.shape[1:]
+    check("key", key, None, None, head_dim)
+    check("value", value, *key.shape)
+    kv_heads = key.shape[1]
+    if reason := why_odd(head_dim):
+        raise ValueError(reason)
+    if heads % kv_heads:
+        raise ValueError(f"{kv_heads} heads of keys must be shared by as many of queries each, got {heads}")
+    query, key, value = map(_without_gaps, qkv)
+    if key.stride(0) != value.stride(0):
+        key, value = key.contiguous(), value.contiguous()
+    added = None
+    if biases is not None:
+        check("positions", biases.positions, len(key), dtype=torch.int64)
+        check("biases", biases.table, kv_heads, None)
+        added = biases.struct
+    queries = query.data_ptr(), query.stride(0), heads
+    keys = key.data_ptr(), value.data_ptr(), key.stride(0), kv_heads, head_dim
+
+    def run(begin: int, end: int) -> None:
+        first = tasks.ctypes.data + begin * tasks.strides[0]
+        native().attend(*queries, *keys, first, end - begin, added, out.data_ptr())
+
+    in_parts(len(tasks), MIN_TASKS, run)
+    return out
+
+
+def _without_gaps(rows: Tensor) -> Tensor:
+    """(n, heads, head_dim) rows whose numbers follow each other; a copy if they did not."""
+    return rows if rows.stride()[1:] == (rows.shape[2], 1) else rows.contiguous()
 
 
 def _keys(*runs: tuple[Spans, bool]) -> Spans | None:

@@ -39,10 +39,7 @@ class AttentionPlan(ABC):
         """
 
     def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(num_rows, num_heads, head_dim) what `attend` gives, where heads of queries share those of keys and values.
-
-        query: (num_rows, num_heads, head_dim).  key, value: (num_rows, num_kv_heads, head_dim).
-        """
+        """`attend` with fewer heads in key and value, each for as many of queries (Ainslie et al. 2023)."""
         return self.attend(stacked(query, key, value))
 
     def attend_first(self, qkv: Tensor, num_candidates: int) -> Tensor:
@@ -79,8 +76,6 @@ class AttentionPlan(ABC):
 
 
 def stacked(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(n, 3, num_heads, head_dim) queries, keys and values, in which each head of the latter two is as many as share it
-    (Ainslie et al. 2023, arXiv 2305.13245). query: (n, num_heads, head_dim).  key, value: (n, num_kv_heads, head_dim).
-    """
+    """(n, 3, num_heads, head_dim) the same for `attend`, with copies of heads that are shared."""
     shared = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
     return torch.stack([query, *shared], 1)

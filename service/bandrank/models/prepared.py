@@ -305,8 +305,8 @@ def _why_no_kernels(scorer: Scorer, pattern: AttentionPattern, backend: Backend 
 def _why_no_native_attention(scorer: Scorer) -> str | None:
     """Why the CPU kernels do not compute the attention of a scorer in int8, as a clause; None if they do."""
     encoder = scorer.encoder
-    reason = encoder.config.why_no_cpu_kernels
-    return reason or why_not_native(encoder.device, encoder.dtype, encoder.config.head_dim)
+    config = encoder.config
+    return config.why_no_cpu_kernels or why_not_native(encoder.device, encoder.dtype, config.head_dim)
 
 
 def _why_distrusted(scorer: Scorer) -> str | None:

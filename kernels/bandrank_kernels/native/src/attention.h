@@ -278,8 +278,8 @@ inline void attend_one_by_one(Rows q, Rows k, Rows v, int64_t heads, int64_t hea
             }
 }
 
-// The rows of tasks with the same keys, for the heads that share these keys, which are beside each other in q and out. With a
-// bias, which is one head's, their positions are in scratch. head_dim: a multiple of LANES, at most MOST_NUMBERS.
+// The rows of tasks with the same keys, for the heads that share these, beside each other in q and out; with a bias, their
+// positions are in scratch. head_dim: a multiple of LANES, at most MOST_NUMBERS.
 inline void attend(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
                    AttentionScratch& scratch, HeadBias bias = {}) {
     auto side_by_side = TILED && !bias.of_zero ? attend_by_tiles : attend_by_lanes;
@@ -287,9 +287,8 @@ inline void attend(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, cons
     if (!std::all_of(tasks, last, in_lanes)) attend_one_by_one(q, k, v, heads, head_dim, tasks, last, out, scratch, bias);
 }
 
-// out (rows, heads, head_dim): the rows of tasks, for all heads, as many of which share each of the heads of keys and values.
-// The keys of tasks that are one behind the other and have the same are fetched once. biases: one for each head of keys,
-// or null.
+// out (rows, heads, head_dim): the rows of tasks, for all heads, as many of which share each head of keys and values. The keys
+// of tasks that are one behind the other and have the same are fetched once. biases: or null.
 inline void attend_tasks(Rows q, Rows k, Rows v, int64_t heads, int64_t kv_heads, int64_t head_dim, const Task* tasks,
                          const Task* last, float* out, AttentionScratch& scratch, const Biases* biases = nullptr) {
     const int64_t sharing = heads / kv_heads;

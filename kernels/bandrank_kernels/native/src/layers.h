@@ -85,8 +85,8 @@ inline void normalise_rows(const float* x, int64_t stride, const Norm& norm, int
     for (int64_t row = 0; row < count; ++row) normalise(x + row * stride, norm, n, out + row * out_stride);
 }
 
-// out (rows, heads head_dim): queries, keys and values of rows, or some of them. The rows are normed before if the norm has
-// weights, and the first heads are turned.
+// out (rows, heads head_dim): queries, keys and values of rows, or some of them; rows are normed before if the norm has
+// weights, and the first heads turned.
 inline void project(const float* x, int64_t rows, const Weights& qkv, const Norm& norm, const Turn& turn, float* out) {
     float* normed = scratch.first.room(CHAIN_ROWS * qkv.inputs);
     for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
@@ -151,8 +151,7 @@ inline void post_norm(const float* attended, const float* hidden, int64_t rows, 
     float *state = scratch.first.room(CHAIN_ROWS * wide), *inner = scratch.second.room(CHAIN_ROWS * middle);
     for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
         const int64_t count = std::min(CHAIN_ROWS, rows - begin), start = begin * size;
-        const int64_t given = p.out->inputs;
-        add_product(attended + begin * given, given, count, *p.out, hidden + start, size, state, wide);
+        add_product(attended + start, size, count, *p.out, hidden + start, size, state, wide);
         normalise_rows(state, wide, b.attention_norm, count, size, state, wide);
         raise(state, wide, count, *p.up, p.unit, inner);
         add_product(inner, middle, count, *p.down, state, wide, state, wide);
@@ -160,8 +159,8 @@ inline void post_norm(const float* attended, const float* hidden, int64_t rows, 
     }
 }
 
-// final_norm: behind the last layer of an encoder.  update_norm, down_norm: of what the halves add to the residual. Each of
-// the three may be without weights, where there is none.
+// final_norm: behind the last layer of an encoder.  update_norm, down_norm: of what the halves add to the residual. Those
+// without weights are none.
 struct PreNorm {
     Products products;
     Norm up_norm, final_norm, update_norm{}, down_norm{};
@@ -181,8 +180,8 @@ inline void add_normed(const float* x, int64_t stride, int64_t count, const Weig
         }
 }
 
-// The same for a block whose second norm is before the feed-forward half, and whose residuals are not normed. The heads may
-// give another number of numbers than a row has.
+// The same for a block whose second norm is before the feed-forward half, and whose residuals are not normed; attended
+// (rows, out.inputs).
 inline void pre_norm(const float* attended, const float* hidden, int64_t rows, const PreNorm& b, float* out) {
     const Products& p = b.products;
     const int64_t size = p.out->outputs, wide = padded(size), middle = padded(p.up->outputs);

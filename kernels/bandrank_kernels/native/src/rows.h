@@ -88,8 +88,7 @@ inline float sum_over(int64_t n, Function of) {
     return sum(sums[0]);
 }
 
-// A LayerNorm (Ba et al. 2016, arXiv 1607.06450); or, where rows are not centred, an RMSNorm (Zhang & Sennrich 2019, arXiv
-// 1910.07467). `bias` may be null.
+// A LayerNorm (Ba et al. 2016) or, where rows are not centred, an RMSNorm (Zhang & Sennrich 2019). `bias` may be null.
 struct Norm {
     const float *weight, *bias;
     float eps;
@@ -130,7 +129,7 @@ inline Floats sigmoid(Floats x) {
 
 inline Floats silu(Floats x) { return x * sigmoid(x); }
 
-// GELU in its tanh form, x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks & Gimpel 2016, arXiv 1606.08415).
+// GELU in its tanh form, x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks & Gimpel 2016).
 inline Floats gelu_tanh(Floats x) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
 
 }  // namespace bandrank

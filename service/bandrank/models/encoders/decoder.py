@@ -11,10 +11,9 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.encoders.protocol import ALL
 from bandrank.models.layers.block import Block
-from bandrank.models.layers.causal import CausalPlan, Continuations
+from bandrank.models.layers.causal import CausalPlan, Continuations, NativeCausalPlan
 from bandrank.models.layers.decoder_block import DecoderBlock
 from bandrank.models.layers.execution import Execution
-from bandrank.models.layers.native_causal import NativeCausalPlan
 from bandrank_kernels.arrays import Offsets, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows
@@ -98,4 +97,4 @@ class Decoder(nn.Module):
         raise NotImplementedError("a decoder has no [CLS]")
 
     def layer(self, index: int) -> Block:
-        return self.layers[index]  # type: ignore[return-value]  # it has a decoder's methods
+        return self.layers[index]

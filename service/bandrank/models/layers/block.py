@@ -12,16 +12,22 @@ from bandrank.models.layers.cls_attention import FoldedProjections, folds
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.feed_forward import GATES, Activation, feed_forward, up_size
 from bandrank.models.layers.int8_linear import Int8Linear
-from bandrank.models.layers.linear import Linear
-from bandrank.models.layers.norm import LayerNorm
-from bandrank.models.layers.packed_block import Packed, Projection, numbers_of, packed_layers
+from bandrank.models.layers.linear import Linear, LinearLayer
+from bandrank.models.layers.norm import LayerNorm, RMSNorm
 from bandrank.models.layers.positions import Rotary
 from bandrank.models.layers.window_plans import plan_within
-from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, PostNorm, PreNorm
+from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, Norm, PostNorm, PreNorm, Turn, Unit, project
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 # Rows that go through the feed-forward block at once on a CPU, so that its intermediate stays in the cache.
 CPU_BLOCK_ROWS = 1024
+# The activations that the CPU kernels compute between int8 layers.
+UNITS: dict[Activation, Unit] = {
+    "gelu": Unit.GELU,
+    "geglu": Unit.GEGLU,
+    "geglu_tanh": Unit.GEGLU_TANH,
+    "swiglu": Unit.SWIGLU,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +61,7 @@ class Block(nn.Module, ABC):
 
     whole: Int8Layer | None = None
     _fused: PostNorm | PreNorm | None = None
-    _projection: Projection | None = None
+    _native = False
     _folded: FoldedProjections | None = None
 
     def __init__(self, config: EncoderConfig, options: BlockOptions = BERT) -> None:
@@ -73,13 +79,9 @@ class Block(nn.Module, ABC):
         self.out_norm = norm()
 
     def prepare_for(self, execution: Execution) -> None:
-        """Decides whether the CPU kernels compute the block."""
-        if execution.backend == "native" and self.rotary is not None and isinstance(self.qkv, Int8Linear):
-            self._projection = self._turned_projection(self.qkv.packed, self.rotary)
-
-    def _turned_projection(self, qkv: Int8Weights, rotary: Rotary) -> Projection:
-        """What projects to queries, keys and values, with rotary positions."""
-        return Projection(qkv, numbers_of(self.norm_before), rotary, self.head_dim, turned=2 * self.num_heads)
+        """Decides whether the CPU kernels compute the block; they project rows if all layers are in int8."""
+        layers = [layer for layer in self.children() if isinstance(layer, LinearLayer)]
+        self._native = execution.backend == "native" and all(isinstance(layer, Int8Linear) for layer in layers)
 
     def fold(self) -> None:
         """Prepares `forward_cls` to project with two products in place of four and their copies, if that saves time."""
@@ -91,16 +93,28 @@ class Block(nn.Module, ABC):
         return self._after_attention(self._attended(hidden, positions, plan), hidden)
 
     def _attended(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
-        """(total, heads' numbers) what the heads give for each row of `hidden`."""
+        """(total, num_heads * head_dim) what the heads give for each row."""
         return self.attend(self.project(hidden, positions), positions, plan)
 
     def project(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """(total, 3, num_heads, head_dim) query, key and value of each row of `hidden`."""
         shape = len(hidden), 3, self.num_heads, self.head_dim
-        if self._projection is not None:
-            return self._projection(hidden, positions).view(shape)
+        if (heads := self._heads(self.qkv, hidden, positions, 2 * self.num_heads)) is not None:
+            return heads.view(shape)
         qkv: Tensor = self.qkv(self.before_attention(hidden)).view(shape)
         return qkv if self.rotary is None else self.rotary.turn(qkv, positions)
+
+    def _heads(
+        self, layer: LinearLayer, rows: Tensor, positions: Tensor, turned: int, norms: Tensor | None = None
+    ) -> Tensor | None:
+        """(n, heads, head_dim) outputs of a layer for rows, which are normed before, and the first heads turned; None
+        where the CPU kernels do not compute them. norms: (turned, head_dim) weights.
+        """
+        if not self._native or self.rotary is None or not isinstance(layer, Int8Linear) or not len(rows):
+            return None
+        norm, tables = self.norm_before, self.rotary.tables(self.head_dim, positions)
+        turn = Turn(self.head_dim, turned, positions, tables, norms, 0.0 if norm is None else norm.eps)
+        return project(rows, layer.packed, None if norm is None else numbers_of(norm), turn)
 
     def update(self, hidden: Tensor, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """`forward`, with the result of `project`."""
@@ -154,9 +168,14 @@ class Block(nn.Module, ABC):
     def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
         """(total, hidden_size) output. update: outputs of the attention, projected.  hidden: the block's input."""
 
-    def _packed(self) -> Packed | None:
+    def _packed(self) -> tuple[Int8Weights, Int8Weights, Int8Weights, Unit] | None:
         """What the CPU kernels need of the layers behind the attention; None if these are not in int8."""
-        return packed_layers(self.attention_out, self.up, self.down, self.activation)
+        layers: list[LinearLayer] = [self.attention_out, self.up, self.down]
+        packed = [layer.packed for layer in layers if isinstance(layer, Int8Linear)]
+        if len(packed) < len(layers):
+            return None
+        out, up, down = packed
+        return out, up, down, UNITS[self.activation]
 
     def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
         if self._fused is not None:
@@ -205,30 +224,31 @@ class PostNormBlock(Block):
 class PreNormBlock(Block):
     """A norm precedes each half, and residuals are not normed (Xiong et al. 2020, arXiv 2002.04745).
 
-    out_norm: precedes the feed-forward.  final_norm: follows the last block of a stack.
+    out_norm: precedes the feed-forward.  final_norm: follows the last block of a stack.  update_norm, down_norm: follow
+    the halves.
     """
 
     def __init__(self, config: EncoderConfig, options: BlockOptions, *, final: bool = False) -> None:
         super().__init__(config, options)
         eps, bias = config.layer_norm_eps, options.norm_bias
         self.final_norm = options.norm(config.hidden_size, eps=eps, bias=bias) if final else None
+        self.update_norm: nn.Module = nn.Identity()
+        self.down_norm: nn.Module = nn.Identity()
 
     def prepare_for(self, execution: Execution) -> None:
         super().prepare_for(execution)
         if (packed := self._packed()) is not None:
-            self._fused = self._pre_norm(packed)
-
-    def _pre_norm(self, packed: Packed) -> PreNorm:
-        """What computes the block behind its attention."""
-        return PreNorm(*packed, numbers_of(self.out_norm), numbers_of(self.final_norm))
+            others = self.final_norm, self.update_norm, self.down_norm
+            norms = [numbers_of(norm) if isinstance(norm, LayerNorm) else None for norm in others]
+            self._fused = PreNorm(*packed, numbers_of(self.out_norm), *norms)
 
     @property
     def norm_before(self) -> LayerNorm | None:
         return self.attention_norm
 
     def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
-        hidden = update + hidden
-        hidden = feed_forward(self.up, self.down, self.out_norm(hidden), self.activation) + hidden
+        hidden = self.update_norm(update) + hidden
+        hidden = self.down_norm(feed_forward(self.up, self.down, self.out_norm(hidden), self.activation)) + hidden
         return hidden if self.final_norm is None else self.final_norm(hidden)
 
 
@@ -242,3 +262,8 @@ class UnnormedPreNormBlock(PreNormBlock):
     @property
     def norm_before(self) -> None:
         return None
+
+
+def numbers_of(norm: LayerNorm) -> Norm:
+    """The norm as the CPU kernels take it."""
+    return Norm(norm.weight, norm.bias, norm.eps, not isinstance(norm, RMSNorm))
