@@ -72,7 +72,7 @@ void try_layers(int64_t rows, int64_t size, int64_t inner) {
             keep(result);
         }
     }
-    Product narrow(size, size + 16);  // what wider heads give
+    Product narrow(size, size + 16);
     std::vector<float> attended = floats(rows * (size + 16));
     const Norm rms{norm.data(), nullptr, 1e-6f, 0};
     PreNorm gemma{&narrow.weights, &both.weights, &down.weights, GEGLU_TANH, rms, rms, rms, rms};

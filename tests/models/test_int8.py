@@ -299,7 +299,7 @@ def test_what_computes_is_told_truly(name: str, attention: str) -> None:
 
 @pytest.mark.parametrize(("name", "gate"), [("decoder", "silu"), ("llama", "silu"), ("gemma3", "gelu")])
 def test_layers_with_rms_norms_have_nothing_of_torch(name: str, gate: str) -> None:
-    """In int8 no norm, but for a decoder's behind its layers, no gate and no attention; in float32 all of them."""
+    """In int8 no gate, no attention, and no norm but a decoder's behind its layers; in float32 all of them."""
     counts = []
     for dtype in (torch.float32, torch.int8):
         scorer = prepared(NATIVE[name](), dtype).scorer

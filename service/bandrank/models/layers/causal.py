@@ -155,7 +155,7 @@ class CausalPlan(AttentionPlan):
 
 
 class NativeCausalPlan(CausalPlan):
-    """The same by the CPU kernels: each row by itself, so that its numbers are the same bits in any batch."""
+    """The same by the CPU kernels: a row is the same bits in any batch."""
 
     def __init__(self, layout: Continuations) -> None:
         super().__init__([], [])
@@ -165,7 +165,7 @@ class NativeCausalPlan(CausalPlan):
         texts = tasks_of(prefixes, None, window, causal=True), tasks_of(own, shared, window, causal=True)
         self._tasks = np.concatenate(texts)
         self._last_tasks = tasks_of(_spans(np.arange(len(layout.prefix) + 1)), shared.join(own))
-        self._last_tasks[:, WINDOW] = 0  # one row, for which there is a faster way than for several
+        self._last_tasks[:, WINDOW] = 0  # one row has a faster way
 
     bind = AttentionPlan.bind
 
