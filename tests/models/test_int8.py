@@ -294,7 +294,7 @@ def test_what_computes_is_told_truly(name: str, attention: str) -> None:
     scorer = prepared((NATIVE | others)[name](), torch.int8)
 
     assert scorer.attention == attention
-    assert scorer.precision.startswith(f"torch.int8 by CPU kernels, {native().variant}")
+    assert scorer.precision.startswith(f"int8 by CPU kernels, {native().variant}")
 
 
 @pytest.mark.parametrize(("name", "gate"), [("decoder", "silu"), ("llama", "silu"), ("gemma3", "gelu")])
