@@ -172,7 +172,7 @@ class Block(nn.Module, ABC):
         """What the CPU kernels need of the layers behind the attention; None if these are not in int8."""
         layers: list[LinearLayer] = [self.attention_out, self.up, self.down]
         packed = [layer.packed for layer in layers if isinstance(layer, Int8Linear)]
-        if len(packed) < len(layers):
+        if len(packed) < len(layers) or self.activation not in UNITS:
             return None
         out, up, down = packed
         return out, up, down, UNITS[self.activation]
