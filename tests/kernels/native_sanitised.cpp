@@ -72,6 +72,12 @@ void try_layers(int64_t rows, int64_t size, int64_t inner) {
             keep(result);
         }
     }
+    Product narrow(size, size + 16);
+    std::vector<float> attended = floats(rows * (size + 16));
+    const Norm rms{norm.data(), nullptr, 1e-6f, 0};
+    PreNorm gemma{&narrow.weights, &both.weights, &down.weights, GEGLU_TANH, rms, rms, rms, rms};
+    bandrank_pre_norm(attended.data(), hidden.data(), rows, &gemma, result.data());
+    keep(result);
     std::vector<float> transposed = padded_floats(size, inner + 1, padded(inner + 1));
     std::vector<float> bias = padded_floats(1, inner + 1, padded(inner + 1));
     bandrank_dense(x.data(), rows, size, transposed.data(), bias.data(), inner + 1, wide.data());
@@ -94,11 +100,13 @@ void try_projection(int64_t heads, int64_t head_dim, int64_t rows) {
     std::vector<int64_t> positions(rows);
     for (int64_t row = 0; row < rows; ++row) positions[row] = row * 3 % 7;
     std::vector<float> cosines = floats(7 * half), sines = floats(7 * half);
-    const Turn turn{2 * heads, head_dim, positions.data(), cosines.data(), sines.data()};
-    for (const Norm& each : {Norm{}, Norm{norm.data(), nullptr, 1e-5f}}) {
-        bandrank_project(x.data(), rows, &qkv.weights, &each, &turn, out.data());
-        keep(out);
-    }
+    const std::vector<float> of_heads = floats(2 * heads * head_dim);
+    for (const float* norms : {(const float*)nullptr, head_dim % 16 ? nullptr : of_heads.data()})
+        for (const Norm& each : {Norm{}, Norm{norm.data(), nullptr, 1e-5f}}) {
+            const Turn turn{2 * heads, head_dim, positions.data(), cosines.data(), sines.data(), norms, 1e-6f};
+            bandrank_project(x.data(), rows, &qkv.weights, &each, &turn, out.data());
+            keep(out);
+        }
 }
 
 void try_attention(int64_t heads, int64_t head_dim, int64_t count, int64_t window) {
@@ -112,11 +120,15 @@ void try_attention(int64_t heads, int64_t head_dim, int64_t count, int64_t windo
     std::vector<int64_t> positions(rows);
     for (int64_t row = 0; row < rows; ++row) positions[row] = row;
     const Biases biases{table.data(), stride, reach, positions.data()};
-    for (const Biases* each : {(const Biases*)nullptr, &biases}) {
-        bandrank_attend(qkv.data(), qkv.data() + size, qkv.data() + 2 * size, 3 * size, heads, head_dim, tasks.data(),
-                        (int64_t)tasks.size(), each, out.data());
+    auto attend = [&](int64_t kv_heads, const Biases* each) {
+        bandrank_attend(qkv.data(), 3 * size, heads, qkv.data() + size, qkv.data() + 2 * size, 3 * size, kv_heads, head_dim,
+                        tasks.data(), (int64_t)tasks.size(), each, out.data());
         keep(out);
-    }
+    };
+    attend(heads, nullptr);
+    attend(heads, &biases);
+    for (Task& task : tasks) task.causal = 1;
+    attend(1, nullptr);
 }
 
 // Rows that see a query, and with `own` those of their candidate.

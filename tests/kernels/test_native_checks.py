@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +17,11 @@ from bandrank_kernels.native.tensors import (
     Dense,
     Int8Layer,
     Int8Weights,
+    Norm,
     PostNorm,
     PreNorm,
     Split,
+    Turn,
     Unit,
     linear,
     project,
@@ -28,7 +31,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern, DistanceBiases
 pytestmark = needs_native
 X, ROWS = torch.zeros(9, 48), packed_rows([2], [[5]], shared=True)
 QKV = torch.zeros(ROWS.num_rows, 3, 2, 32)
-NORM = torch.ones(48), None, 1e-5
+NORM = Norm(torch.ones(48), None, 1e-5)
 SPLIT = Split.of(torch.tensor([17, *[1] * 47]))
 LOCAL = plan_local_attention(offsets([1, 3]), 2, device=X.device, dtype=X.dtype, backend="native")
 
@@ -43,10 +46,13 @@ def block(*, inner: int = 96, size: int = 48) -> PostNorm:
     return PostNorm(layer(48, 48), layer(96, 48), layer(size, inner), Unit.GELU, NORM, NORM)
 
 
-def turned(x: torch.Tensor = X, *, count: int = 9, half: int = 8, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """Rows of one head of 16 numbers with their positions."""
+def turned(
+    x: torch.Tensor = X, *, count: int = 9, half: int = 8, dtype: torch.dtype = torch.int64, **more: Any
+) -> torch.Tensor:
+    """Rows of three heads of 16 numbers with their positions. more: of their Turn."""
     tables = torch.ones(4, half), torch.zeros(4, half)
-    return project(x, layer(48, 48), None, heads=1, positions=torch.zeros(count, dtype=dtype), tables=tables)
+    given = {"head_dim": 16, "heads": 2, "positions": torch.zeros(count, dtype=dtype), "tables": tables}
+    return project(x, layer(48, 48), None, Turn(**given | more))
 
 
 def shared(
@@ -96,6 +102,8 @@ def whole(hidden: torch.Tensor) -> torch.Tensor:
         (lambda: turned(dtype=torch.int32), "positions must be"),
         (lambda: turned(half=4), r"cosines must be \(any, 8\)"),
         (lambda: turned(X.double()), "x must be"),
+        (lambda: turned(heads=4), "48 outputs must be heads of 16, of which 4 are turned"),
+        (lambda: turned(norms=torch.ones(1, 16)), r"weights of heads' norms must be \(2, 16\)"),
         (lambda: shared(rows=5), "expected rows by 2 and a query, got 5 rows and 4"),
         (lambda: shared(keys=3), r"values must be \(2, 3, 32\)"),
         (lambda: shared(own=0), r"rows must be \(any, 1, 2, 32\)"),
@@ -118,7 +126,7 @@ def test_other_tensors_are_refused(call: Callable[[], object], words: str) -> No
 
 
 def _block(weight: torch.Tensor) -> PreNorm:
-    return PreNorm(layer(48, 48), layer(96, 48), layer(48, 96), Unit.GELU, (weight, None, 1e-5), None)
+    return PreNorm(layer(48, 48), layer(96, 48), layer(48, 96), Unit.GELU, Norm(weight, None, 1e-5))
 
 
 def test_rows_of_any_layout_are_rows() -> None:
@@ -137,17 +145,17 @@ from bandrank_kernels.windowed_attention.native import attend_tasks
 torch.set_num_threads(1)
 keys = 1 << 20
 qkv, out = torch.zeros(keys, 3, 1, 16), torch.ones(8, 16)
-few, many = (np.array([[0, 8, 0, count, 0, 0, 0, 0, 0, 0, -1]]) for count in (8, keys))
-attend_tasks(few, qkv, out)
+few, many = (np.array([[0, 8, 0, count, 0, 0, 0, 0, 0, 0, -1, 0]]) for count in (8, keys))
+attend_tasks(few, qkv.unbind(1), out)
 limits = resource.getrlimit(resource.RLIMIT_AS)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**25, limits[1]))
 try:
-    attend_tasks(many, qkv, out)
+    attend_tasks(many, qkv.unbind(1), out)
 except MemoryError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_AS, limits)
-print(attend_tasks(many, qkv, out).sum().item())
+print(attend_tasks(many, qkv.unbind(1), out).sum().item())
 """
 
 

@@ -11,7 +11,7 @@ from support.native import each_variant, needs_native
 from torch import Tensor
 
 from bandrank_kernels.arrays import offsets
-from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, PostNorm, Unit, linear
+from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, Norm, PostNorm, Unit, linear
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, plan_attention
 
 pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
@@ -32,7 +32,7 @@ def some_layer() -> Int8Layer:
         rows = (50 * some(outputs, inputs, seed=seed)).round().clamp(-127, 127).to(torch.int8)
         return Int8Weights.pack(rows, torch.full((outputs,), 0.03 * inputs**-0.5), some(outputs, seed=seed + 1))
 
-    norm = (some(SIZE, seed=7).abs() + 0.5, some(SIZE, seed=8), 1e-12)
+    norm = Norm(some(SIZE, seed=7).abs() + 0.5, some(SIZE, seed=8), 1e-12)
     rest = PostNorm(weights(SIZE, SIZE, 1), weights(INNER, SIZE, 3), weights(SIZE, INNER, 5), Unit.GELU, norm, norm)
     return Int8Layer(weights(3 * SIZE, SIZE, 9), rest, HEADS)
 

@@ -8,12 +8,24 @@ from support.native import each_variant, needs_native
 from torch import Tensor
 from torch.nn import functional
 
-from bandrank_kernels.native.tensors import Dense, Int8Weights, Norm, PostNorm, PreNorm, Split, Unit, linear, project
+from bandrank_kernels.native.tensors import (
+    Dense,
+    Int8Weights,
+    Norm,
+    PostNorm,
+    PreNorm,
+    Split,
+    Turn,
+    Unit,
+    linear,
+    project,
+)
 
 pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
 ROWS = [1, 5, 6, 7, 95, 96, 97, 200]  # around a tile and a block
 SIZES = [(16, 1), (16, 64), (48, 65), (384, 100), (1536, 384)]  # inputs, outputs
 ROUNDING = 2e-5
+WIDE = [-1e30, -200, -100, -20, -5, -1, -1e-3, 0, 1e-3, 1, 5, 20, 100, 200, 3, -3]
 
 
 def some(*shape: int, seed: int = 0) -> Tensor:
@@ -177,15 +189,18 @@ def acted(x: Tensor, unit: Unit) -> Tensor:
     if unit is Unit.GELU:
         return functional.gelu(x)
     gate, gated = x.chunk(2, 1)
-    return (functional.gelu(gate) if unit is Unit.GEGLU else functional.silu(gate)) * gated
+    if unit is Unit.SWIGLU:
+        return functional.silu(gate) * gated
+    return functional.gelu(gate, approximate="tanh" if unit is Unit.GEGLU_TANH else "none") * gated
 
 
 def normed(x: Tensor, norm: Norm | None) -> Tensor:
-    """Torch's LayerNorm, or `x` without one."""
+    """Torch's norm, or `x` without one."""
     if norm is None:
         return x
-    weight, bias, eps = norm
-    return functional.layer_norm(x, weight.shape, weight, bias, eps)
+    if not norm.centred:
+        return functional.rms_norm(x, norm.weight.shape, norm.weight, norm.eps)
+    return functional.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
 
 
 def assert_in_turn(block: PostNorm | PreNorm, expected: Tensor, attended: Tensor, hidden: Tensor) -> None:
@@ -200,12 +215,12 @@ def assert_in_turn(block: PostNorm | PreNorm, expected: Tensor, attended: Tensor
 @pytest.mark.parametrize("unit", Unit)
 @pytest.mark.parametrize("rows", ROWS)
 def test_a_block_behind_attention_is_its_layers_in_turn(rows: int, unit: Unit) -> None:
-    """The same sums as its layers and norms one by one, to the rounding of a norm; norms before or behind."""
+    """The same sums as its layers and norms one by one, to the rounding of a norm; norms before, behind, or both."""
     size, inner = 48, 192
     raised = inner if unit is Unit.GELU else 2 * inner
     out, up, down = int8_layer(size, size)[0], int8_layer(size, raised, seed=3)[0], int8_layer(inner, size, seed=5)[0]
-    first, second = ((some(size, seed=7 + i).abs(), some(size, seed=9 + i), 1e-12) for i in range(2))
-    unbiased = first[0], None, 1e-5
+    first, second = (Norm(some(size, seed=7 + i).abs(), some(size, seed=9 + i), 1e-12) for i in range(2))
+    unbiased = Norm(first.weight, None, 1e-5)
     attended, hidden = some(rows, size, seed=11), some(rows, size, seed=12)
     summed = linear(attended, out) + hidden
 
@@ -216,47 +231,66 @@ def test_a_block_behind_attention_is_its_layers_in_turn(rows: int, unit: Unit) -
         expected = normed(linear(acted(linear(normed(summed, unbiased), up), unit), down) + summed, final)
         assert_in_turn(PreNorm(out, up, down, unit, unbiased, final), expected, attended, hidden)
 
+    wide, given = int8_layer(80, size)[0], some(rows, 80, seed=13)
+    before, *others = (Norm(some(size, seed=7 + i), None, 1e-6, centred=False) for i in range(4))
+    for final, update, behind in (others, (None, None, None)):
+        state = normed(linear(given, wide), update) + hidden
+        added = normed(linear(acted(linear(normed(state, before), up), unit), down), behind)
+        block = PreNorm(wide, up, down, unit, before, final, update, behind)
+        assert_in_turn(block, normed(added + state, final), given, hidden)
 
-@pytest.mark.parametrize("unit", [Unit.GEGLU, Unit.SWIGLU])
-def test_a_gate_over_the_whole_range(unit: Unit) -> None:
-    """Gates come from the bias, and what they let through is one: the block gives the gates' values and its input."""
-    gates = torch.tensor([-1e30, -200, -100, -20, -5, -1, -1e-3, 0, 1e-3, 1, 5, 20, 100, 200, 3, -3])
+
+@pytest.mark.parametrize("unit", [Unit.GEGLU, Unit.SWIGLU, Unit.GEGLU_TANH])
+@pytest.mark.parametrize(("given", "atol"), [(WIDE, 201 / 255), ([2.25] * 16, 1e-4)])
+def test_a_gate_over_the_whole_range(unit: Unit, given: list[float], atol: float) -> None:
+    """Gates come from the bias, and what they let through is one: the block gives the gates' values and its input, to
+    half a step of the row's 255.
+    """
+    gates = torch.tensor(given)
     size = len(gates)
     nothing = torch.zeros(2 * size, size, dtype=torch.int8)
     up = Int8Weights.pack(nothing, torch.ones(2 * size), torch.cat([gates, torch.ones(size)]))
     zero = Int8Weights.pack(nothing[:size], torch.ones(size), None)
     one = Int8Weights.pack(torch.eye(size, dtype=torch.int8), torch.ones(size), None)
-    norm = torch.ones(size), None, 1e-5
+    norm = Norm(torch.ones(size), None, 1e-5)
 
-    (values,) = PreNorm(zero, up, one, unit, norm, None)(torch.zeros(1, size), torch.zeros(1, size))
+    (values,) = PreNorm(zero, up, one, unit, norm)(torch.zeros(1, size), torch.zeros(1, size))
 
     (expected,) = acted(torch.cat([gates, torch.ones(size)])[None], unit)
-    torch.testing.assert_close(values, expected, rtol=0, atol=201 / 255)  # half a step of the row's 255, and GELU's own
+    torch.testing.assert_close(values, expected, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("normed_before", [False, True])
-@pytest.mark.parametrize("head_dim", [2, 16, 24, 64])
-def test_queries_and_keys_are_turned(head_dim: int, normed_before: bool) -> None:
-    """Numbers i and i + head_dim / 2 of each head are a pair; values are not turned, positions are in any order."""
-    heads, inputs = 2, 48
-    weights, _ = int8_layer(inputs, 3 * heads * head_dim)
-    norm = (some(inputs, seed=3).abs(), None, 1e-5) if normed_before else None
+@pytest.mark.parametrize("centred", [None, False, True])
+@pytest.mark.parametrize(("head_dim", "of_heads"), [(2, False), (24, False), (64, False), (16, True), (128, True)])
+def test_queries_and_keys_are_turned(head_dim: int, of_heads: bool, centred: bool | None) -> None:
+    """Numbers i and i + head_dim / 2 of each head are a pair; values are not turned, positions are in any order. Rows
+    may be normed, and so may heads.
+    """
+    turned, inputs = 5, 48
+    weights, _ = int8_layer(inputs, (turned + 1) * head_dim)
+    norm = None if centred is None else Norm(some(inputs, seed=3), None, 1e-5, centred)
+    of_each = some(turned, head_dim, seed=5) if of_heads else None
     angles = torch.rand(900, head_dim // 2) * 100
     tables = angles.cos(), angles.sin()
     positions = torch.randint(0, 900, (97,), generator=torch.Generator().manual_seed(0))
     x = some(97, inputs)
 
-    projected = project(x, weights, norm, heads=heads, positions=positions, tables=tables)
-    alone = project(x[40:41], weights, norm, heads=heads, positions=positions[40:41], tables=tables)
+    def projected(rows: slice) -> Tensor:
+        return project(x[rows], weights, norm, Turn(head_dim, turned, positions[rows], tables, of_each, 1e-6))
 
-    qkv = linear(normed(x, norm), weights).view(97, 3, heads, head_dim)
-    left, right = qkv[:, :2].chunk(2, 3)
-    cos, sin = (table[positions][:, None, None] for table in tables)
-    expected = torch.cat([torch.cat([left * cos - right * sin, right * cos + left * sin], 3), qkv[:, 2:]], 1)
-    wrong = (projected - expected).abs() / expected.std()
+    together, alone = projected(slice(None)), projected(slice(40, 41))
+
+    qkv = linear(normed(x, norm), weights).view(97, turned + 1, head_dim)
+    heads = qkv[:, :turned]
+    if of_each is not None:
+        heads = functional.rms_norm(heads, (head_dim,), eps=1e-6) * of_each
+    left, right = heads.chunk(2, 2)
+    cos, sin = (table[positions][:, None] for table in tables)
+    expected = torch.cat([torch.cat([left * cos - right * sin, right * cos + left * sin], 2), qkv[:, turned:]], 1)
+    wrong = (together - expected).abs() / expected.std()
     assert wrong.mean() < 1e-4
     assert wrong.max() < 0.05  # a number on the border of two steps
-    assert torch.equal(alone[0], projected[40])
+    assert torch.equal(alone[0], together[40])
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(384, 384), (384, 1), (7, 100)])

@@ -11,7 +11,7 @@ import torch
 from support.layouts import packed_rows
 from support.native import needs_native
 
-from bandrank_kernels.native.tensors import Int8Weights, PostNorm, PreNorm, Unit, linear, project
+from bandrank_kernels.native.tensors import Int8Weights, Norm, PostNorm, PreNorm, Turn, Unit, linear, project
 from bandrank_kernels.native.threads import in_parts
 from bandrank_kernels.windowed_attention import AttentionPattern, windowed_attention
 
@@ -135,7 +135,7 @@ def test_threads_do_not_change_a_bit(request: pytest.FixtureRequest) -> None:
         for shape in ((48, 48), (192, 48), (48, 192))
     ]
     gated = layers[0], Int8Weights.pack(torch.ones(384, 48, dtype=torch.int8), torch.rand(384), None), layers[2]
-    norm = torch.rand(48), torch.rand(48), 1e-12
+    norm = Norm(torch.rand(48), torch.rand(48), 1e-12)
     rows = packed_rows([6], [[600, 40, 3]], shared=True)
     qkv, tables = torch.randn(rows.num_rows, 3, 2, 32), (torch.rand(700, 32), torch.rand(700, 32))
 
@@ -145,7 +145,7 @@ def test_threads_do_not_change_a_bit(request: pytest.FixtureRequest) -> None:
             linear(x, layers[1], gelu=True),
             PostNorm(*layers, Unit.GELU, norm, norm)(x, hidden),
             PreNorm(*gated, Unit.GEGLU, norm, norm)(x, hidden),
-            project(hidden, gated[1], norm, heads=2, positions=torch.arange(700), tables=tables),
+            project(hidden, gated[1], norm, Turn(64, 4, torch.arange(700), tables)),
             *(windowed_attention(qkv, rows, pattern, backend="native") for pattern in patterns),
         ]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.deberta import tiny_deberta_config
+from support.decoders import tiny_decoder_reranker
 from support.grouped import tiny_gemma3_bi_encoder, tiny_llama_reranker
 from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder, tiny_encoder_config
 from support.modernbert import tiny_encoder_config as modernbert_config
@@ -17,6 +18,7 @@ from support.precomputing import tiny_mix_encoder, with_words
 from support.scorers import LookupScorer
 from support.variants import VARIANTS, random_texts
 from torch import Tensor
+from torch.autograd.profiler import profile
 
 from bandrank.models import quantised
 from bandrank.models.architectures import CrossEncoder, MixEncoder
@@ -51,6 +53,7 @@ NATIVE = {
     "lexical": lambda: with_words(tiny_cross_encoder(num_heads=2, max_tokens=64, lexical=LexicalConfig(20.0))),
     "modernbert": lambda: tiny_sequence_cross_encoder(encoder=replace(modernbert_config(), num_heads=2)),
     "bi_encoder": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512),
+    "decoder": tiny_decoder_reranker,
     "llama": tiny_llama_reranker,
     "gemma3": tiny_gemma3_bi_encoder,
     "mix_encoder": lambda: mix_encoder(paper="b", similarity="cosine"),
@@ -280,6 +283,7 @@ def tiny_deberta() -> CrossEncoder:
     ("name", "attention"),
     [
         ("sparse", "CPU kernels"),
+        ("decoder", "CPU kernels"),
         ("odd heads", "plain torch: head_dim must be a multiple of 16 up to 256, got 8"),
         ("deberta", "plain torch: the kernels do not compute disentangled attention"),
     ],
@@ -291,6 +295,22 @@ def test_what_computes_is_told_truly(name: str, attention: str) -> None:
 
     assert scorer.attention == attention
     assert scorer.precision.startswith(f"int8 by CPU kernels, {native().variant}")
+
+
+@pytest.mark.parametrize(("name", "gate"), [("decoder", "silu"), ("llama", "silu"), ("gemma3", "gelu")])
+def test_layers_with_rms_norms_have_nothing_of_torch(name: str, gate: str) -> None:
+    """In int8 no gate, no attention, and no norm but a decoder's behind its layers; in float32 all of them."""
+    counts = []
+    for dtype in (torch.float32, torch.int8):
+        scorer = prepared(NATIVE[name](), dtype).scorer
+        batch = score_batch(*random_texts(scorer))
+        with torch.inference_mode(), profile() as seen:
+            scorer.encode_candidates(batch.candidates) if scorer.precomputes else scorer.score(batch)
+        found = {event.key: event.count for event in seen.key_averages()}
+        counts.append([found.get(f"aten::{each}", 0) for each in ("rms_norm", gate, "scaled_dot_product_attention")])
+
+    assert min(counts[0]) > 1
+    assert counts[1] == [int(name == "decoder"), 0, 0]
 
 
 def test_int8_is_for_a_cpu() -> None:

@@ -34,9 +34,9 @@ class WeightsStruct(ctypes.Structure):
 
 
 class NormStruct(ctypes.Structure):
-    """`Norm` of layers.h."""
+    """`Norm` of rows.h."""
 
-    _fields_ = (("weight", ADDRESS), ("bias", ADDRESS), ("eps", ctypes.c_float))
+    _fields_ = (("weight", ADDRESS), ("bias", ADDRESS), ("eps", ctypes.c_float), ("centred", ctypes.c_int32))
 
 
 class TurnStruct(ctypes.Structure):
@@ -48,6 +48,8 @@ class TurnStruct(ctypes.Structure):
         ("positions", ADDRESS),
         ("cosines", ADDRESS),
         ("sines", ADDRESS),
+        ("norms", ADDRESS),
+        ("eps", ctypes.c_float),
     )
 
 
@@ -71,7 +73,10 @@ class PostNormStruct(ctypes.Structure):
 class PreNormStruct(ctypes.Structure):
     """`PreNorm` of layers.h."""
 
-    _fields_ = (("products", ProductsStruct), ("up_norm", NormStruct), ("final_norm", NormStruct))
+    _fields_ = (
+        ("products", ProductsStruct),
+        *((name, NormStruct) for name in ("up_norm", "final_norm", "update_norm", "down_norm")),
+    )
 
 
 class PatternStruct(ctypes.Structure):
@@ -131,7 +136,7 @@ SIGNATURES: dict[str, list[type]] = {
     ],
     "finish_cls": [ADDRESS, LONG, ADDRESS, LONG, LONG, ADDRESS],
     "attend": [
-        *(ADDRESS, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG),
+        *(ADDRESS, LONG, LONG, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG),
         *(ctypes.POINTER(BiasesStruct), ADDRESS),
     ],
     "attend_shared": [ADDRESS, LONG, LONG, LONG, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS],

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -132,32 +133,61 @@ class Unit(IntEnum):
     GELU = 0
     GEGLU = 1
     SWIGLU = 2
+    GEGLU_TANH = 3
 
 
-Norm = tuple[Tensor, Tensor | None, float]  # weight, bias and eps; float32
+class Norm(NamedTuple):
+    """A LayerNorm or, unless rows are centred, an RMSNorm (Zhang & Sennrich 2019, arXiv 1910.07467).
 
-
-def project(
-    x: Tensor, qkv: Int8Weights, norm: Norm | None, *, heads: int, positions: Tensor, tables: tuple[Tensor, Tensor]
-) -> Tensor:
-    """(n, 3, heads, head_dim) queries, keys and values of rows, with rotary positions (Su et al. 2021).
-
-    x: (n, inputs), normed before by `norm`.  positions: (n,) int64.  tables: cosines and sines, (m, head_dim / 2), of
-    all positions below m.
+    weight, bias: (n,) float32; the bias may be None.
     """
-    head_dim = qkv.outputs // (3 * heads)
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+    centred: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """Rotary positions (Su et al. 2021) of the first heads of rows.
+
+    heads: how many.  positions: (n,) int64.  tables: cosines and sines, (m, head_dim / 2), of all positions below m.
+    norms: (heads, head_dim) weights of RMSNorms before that, or None.  eps: of these.
+    """
+
+    head_dim: int
+    heads: int
+    positions: Tensor
+    tables: tuple[Tensor, Tensor]
+    norms: Tensor | None = None
+    eps: float = 0.0
+
+
+def project(x: Tensor, qkv: Int8Weights, norm: Norm | None, turn: Turn) -> Tensor:
+    """(n, heads, head_dim) queries, keys and values of rows, or some of them. x: (n, inputs), normed before by `norm`.
+
+    Raises ValueError for other tensors and odd sizes.
+    """
+    head_dim, norms = turn.head_dim, turn.norms
+    if qkv.outputs % head_dim or turn.heads * head_dim > qkv.outputs or (norms is not None and head_dim % MULTIPLE):
+        raise ValueError(f"{qkv.outputs} outputs must be heads of {head_dim}, of which {turn.heads} are turned")
     check("x", x, None, qkv.inputs)
-    check("positions", positions, len(x), dtype=torch.int64)
-    cosines, sines = (table.contiguous() for table in tables)
+    check("positions", turn.positions, len(x), dtype=torch.int64)
+    cosines, sines = (table.contiguous() for table in turn.tables)
     check("cosines", cosines, None, head_dim // 2)
     check("sines", sines, len(cosines), head_dim // 2)
-    x, positions = x.contiguous(), positions.contiguous()
-    out = x.new_empty(len(x), 3, heads, head_dim)
-    before = NormStruct() if norm is None else _norm(norm, qkv.inputs)
+    if norms is not None:
+        check("weights of heads' norms", norms, turn.heads, head_dim)
+        norms = norms.contiguous()
+    x, positions = x.contiguous(), turn.positions.contiguous()
+    out = x.new_empty(len(x), qkv.outputs // head_dim, head_dim)
+    before = _norm(norm, qkv.inputs)
+    tables = cosines.data_ptr(), sines.data_ptr(), None if norms is None else norms.data_ptr(), turn.eps
 
     def run(begin: int, end: int) -> None:
-        turn = TurnStruct(2 * heads, head_dim, *(each.data_ptr() for each in (positions[begin:], cosines, sines)))
-        native().project(x[begin:].data_ptr(), end - begin, qkv.struct, before, turn, out[begin:].data_ptr())
+        struct = TurnStruct(turn.heads, head_dim, positions[begin:].data_ptr(), *tables)
+        native().project(x[begin:].data_ptr(), end - begin, qkv.struct, before, struct, out[begin:].data_ptr())
 
     in_parts(len(x), native().block_rows, run)
     return out
@@ -175,8 +205,9 @@ class _BehindAttention:
     def __post_init__(self) -> None:
         """Raises ValueError unless the layers' sizes are those of a block."""
         size, inner = self.out.outputs, self.up.outputs // (1 if self.unit is Unit.GELU else 2)
+        given = self.out.inputs if isinstance(self, PreNorm) else size
         sizes = [(each.outputs, each.inputs) for each in (self.out, self.up, self.down)]
-        if sizes != [(size, size), (self.up.outputs, size), (size, inner)]:
+        if sizes != [(size, given), (self.up.outputs, size), (size, inner)]:
             raise ValueError(f"the layers of a block must fit together, got outputs and inputs {sizes}")
 
     def _products(self) -> ProductsStruct:
@@ -185,7 +216,7 @@ class _BehindAttention:
     def _by_blocks(self, compute: Callable[..., None], attended: Tensor, hidden: Tensor, struct: object) -> Tensor:
         size = self.out.outputs
         check("hidden", hidden, None, size)
-        check("attended", attended, len(hidden), size)
+        check("attended", attended, len(hidden), self.out.inputs)
         attended, hidden = attended.contiguous(), hidden.contiguous()
         out = torch.empty_like(hidden)
 
@@ -217,30 +248,35 @@ class PostNorm(_BehindAttention):
 
 @dataclass(frozen=True, eq=False)
 class PreNorm(_BehindAttention):
-    """ModernBERT's: a norm precedes the feed-forward half. final_norm: of the last block of an encoder."""
+    """ModernBERT's: a norm precedes the feed-forward half.
+
+    final_norm: of the last block of an encoder.  update_norm, down_norm: of what the halves add.
+    """
 
     up_norm: Norm
-    final_norm: Norm | None
+    final_norm: Norm | None = None
+    update_norm: Norm | None = None
+    down_norm: Norm | None = None
 
     @cached_property
     def struct(self) -> PreNormStruct:
         """What the kernels are given; valid as long as this object."""
-        size = self.out.outputs
-        final = NormStruct() if self.final_norm is None else _norm(self.final_norm, size)
-        return PreNormStruct(self._products(), _norm(self.up_norm, size), final)
+        norms = self.up_norm, self.final_norm, self.update_norm, self.down_norm
+        return PreNormStruct(self._products(), *(_norm(each, self.out.outputs) for each in norms))
 
     def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
         """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
         return self._by_blocks(native().pre_norm, attended, hidden, self.struct)
 
 
-def _norm(norm: Norm, size: int) -> NormStruct:
-    weight, bias, eps = norm
-    check("a norm's weight", weight, size)
-    if bias is None:
-        return NormStruct(weight.data_ptr(), None, eps)
-    check("a norm's bias", bias, size)
-    return NormStruct(weight.data_ptr(), bias.data_ptr(), eps)
+def _norm(norm: Norm | None, size: int) -> NormStruct:
+    if norm is None:
+        return NormStruct()
+    check("a norm's weight", norm.weight, size)
+    if norm.bias is not None:
+        check("a norm's bias", norm.bias, size)
+    bias = None if norm.bias is None else norm.bias.data_ptr()
+    return NormStruct(norm.weight.data_ptr(), bias, norm.eps, norm.centred)
 
 
 @dataclass(frozen=True, eq=False)

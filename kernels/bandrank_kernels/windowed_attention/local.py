@@ -10,13 +10,13 @@ from bandrank_kernels.arrays import Offsets, offsets
 from bandrank_kernels.dispatch import Backend, choose_backend
 from bandrank_kernels.native.checks import check
 from bandrank_kernels.windowed_attention.banded import plan_blocks
-from bandrank_kernels.windowed_attention.native import attend_tasks, tasks_of
+from bandrank_kernels.windowed_attention.native import attend_whole
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.pieces import attend_pieces, on_device, split
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.reference import attend_masked, dense_mask
 from bandrank_kernels.windowed_attention.rows import PackedRows
-from bandrank_kernels.windowed_attention.spans import Spans
+from bandrank_kernels.windowed_attention.spans import Spans, tasks_of
 
 NO_KERNELS = "the kernels know no window that limits all rows of a text"
 
@@ -74,7 +74,10 @@ class NativeLocalPlan(_TextsPlan):
 
     def attend(self, qkv: Tensor) -> Tensor:
         check("qkv", qkv, self._num_rows, 3, None, None)
-        return attend_tasks(self._tasks, qkv, qkv.new_empty(len(qkv), *qkv.shape[2:]))
+        return self.attend_grouped(*qkv.unbind(1))
+
+    def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attend_whole(self._tasks, (self._num_rows,) * 2, query, key, value)
 
 
 def _as_candidates(cu_seqlens: Offsets, window: int) -> tuple[PackedRows, AttentionPattern]:

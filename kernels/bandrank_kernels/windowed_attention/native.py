@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bandrank_kernels.arrays import Ints, indices_within
 from bandrank_kernels.native.checks import check, why_odd
 from bandrank_kernels.native.library import (
     BiasesStruct,
@@ -26,21 +24,26 @@ from bandrank_kernels.windowed_attention.gathered import SequenceGroup
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
-from bandrank_kernels.windowed_attention.spans import Spans, candidate_spans, cls_spans, query_spans
+from bandrank_kernels.windowed_attention.spans import (
+    KEYS,
+    TASK_ROWS,
+    WINDOW,
+    Spans,
+    Tasks,
+    candidate_spans,
+    cls_spans,
+    cut,
+    query_spans,
+    tasks_of,
+)
 from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, plan_cls_groups
 
-# Rows that are one task: with a window its keys and values stay in the first-level cache.
-TASK_ROWS = 128
 MIN_TASKS = 4  # that are worth a thread
 # Rows of a sequence that are one piece of a layer. The pieces of a long one share the threads. It is cut alike in any
 # company, since what its [CLS] meets is summed piece by piece.
 PIECE_ROWS = 4 * TASK_ROWS
 # In a window up to this, projecting a row again for each chunk that sees it is cheaper than keeping it in memory.
 NEAR_ROWS = 16
-# The columns of a table of tasks, as `Task` in attention_task.h: query run, three runs of keys, band, window.
-QUERIES, KEYS, BAND, WINDOW = 0, 2, 8, 10
-COLUMNS = 11
-Tasks = npt.NDArray[np.int64]  # (n, COLUMNS)
 
 
 def why_not_native(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
@@ -137,7 +140,7 @@ class NativePlan(AttentionPlan):
         given = linear(hidden if self._sees_far else hidden[:before], layer.qkv)
         attended, met = hidden.new_empty(before, size), hidden.new_empty(len(table), size + 2 * heads)
         if out is not None and before:
-            attend_tasks(self._query_tasks, given.view(len(given), 3, heads, head_dim), attended)
+            attend_tasks(self._query_tasks, given.view(len(given), 3, heads, head_dim).unbind(1), attended)
         qkv = None if self._sees_far else layer.qkv.struct
         rest, to = (None, None) if out is None else (layer.rest.struct, out.data_ptr())
         inputs, sizes = (hidden.data_ptr(), given.data_ptr(), qkv, rest), (heads, head_dim)
@@ -191,7 +194,7 @@ class NativePlan(AttentionPlan):
         if rows.num_candidates == 0:
             own, none = query_spans(rows), np.zeros((rows.num_queries, 1), np.int64)
             query, cls, window = Spans(none, none), Spans(none - 1, none), -1
-        owner, begin, end = _cut(own.lengths[:, 0], PIECE_ROWS, min_runs=1)
+        owner, begin, end = cut(own.lengths[:, 0], PIECE_ROWS, min_runs=1)
         of_sequence = np.concatenate([query.starts, query.lengths, cls.starts, own.starts, own.lengths], 1)[owner]
         table = np.column_stack([own.starts[owner, 0] + begin, end - begin, of_sequence])
         seen = pattern.cls_to_query, pattern.cls_to_candidate, pattern.candidate_to_cls, pattern.candidate_to_query
@@ -261,11 +264,14 @@ class NativePlan(AttentionPlan):
 
     def attend(self, qkv: Tensor, biases: DistanceBiases | None = None) -> Tensor:
         check("qkv", qkv, self._rows.num_rows, 3, None, None)
-        return attend_tasks(self._tasks, qkv, qkv.new_empty(len(qkv), *qkv.shape[2:]), biases)
+        return attend_tasks(self._tasks, qkv.unbind(1), qkv.new_empty(len(qkv), *qkv.shape[2:]), biases)
+
+    def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attend_whole(self._tasks, (self._rows.num_rows,) * 2, query, key, value)
 
     def attend_first(self, qkv: Tensor, num_candidates: int, biases: DistanceBiases | None = None) -> Tensor:
         check("qkv", qkv, self._rows.num_rows, 3, None, None)
-        return attend_tasks(self._cls_tasks, qkv, qkv.new_empty(num_candidates, *qkv.shape[2:]), biases)
+        return attend_tasks(self._cls_tasks, qkv.unbind(1), qkv.new_empty(num_candidates, *qkv.shape[2:]), biases)
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         return attend_cls_groups(self._cls_groups, query, rows, scale)
@@ -275,64 +281,55 @@ class NativePlan(AttentionPlan):
         return plan_cls_groups(self._rows, self._pattern, device=torch.device("cpu"), dtype=torch.float32)
 
 
-def attend_tasks(tasks: Tasks, qkv: Tensor, out: Tensor, biases: DistanceBiases | None = None) -> Tensor:
+def attend_whole(tasks: Tasks, counts: tuple[int, int], *qkv: Tensor) -> Tensor:
+    """(n, num_heads, head_dim) `attend_tasks` for so many queries, which all have tasks, and so many keys."""
+    for name, count, each in zip(("query", "key"), counts, qkv, strict=False):
+        check(name, each, count, None, None)
+    return attend_tasks(tasks, qkv, qkv[0].new_empty(qkv[0].shape))
+
+
+def attend_tasks(tasks: Tasks, qkv: Sequence[Tensor], out: Tensor, biases: DistanceBiases | None = None) -> Tensor:
     """`out`, with the attention of all tasks. Rows of no task are not written.
 
-    qkv: (rows, 3, num_heads, head_dim) float32, any stride between rows.  out: as many rows as have tasks, from the
-    first one on, of num_heads * head_dim numbers.  Raises ValueError for other tensors.
+    qkv: (n, num_heads, head_dim) float32 queries, (rows, num_kv_heads, head_dim) keys and values, any stride between
+    rows; as many heads of queries share each of theirs.  out: as many rows as have tasks, from the first one on, of
+    num_heads * head_dim numbers.  Raises ValueError for other tensors.
     """
-    check("qkv", qkv, None, 3, None, None)
-    heads, head_dim = qkv.shape[2:]
+    query, key, value = qkv
+    check("query", query, None, None, None)
+    heads, head_dim = query.shape[1:]
+    check("key", key, None, None, head_dim)
+    check("value", value, *key.shape)
+    kv_heads = key.shape[1]
     if reason := why_odd(head_dim):
         raise ValueError(reason)
-    if qkv.stride()[2:] != (head_dim, 1):
-        qkv = qkv.contiguous()
-    query, key, value = (each.data_ptr() for each in qkv.unbind(1))
-    table, stride, to = tasks.ctypes.data, qkv.stride(0), out.data_ptr()
+    if heads % kv_heads:
+        raise ValueError(f"{kv_heads} heads of keys must be shared by as many of queries each, got {heads}")
+    query, key, value = map(_without_gaps, qkv)
+    if key.stride(0) != value.stride(0):
+        key, value = key.contiguous(), value.contiguous()
     added = None
     if biases is not None:
-        check("positions", biases.positions, len(qkv), dtype=torch.int64)
-        check("biases", biases.table, heads, None)
+        check("positions", biases.positions, len(key), dtype=torch.int64)
+        check("biases", biases.table, kv_heads, None)
         added = biases.struct
+    queries = query.data_ptr(), query.stride(0), heads
+    keys = key.data_ptr(), value.data_ptr(), key.stride(0), kv_heads, head_dim
 
     def run(begin: int, end: int) -> None:
-        first = table + begin * tasks.strides[0]
-        native().attend(query, key, value, stride, heads, head_dim, first, end - begin, added, to)
+        first = tasks.ctypes.data + begin * tasks.strides[0]
+        native().attend(*queries, *keys, first, end - begin, added, out.data_ptr())
 
     in_parts(len(tasks), MIN_TASKS, run)
     return out
+
+
+def _without_gaps(rows: Tensor) -> Tensor:
+    """(n, heads, head_dim) rows whose numbers follow each other; a copy if they did not."""
+    return rows if rows.stride()[1:] == (rows.shape[2], 1) else rows.contiguous()
 
 
 def _keys(*runs: tuple[Spans, bool]) -> Spans | None:
     """The visible runs of keys, joined; None if none is visible."""
     visible = [spans for spans, is_visible in runs if is_visible]
     return functools.reduce(Spans.join, visible) if visible else None
-
-
-def tasks_of(queries: Spans, keys: Spans | None, window: int | None = None) -> Tasks:
-    """Tasks of at most `TASK_ROWS` rows of each span of query rows; their keys are the runs of its entry in `keys`, and
-    with a window the rows of the span within it. Without one, rows are computed alike however few of them are in the
-    task, since `layer` cuts sequences elsewhere.
-    """
-    starts, lengths = queries.starts[:, 0], queries.lengths[:, 0]
-    owner, begin, end = _cut(lengths, TASK_ROWS)
-    tasks = np.zeros((len(owner), COLUMNS), np.int64)
-    tasks[:, QUERIES], tasks[:, QUERIES + 1], tasks[:, WINDOW] = starts[owner] + begin, end - begin, -1
-    if keys is not None:
-        last = KEYS + 2 * keys.starts.shape[1]
-        tasks[:, KEYS:last:2], tasks[:, KEYS + 1 : last : 2] = keys.starts[owner], keys.lengths[owner]
-    if window is not None:
-        window = min(window, int(lengths.max(initial=0)))
-        low, high = np.maximum(begin - window, 0), np.minimum(end + window, lengths[owner])
-        tasks[:, BAND], tasks[:, BAND + 1], tasks[:, WINDOW] = starts[owner] + low, high - low, window
-    return tasks
-
-
-def _cut(lengths: Ints, max_rows: int, *, min_runs: int = 0) -> tuple[Ints, Ints, Ints]:
-    """Runs of at most `max_rows` rows that cover sequences of these lengths, at least `min_runs` of each: the index of
-    the sequence of each run, and where in it the run begins and ends.
-    """
-    runs = np.maximum(-(-lengths // max_rows), min_runs)
-    owner = np.repeat(np.arange(len(lengths)), runs)
-    begin = indices_within(runs) * max_rows
-    return owner, begin, np.minimum(begin + max_rows, lengths[owner])

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from bandrank_kernels.native.tensors import Int8Layer
@@ -37,6 +38,10 @@ class AttentionPlan(ABC):
         softmax.
         """
 
+    def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """`attend` with fewer heads in key and value, each for as many of queries (Ainslie et al. 2023)."""
+        return self.attend(stacked(query, key, value))
+
     def attend_first(self, qkv: Tensor, num_candidates: int) -> Tensor:
         """(num_candidates, num_heads, head_dim) what `attend` gives for the [CLS] rows, which come first."""
         return self.attend(qkv)[:num_candidates]
@@ -68,3 +73,9 @@ class AttentionPlan(ABC):
         query: (num_candidates, num_heads, hidden_size).  rows: (num_rows, hidden_size).
         Returns (num_candidates, num_heads, hidden_size): the rows, averaged with the softmax of `scale` * query . row.
         """
+
+
+def stacked(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """(n, 3, num_heads, head_dim) the same for `attend`, with copies of heads that are shared."""
+    shared = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
+    return torch.stack([query, *shared], 1)

@@ -1,11 +1,19 @@
-"""Sets of rows made of runs: the queries and the keys of a sequence, before any tensor exists."""
+"""Sets of rows made of runs, before any tensor exists: the queries and keys of a sequence, and tasks of both."""
 
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from bandrank_kernels.arrays import Bools, Ints
+from bandrank_kernels.arrays import Bools, Ints, indices_within
 from bandrank_kernels.windowed_attention.rows import PackedRows
+
+# Rows that are one task: with a window its keys and values stay in the first-level cache.
+TASK_ROWS = 128
+# The columns of a table of tasks, as `Task` in attention_task.h: query run, three runs of keys, band, window, causal.
+QUERIES, KEYS, BAND, WINDOW, CAUSAL = 0, 2, 8, 10, 11
+COLUMNS = 12
+Tasks = npt.NDArray[np.int64]  # (n, COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -56,3 +64,33 @@ def candidate_spans(rows: PackedRows) -> Spans:
 def query_spans(rows: PackedRows) -> Spans:
     """The rows of each query."""
     return Spans(rows.first_query_row + rows.cu_queries[:-1, None], rows.query_lengths[:, None])
+
+
+def tasks_of(queries: Spans, keys: Spans | None, window: int | None = None, *, causal: bool = False) -> Tasks:
+    """Tasks of at most `TASK_ROWS` rows of each span of query rows; their keys are the runs of its entry in `keys`, and
+    with a window the rows of the span within it, if causal none behind the query row. Without one, rows are computed
+    alike however few of them are in the task, since `layer` cuts sequences elsewhere.
+    """
+    starts, lengths = queries.starts[:, 0], queries.lengths[:, 0]
+    owner, begin, end = cut(lengths, TASK_ROWS)
+    tasks = np.zeros((len(owner), COLUMNS), np.int64)
+    tasks[:, QUERIES], tasks[:, QUERIES + 1], tasks[:, WINDOW] = starts[owner] + begin, end - begin, -1
+    if keys is not None:
+        last = KEYS + 2 * keys.starts.shape[1]
+        tasks[:, KEYS:last:2], tasks[:, KEYS + 1 : last : 2] = keys.starts[owner], keys.lengths[owner]
+    if window is not None:
+        window = min(window, int(lengths.max(initial=0)))
+        low, high = np.maximum(begin - window, 0), np.minimum(end + window, lengths[owner])
+        tasks[:, BAND], tasks[:, BAND + 1], tasks[:, WINDOW] = starts[owner] + low, high - low, window
+        tasks[:, CAUSAL] = causal
+    return tasks
+
+
+def cut(lengths: Ints, max_rows: int, *, min_runs: int = 0) -> tuple[Ints, Ints, Ints]:
+    """Runs of at most `max_rows` rows that cover sequences of these lengths, at least `min_runs` of each: the index of
+    the sequence of each run, and where in it the run begins and ends.
+    """
+    runs = np.maximum(-(-lengths // max_rows), min_runs)
+    owner = np.repeat(np.arange(len(lengths)), runs)
+    begin = indices_within(runs) * max_rows
+    return owner, begin, np.minimum(begin + max_rows, lengths[owner])

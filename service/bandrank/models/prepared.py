@@ -294,7 +294,7 @@ def _why_no_kernels(scorer: Scorer, pattern: AttentionPattern, backend: Backend 
     encoder: Encoder | None = getattr(scorer, "encoder", None)
     if encoder is None:
         return "it has no encoder"
-    if reason := _why_causal(encoder) or encoder.config.why_no_kernels:
+    if reason := encoder.config.why_no_kernels:
         return reason
     if backend == "native":
         return "the CPU kernels run"
@@ -306,13 +306,8 @@ def _why_no_kernels(scorer: Scorer, pattern: AttentionPattern, backend: Backend 
 def _why_no_native_attention(scorer: Scorer) -> str | None:
     """Why the CPU kernels do not compute the attention of a scorer in int8, as a clause; None if they do."""
     encoder = scorer.encoder
-    reason = _why_causal(encoder) or encoder.config.why_no_cpu_kernels
-    return reason or why_not_native(encoder.device, encoder.dtype, encoder.config.head_dim)
-
-
-def _why_causal(encoder: Encoder) -> str | None:
-    """Why no kernels at all compute the attention of a decoder, as a clause; None for another encoder."""
-    return "the kernels have no causal attention" if encoder.config.causal else None
+    config = encoder.config
+    return config.why_no_cpu_kernels or why_not_native(encoder.device, encoder.dtype, config.head_dim)
 
 
 def _why_distrusted(scorer: Scorer) -> str | None:

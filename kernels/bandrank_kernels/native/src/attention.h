@@ -228,74 +228,78 @@ inline const float* added(HeadBias bias, int64_t row, int64_t total, AttentionSc
     return to;
 }
 
-// The rows of tasks with the same keys that are in lanes, for one head.
-inline void attend_by_lanes(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
-                            AttentionScratch& scratch, HeadBias bias) {
+// The rows of tasks with the same keys that are in lanes, for the heads that share these keys.
+inline void attend_by_lanes(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last,
+                            Rows out, AttentionScratch& scratch, HeadBias bias) {
     gather(k, v, head_dim, *tasks, scratch);
     scratch.queries.room(MOST_NUMBERS * 2 * LANES);
-    for (const Task* task = tasks; task < last; ++task)
-        if (in_lanes(*task))
-            each_lanes(*task, [&](int64_t first, bool wide) {
-                (wide ? attend_lanes<2> : attend_lanes<1>)(q, *task, first, scratch.keys.data(), scratch.values.data(),
-                                                           head_dim, out, bias, scratch);
-            });
+    for (int64_t column = 0; column < heads * head_dim; column += head_dim)
+        for (const Task* task = tasks; task < last; ++task)
+            if (in_lanes(*task))
+                each_lanes(*task, [&](int64_t first, bool wide) {
+                    (wide ? attend_lanes<2> : attend_lanes<1>)(q + column, *task, first, scratch.keys.data(),
+                                                               scratch.values.data(), head_dim, out + column, bias, scratch);
+                });
 }
 
 #if defined(__AMX_BF16__)
 constexpr bool TILED = true;
 
 // The same by tiles, without a bias.
-inline void attend_by_tiles(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
-                            AttentionScratch& scratch, HeadBias) {
+inline void attend_by_tiles(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last,
+                            Rows out, AttentionScratch& scratch, HeadBias) {
     const Tiles tiles;
     const TiledKeys to = TiledKeys::of(k, v, *tasks, head_dim, scratch);
-    for (const Task* task = tasks; task < last; ++task)
-        if (in_lanes(*task))
-            each_lanes(*task, [&](int64_t first, bool wide) {
-                (wide ? attend_tiles<true> : attend_tiles<false>)(q, *task, first, to, head_dim, out, scratch);
-            });
+    for (int64_t column = 0; column < heads * head_dim; column += head_dim)
+        for (const Task* task = tasks; task < last; ++task)
+            if (in_lanes(*task))
+                each_lanes(*task, [&](int64_t first, bool wide) {
+                    (wide ? attend_tiles<true> : attend_tiles<false>)(q + column, *task, first, to, head_dim, out + column,
+                                                                      scratch);
+                });
 }
 #else
 constexpr bool TILED = false;
 constexpr auto attend_by_tiles = attend_by_lanes;
 #endif
 
-// The rows of tasks with the same keys that are not in lanes, for one head.
-inline void attend_one_by_one(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
-                              AttentionScratch& scratch, HeadBias bias) {
+// The rows of tasks with the same keys that are not in lanes, for the heads that share these keys.
+inline void attend_one_by_one(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last,
+                              Rows out, AttentionScratch& scratch, HeadBias bias) {
     const int64_t total = find_rows(k, v, *tasks, scratch);
     for (const Task* task = tasks; task < last; ++task)
-        for (int64_t row = task->queries.first; row < task->queries.end() && !in_lanes(*task); ++row) {
-            float sums[MOST_NUMBERS];
-            Softmax softmax(sums, head_dim);
-            softmax.meet(q[row], scratch.key_rows.data(), scratch.value_rows.data(), total, head_dim,
-                         scratch.weights.data(), added(bias, row, total, scratch));
-            softmax.finish(head_dim, (float*)out[row]);
-        }
+        for (int64_t row = task->queries.first; row < task->queries.end() && !in_lanes(*task); ++row)
+            for (int64_t column = 0; column < heads * head_dim; column += head_dim) {
+                float sums[MOST_NUMBERS];
+                Softmax softmax(sums, head_dim);
+                softmax.meet((q + column)[row], scratch.key_rows.data(), scratch.value_rows.data(), total, head_dim,
+                             scratch.weights.data(), added(bias, row, total, scratch));
+                softmax.finish(head_dim, (float*)(out + column)[row]);
+            }
 }
 
-// The rows of tasks with the same keys, for one head; with a bias, their positions are in scratch. head_dim: a multiple of
-// LANES, at most MOST_NUMBERS.
-inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
+// The rows of tasks with the same keys, for the heads that share these, beside each other in q and out; with a bias, their
+// positions are in scratch. head_dim: a multiple of LANES, at most MOST_NUMBERS.
+inline void attend(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
                    AttentionScratch& scratch, HeadBias bias = {}) {
     auto side_by_side = TILED && !bias.of_zero ? attend_by_tiles : attend_by_lanes;
-    if (std::any_of(tasks, last, in_lanes)) side_by_side(q, k, v, head_dim, tasks, last, out, scratch, bias);
-    if (!std::all_of(tasks, last, in_lanes)) attend_one_by_one(q, k, v, head_dim, tasks, last, out, scratch, bias);
+    if (std::any_of(tasks, last, in_lanes)) side_by_side(q, k, v, heads, head_dim, tasks, last, out, scratch, bias);
+    if (!std::all_of(tasks, last, in_lanes)) attend_one_by_one(q, k, v, heads, head_dim, tasks, last, out, scratch, bias);
 }
 
-// out (rows, heads, head_dim): the rows of tasks, for all heads. q, k, v: `stride` numbers from row to row. The keys of
-// tasks that are one behind the other and have the same are fetched once. biases: or null.
-inline void attend_tasks(const float* q, const float* k, const float* v, int64_t stride, int64_t heads,
-                         int64_t head_dim, const Task* tasks, const Task* last, float* out, AttentionScratch& scratch,
-                         const Biases* biases = nullptr) {
+// out (rows, heads, head_dim): the rows of tasks, for all heads, as many of which share each head of keys and values. The keys
+// of tasks that are one behind the other and have the same are fetched once. biases: or null.
+inline void attend_tasks(Rows q, Rows k, Rows v, int64_t heads, int64_t kv_heads, int64_t head_dim, const Task* tasks,
+                         const Task* last, float* out, AttentionScratch& scratch, const Biases* biases = nullptr) {
+    const int64_t sharing = heads / kv_heads;
     for (const Task *task = tasks, *next; task < last; task = next) {
         next = task + 1;
         while (next < last && next->same_keys(*task)) ++next;
         if (biases) gather_positions(biases->positions, *task, scratch);
-        for (int64_t head = 0; head < heads; ++head) {
-            const int64_t column = head * head_dim;
-            attend({q + column, stride}, {k + column, stride}, {v + column, stride}, head_dim, task, next,
-                   {out + column, heads * head_dim}, scratch, biases ? biases->head(head) : HeadBias{});
+        for (int64_t head = 0; head < kv_heads; ++head) {
+            const int64_t column = head * head_dim, first = column * sharing;
+            attend(q + first, k + column, v + column, sharing, head_dim, task, next, {out + first, heads * head_dim}, scratch,
+                   biases ? biases->head(head) : HeadBias{});
         }
     }
 }

@@ -9,21 +9,21 @@ namespace bandrank {
 
 // Query rows first .. first + count - 1 attend to all rows of the runs in `keys`, and to those rows of the last run,
 // `band`, that are at most `window` away. window: negative without a band, for rows that are computed alike however few
-// of them are in the task.
+// of them are in the task.  causal: whether they see no row of the band behind themselves.
 struct Run {
     int64_t first, count;
     int64_t end() const { return first + count; }
 };
 struct Task {
     Run queries, keys[3], band;
-    int64_t window;
+    int64_t window, causal = 0;
 
     int64_t shared() const { return keys[0].count + keys[1].count + keys[2].count; }
     bool same_keys(const Task& other) const {
         return !std::memcmp(keys, other.keys, sizeof keys) && !std::memcmp(&band, &other.band, sizeof band);
     }
 };
-static_assert(sizeof(Task) == 11 * sizeof(int64_t), "a row of the table of tasks");
+static_assert(sizeof(Task) == 12 * sizeof(int64_t), "a row of the table of tasks");
 
 // Rows of one head, `stride` numbers apart: those from `begin` on, and the ones before in another place.
 struct Rows {
@@ -66,18 +66,18 @@ inline Ints lane_numbers() {
 struct InBand {
     int64_t near, count;  // the first of them, in the band, and how many
     int64_t offset;       // of the first query row, in the band
-    int32_t window;
+    int32_t window, ahead;    // how far each sees before and behind itself
 
     InBand(const Task& task, int64_t first, int64_t lanes)
-        : offset(first - task.band.first), window((int32_t)task.window) {
+        : offset(first - task.band.first), window((int32_t)task.window), ahead(task.causal ? 0 : window) {
         near = std::max<int64_t>(0, offset - task.window);
-        count = std::max<int64_t>(0, std::min(task.band.count, offset + lanes + task.window) - near);
+        count = std::max<int64_t>(0, std::min(task.band.count, offset + lanes + ahead) - near);
     }
 
     // The logits of the index-th of them, without those of query rows that do not see it. group: of LANES query rows.
     Floats of_those_who_see(int64_t index, int group, Floats logits) const {
         const Ints apart = lane_numbers() - (int32_t)(near + index - offset - group * LANES);
-        return (apart > window) | (apart < -window) ? all(-INFINITY) : logits;
+        return (apart > window) | (apart < -ahead) ? all(-INFINITY) : logits;
     }
 };
 

@@ -72,12 +72,13 @@ int bandrank_finish_cls(const Piece* pieces, int64_t count, float* met, int64_t 
     return done([=] { finish_cls(pieces, count, met, heads, head_dim, attended); });
 }
 
-// out (rows, heads, head_dim): the attention of every task's query rows. q, k, v: `stride` numbers from row to row.
-// biases: or null.
-int bandrank_attend(const float* q, const float* k, const float* v, int64_t stride, int64_t heads, int64_t head_dim,
-                    const Task* tasks, int64_t count, const Biases* biases, float* out) {
+// out (rows, heads, head_dim): the attention of every task's query rows. q; k, v: `stride`; `kv_stride` numbers from row to
+// row. biases: or null.
+int bandrank_attend(const float* q, int64_t stride, int64_t heads, const float* k, const float* v, int64_t kv_stride,
+                    int64_t kv_heads, int64_t head_dim, const Task* tasks, int64_t count, const Biases* biases, float* out) {
     return done([=] {
-        attend_tasks(q, k, v, stride, heads, head_dim, tasks, tasks + count, out, scratch.attention, biases);
+        attend_tasks({q, stride}, {k, kv_stride}, {v, kv_stride}, heads, kv_heads, head_dim, tasks, tasks + count, out,
+                     scratch.attention, biases);
     });
 }
 

@@ -79,26 +79,21 @@ inline void dense(const float* x, int64_t rows, int64_t inputs, const float* tra
         }
 }
 
-struct Norm {
-    const float *weight, *bias;
-    float eps;
+// out: `count` rows of n numbers, normed; x and out have `stride` and `out_stride` numbers from row to row.
+inline void normalise_rows(const float* x, int64_t stride, const Norm& norm, int64_t count, int64_t n, float* out,
+                           int64_t out_stride) {
+    for (int64_t row = 0; row < count; ++row) normalise(x + row * stride, norm, n, out + row * out_stride);
+}
 
-    // out: `count` rows of n numbers, normed; x and out have `stride` and `out_stride` numbers from row to row.
-    void operator()(const float* x, int64_t stride, int64_t count, int64_t n, float* out, int64_t out_stride) const {
-        for (int64_t row = 0; row < count; ++row)
-            layer_norm(x + row * stride, weight, bias, eps, n, out + row * out_stride);
-    }
-};
-
-// out (rows, 3 heads head_dim): queries, keys and values of rows, which are normed before if the norm has weights, and
-// whose queries and keys are turned.
+// out (rows, heads head_dim): queries, keys and values of rows, or some of them; rows are normed before if the norm has
+// weights, and the first heads turned.
 inline void project(const float* x, int64_t rows, const Weights& qkv, const Norm& norm, const Turn& turn, float* out) {
     float* normed = scratch.first.room(CHAIN_ROWS * qkv.inputs);
     for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
         const int64_t count = std::min(CHAIN_ROWS, rows - begin);
         const float* from = x + begin * qkv.inputs;
         if (norm.weight) {
-            norm(from, qkv.inputs, count, qkv.inputs, normed, qkv.inputs);
+            normalise_rows(from, qkv.inputs, norm, count, qkv.inputs, normed, qkv.inputs);
             from = normed;
         }
         float* to = out + begin * qkv.outputs;
@@ -109,7 +104,7 @@ inline void project(const float* x, int64_t rows, const Weights& qkv, const Norm
 
 // What is between the two products of a feed-forward half: GELU, or a gated unit (Shazeer 2020, arXiv 2002.05202), where
 // the first half of the numbers is the gate.
-enum Unit : int64_t { PLAIN_GELU, GEGLU, SWIGLU };
+enum Unit : int64_t { PLAIN_GELU, GEGLU, SWIGLU, GEGLU_TANH };
 
 // inner (count, padded outputs of `up`): the unit's numbers, of which a gated one leaves half. x has `wide` numbers from
 // row to row.
@@ -124,7 +119,8 @@ inline void raise(const float* x, int64_t wide, int64_t count, const Weights& up
         float *gate = inner + row * middle, *gated = gate + half;
         for (int64_t i = 0; i < half; i += LANES) {
             const Floats opens = load<Floats>(gate + i);
-            store(gate + i, (unit == GEGLU ? gelu(opens) : silu(opens)) * load<Floats>(gated + i));
+            const Floats open = unit == GEGLU ? gelu(opens) : unit == SWIGLU ? silu(opens) : gelu_tanh(opens);
+            store(gate + i, open * load<Floats>(gated + i));
         }
     }
 }
@@ -156,20 +152,36 @@ inline void post_norm(const float* attended, const float* hidden, int64_t rows, 
     for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
         const int64_t count = std::min(CHAIN_ROWS, rows - begin), start = begin * size;
         add_product(attended + start, size, count, *p.out, hidden + start, size, state, wide);
-        b.attention_norm(state, wide, count, size, state, wide);
+        normalise_rows(state, wide, b.attention_norm, count, size, state, wide);
         raise(state, wide, count, *p.up, p.unit, inner);
         add_product(inner, middle, count, *p.down, state, wide, state, wide);
-        b.out_norm(state, wide, count, size, out + start, size);
+        normalise_rows(state, wide, b.out_norm, count, size, out + start, size);
     }
 }
 
-// final_norm: behind the last layer of an encoder; without weights there is none.
+// final_norm: behind the last layer of an encoder.  update_norm, down_norm: of what the halves add to the residual. Those
+// without weights are none.
 struct PreNorm {
     Products products;
-    Norm up_norm, final_norm;
+    Norm up_norm, final_norm, update_norm{}, down_norm{};
 };
 
-// The same for a block whose second norm is before the feed-forward half, and whose residuals are not normed.
+// to (count, outputs) = norm(x W^T + bias) + residual.  room: (count, padded outputs).
+inline void add_normed(const float* x, int64_t stride, int64_t count, const Weights& w, const Norm& norm,
+                       const float* residual, float* to, float* room) {
+    const int64_t size = w.outputs, wide = padded(size);
+    if (!norm.weight) return add_product(x, stride, count, w, residual, size, to, size);
+    product(x, stride, count, w, [=](int64_t row, int64_t output, Floats y) { store(room + row * wide + output, y); });
+    normalise_rows(room, wide, norm, count, size, room, wide);
+    for (int64_t row = 0; row < count; ++row)
+        for (int64_t i = 0; i < size; i += LANES) {
+            const int64_t at = row * size + i;
+            store(to + at, load<Floats>(room + row * wide + i) + load<Floats>(residual + at));
+        }
+}
+
+// The same for a block whose second norm is before the feed-forward half, and whose residuals are not normed; attended
+// (rows, out.inputs).
 inline void pre_norm(const float* attended, const float* hidden, int64_t rows, const PreNorm& b, float* out) {
     const Products& p = b.products;
     const int64_t size = p.out->outputs, wide = padded(size), middle = padded(p.up->outputs);
@@ -177,11 +189,12 @@ inline void pre_norm(const float* attended, const float* hidden, int64_t rows, c
     for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
         const int64_t count = std::min(CHAIN_ROWS, rows - begin), start = begin * size;
         float* state = out + start;
-        add_product(attended + start, size, count, *p.out, hidden + start, size, state, size);
-        b.up_norm(state, size, count, size, normed, wide);
+        const int64_t given = p.out->inputs;
+        add_normed(attended + begin * given, given, count, *p.out, b.update_norm, hidden + start, state, normed);
+        normalise_rows(state, size, b.up_norm, count, size, normed, wide);
         raise(normed, wide, count, *p.up, p.unit, inner);
-        add_product(inner, middle, count, *p.down, state, size, state, size);
-        if (b.final_norm.weight) b.final_norm(state, size, count, size, state, size);
+        add_normed(inner, middle, count, *p.down, b.down_norm, state, state, normed);
+        if (b.final_norm.weight) normalise_rows(state, size, b.final_norm, count, size, state, size);
     }
 }
 
@@ -259,7 +272,7 @@ struct SequenceLayer {
             task.band = {low, std::min(piece.sequence.end(), part.end() + pattern.window) - low};
         }
         for (int64_t column = 0; column < size(); column += head_dim)
-            attend(q + column, q + (size() + column), q + (2 * size() + column), head_dim, &task, &task + 1, to + column,
+            attend(q + column, q + (size() + column), q + (2 * size() + column), 1, head_dim, &task, &task + 1, to + column,
                    scratch.attention);
     }
 
@@ -348,8 +361,8 @@ inline void joint_cls(const float* hidden, const Weights& qkv, int64_t heads, in
         linear(rows, size, count, qkv, false, all);
         for (const Joint* each = first; each < next; row += each++->count()) {
             const Task task{{row, 1}, {{row, each->count()}}, {}, -1};
-            attend_tasks(all, all + size, all + 2 * size, 3 * size, heads, head_dim, &task, &task + 1, results,
-                         scratch.attention);
+            attend_tasks({all, 3 * size}, {all + size, 3 * size}, {all + 2 * size, 3 * size}, heads, heads, head_dim, &task,
+                         &task + 1, results, scratch.attention);
             std::copy_n(results + row * size, size, attended + (each - sequences) * size);
         }
     });

@@ -1,14 +1,16 @@
 // Rotary positions (Su et al. 2021, arXiv 2104.09864).
 #pragma once
-#include "simd.h"
+#include "rows.h"
 
 namespace bandrank {
 
-// Turns queries and keys of rows in place; numbers i and i + head_dim / 2 of a head are a pair.
+// Turns queries and keys of rows in place; numbers i and i + head_dim / 2 of a head are a pair. They may be normed before.
 struct Turn {
     int64_t heads, head_dim;   // of queries and keys together
     const int64_t* positions;  // of all rows
     const float *cosines, *sines;  // (more than the largest position, head_dim / 2)
+    const float* norms = nullptr;  // (heads, head_dim) weights of each head's RMSNorm, whose head_dim is whole registers
+    float eps = 0.0f;
 
     // rows: from row `first` on, with `stride` numbers from one to the next.
     void operator()(float* rows, int64_t stride, int64_t first, int64_t count) const {
@@ -17,6 +19,7 @@ struct Turn {
             const float *c = cosines + positions[first + row] * half, *s = sines + positions[first + row] * half;
             for (int64_t head = 0; head < heads; ++head) {
                 float *left = rows + row * stride + head * head_dim, *right = left + half;
+                if (norms) normalise(left, {norms + head * head_dim, nullptr, eps, 0}, head_dim, left);
                 int64_t i = 0;
                 for (; i + LANES <= half; i += LANES) {
                     const Floats a = load<Floats>(left + i), b = load<Floats>(right + i);

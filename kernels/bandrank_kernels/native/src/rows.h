@@ -88,17 +88,24 @@ inline float sum_over(int64_t n, Function of) {
     return sum(sums[0]);
 }
 
-// out = LayerNorm(x) over n numbers (Ba et al. 2016). `bias` may be null.
-inline void layer_norm(const float* x, const float* weight, const float* bias, float eps, int64_t n, float* out) {
-    const float mean = sum_over(n, [=](int64_t i) { return load<Floats>(x + i); }) / n;
+// A LayerNorm (Ba et al. 2016) or, where rows are not centred, an RMSNorm (Zhang & Sennrich 2019). `bias` may be null.
+struct Norm {
+    const float *weight, *bias;
+    float eps;
+    int32_t centred = 1;
+};
+
+// out = the norm of x over n numbers.
+inline void normalise(const float* x, const Norm& norm, int64_t n, float* out) {
+    const float mean = norm.centred ? sum_over(n, [=](int64_t i) { return load<Floats>(x + i); }) / n : 0.0f;
     const float variance = sum_over(n, [=](int64_t i) {
         Floats d = load<Floats>(x + i) - mean;
         return d * d;
     }) / n;
-    const float inverse = 1.0f / std::sqrt(variance + eps);
+    const float inverse = 1.0f / std::sqrt(variance + norm.eps);
     for (int64_t i = 0; i < n; i += LANES) {
-        Floats y = (load<Floats>(x + i) - mean) * inverse * load<Floats>(weight + i);
-        store(out + i, bias ? y + load<Floats>(bias + i) : y);
+        Floats y = (load<Floats>(x + i) - mean) * inverse * load<Floats>(norm.weight + i);
+        store(out + i, norm.bias ? y + load<Floats>(norm.bias + i) : y);
     }
 }
 
@@ -115,10 +122,14 @@ inline Floats gelu(Floats x) {
     return bounded * (clipped * y + 0.5f);
 }
 
-// x / (1 + exp(-x)), or SiLU.
-inline Floats silu(Floats x) {
+inline Floats sigmoid(Floats x) {
     const Floats e = exp_of_negative(x < 0.0f ? x : -x);  // of -|x|, which does not overflow
-    return x * ((x < 0.0f ? e : all(1.0f)) / (e + 1.0f));
+    return (x < 0.0f ? e : all(1.0f)) / (e + 1.0f);
 }
+
+inline Floats silu(Floats x) { return x * sigmoid(x); }
+
+// GELU in its tanh form, x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks & Gimpel 2016).
+inline Floats gelu_tanh(Floats x) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
 
 }  // namespace bandrank

@@ -33,8 +33,8 @@ inline void layer_of_shared(const Sequences& s, const Layer& layer, const float*
     const bool all = first < 0;
     linear(hidden, size, projected, *layer.qkv, false, given);
     if (all)
-        attend_tasks(given, given + size, given + 2 * size, 3 * size, s.heads, s.head_dim, s.queries,
-                     s.queries + s.num_queries, attended, scratch.attention);
+        attend_tasks({given, 3 * size}, {given + size, 3 * size}, {given + 2 * size, 3 * size}, s.heads, s.heads, s.head_dim,
+                     s.queries, s.queries + s.num_queries, attended, scratch.attention);
     const Weights* qkv = s.far ? nullptr : layer.qkv;
     const PostNorm* rest = all ? layer.rest : nullptr;
     const SequenceLayer sequences{hidden, given, qkv, rest, s.heads, s.head_dim, s.pattern, met, to};

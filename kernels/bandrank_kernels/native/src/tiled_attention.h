@@ -163,7 +163,7 @@ inline void attend_tiles(Rows q, const Task& task, int64_t first, const TiledKey
         Run in_band[ABREAST];
         for (int i = 0; i < ABREAST; ++i) {
             const int64_t at = seen.offset + row + i - seen.near, low = std::max<int64_t>(0, at - task.window);
-            in_band[i] = {to.band + low, std::max<int64_t>(0, std::min(seen.count, at + task.window + 1) - low)};
+            in_band[i] = {to.band + low, std::max<int64_t>(0, std::min(seen.count, at + seen.ahead + 1) - low)};
         }
         weigh(logits + row * stride, columns, stride, to.shared, in_band, scale, weights + row * stride, inverse + row);
     }

@@ -11,7 +11,7 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.encoders.protocol import ALL
 from bandrank.models.layers.block import Block
-from bandrank.models.layers.causal import CausalPlan, Continuations
+from bandrank.models.layers.causal import CausalPlan, Continuations, NativeCausalPlan
 from bandrank.models.layers.decoder_block import DecoderBlock
 from bandrank.models.layers.execution import Execution
 from bandrank_kernels.arrays import Offsets, offsets
@@ -21,6 +21,8 @@ from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan,
 
 class Decoder(nn.Module):
     """Implements `Encoder` for texts that are encoded apart, and runs prefixes once for all of their continuations."""
+
+    execution = Execution()
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -40,7 +42,7 @@ class Decoder(nn.Module):
         return self.word.weight.dtype
 
     def prepare_for(self, execution: Execution) -> None:
-        """There is one way to compute."""
+        self.execution = execution
 
     def word_vectors(self, ids: Tensor) -> Tensor:
         return self.word(ids)  # type: ignore[no-any-return]
@@ -71,7 +73,7 @@ class Decoder(nn.Module):
 
     def plan_continuations(self, layout: Continuations) -> CausalPlan:
         """The plan of prefixes and continuations, still in host memory."""
-        return CausalPlan.of(layout)
+        return NativeCausalPlan(layout) if self.execution.backend == "native" else CausalPlan.of(layout)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
         for layer in self.layers[layers]:
@@ -98,4 +100,4 @@ class Decoder(nn.Module):
         raise NotImplementedError("a decoder has no [CLS]")
 
     def layer(self, index: int) -> Block:
-        return self.layers[index]  # type: ignore[return-value]  # it has a decoder's methods
+        return self.layers[index]

@@ -18,6 +18,7 @@ from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEn
 from bandrank.models.checkpoint import assemble
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.llama import LlamaConfig
+from bandrank.models.hf import qwen
 from bandrank.models.hf.chat_template import puts_into_messages, require_words
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
@@ -32,14 +33,7 @@ from bandrank.models.wording import Wording
 
 PLAIN = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "is_causal": False}
 DEFAULTS = {"rope_theta": 10_000.0, "pooling": "avg", "temperature": 1.0}  # of the library, and of NVIDIA's code
-PARTS: dict[str, str | tuple[str, ...]] = {
-    "attention_norm": "input_layernorm",
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "attention_out": "self_attn.o_proj",
-    "out_norm": "post_attention_layernorm",
-    "up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": "mlp.down_proj",
-}
+PARTS = qwen.PARTS | {"qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")}
 POOLINGS: Mapping[str, Literal["cls", "last", "mean"]] = {"avg": "mean", "cls": "cls", "last": "last"}
 QUERY, CANDIDATE = Wording("question:{text} \n \n passage"), Wording(":{text}")
 

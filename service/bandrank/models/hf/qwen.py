@@ -21,8 +21,6 @@ REQUIRED = (
 )
 PARTS: dict[str, str | tuple[str, ...]] = {
     "attention_norm": "input_layernorm",
-    "query": "self_attn.q_proj",
-    "key_value": ("self_attn.k_proj", "self_attn.v_proj"),
     "attention_out": "self_attn.o_proj",
     "out_norm": "post_attention_layernorm",
     "up": ("mlp.gate_proj", "mlp.up_proj"),
@@ -77,8 +75,9 @@ def decoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     """A decoder's tensors under our names. Raises the errors of `layer_weights`."""
     assert isinstance(config, DecoderConfig), "the config of another family. This is a bug."
     translated = {"encoder.word.weight": weights["embed_tokens.weight"], "encoder.norm.weight": weights["norm.weight"]}
+    parts = PARTS | {"query": "self_attn.q_proj", "key_value": ("self_attn.k_proj", "self_attn.v_proj")}
     norms = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"} if config.head_norms else {}
-    return translated | layer_weights(weights, config, LayerNames("layers", PARTS | norms))
+    return translated | layer_weights(weights, config, LayerNames("layers", parts | norms))
 
 
 def require_no_code(model: Model) -> None:

@@ -13,16 +13,21 @@ from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.feed_forward import GATES, Activation, feed_forward, up_size
 from bandrank.models.layers.int8_linear import Int8Linear
 from bandrank.models.layers.linear import Linear, LinearLayer
-from bandrank.models.layers.norm import LayerNorm
+from bandrank.models.layers.norm import LayerNorm, RMSNorm
 from bandrank.models.layers.positions import Rotary
 from bandrank.models.layers.window_plans import plan_within
-from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, Norm, PostNorm, PreNorm, Unit, project
+from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, Norm, PostNorm, PreNorm, Turn, Unit, project
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 # Rows that go through the feed-forward block at once on a CPU, so that its intermediate stays in the cache.
 CPU_BLOCK_ROWS = 1024
 # The activations that the CPU kernels compute between int8 layers.
-UNITS: dict[Activation, Unit] = {"gelu": Unit.GELU, "geglu": Unit.GEGLU, "swiglu": Unit.SWIGLU}
+UNITS: dict[Activation, Unit] = {
+    "gelu": Unit.GELU,
+    "geglu": Unit.GEGLU,
+    "geglu_tanh": Unit.GEGLU_TANH,
+    "swiglu": Unit.SWIGLU,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +79,9 @@ class Block(nn.Module, ABC):
         self.out_norm = norm()
 
     def prepare_for(self, execution: Execution) -> None:
-        """Decides whether the CPU kernels compute the block."""
-        self._native = execution.backend == "native"
+        """Decides whether the CPU kernels compute the block; they project rows if all layers are in int8."""
+        layers = [layer for layer in self.children() if isinstance(layer, LinearLayer)]
+        self._native = execution.backend == "native" and all(isinstance(layer, Int8Linear) for layer in layers)
 
     def fold(self) -> None:
         """Prepares `forward_cls` to project with two products in place of four and their copies, if that saves time."""
@@ -84,16 +90,31 @@ class Block(nn.Module, ABC):
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """(total, hidden_size) output. hidden: (total, hidden_size).  positions: (total,) int64."""
-        return self.update(hidden, self.project(hidden, positions), positions, plan)
+        return self._after_attention(self._attended(hidden, positions, plan), hidden)
+
+    def _attended(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+        """(total, num_heads * head_dim) what the heads give for each row."""
+        return self.attend(self.project(hidden, positions), positions, plan)
 
     def project(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """(total, 3, num_heads, head_dim) query, key and value of each row of `hidden`."""
-        if self._native and self.rotary is not None and isinstance(self.qkv, Int8Linear) and len(hidden):
-            norm = None if self.norm_before is None else _numbers(self.norm_before)
-            tables = self.rotary.tables(self.head_dim, positions)
-            return project(hidden, self.qkv.packed, norm, heads=self.num_heads, positions=positions, tables=tables)
-        qkv: Tensor = self.qkv(self.before_attention(hidden)).view(len(hidden), 3, self.num_heads, self.head_dim)
+        shape = len(hidden), 3, self.num_heads, self.head_dim
+        if (heads := self._heads(self.qkv, hidden, positions, 2 * self.num_heads)) is not None:
+            return heads.view(shape)
+        qkv: Tensor = self.qkv(self.before_attention(hidden)).view(shape)
         return qkv if self.rotary is None else self.rotary.turn(qkv, positions)
+
+    def _heads(
+        self, layer: LinearLayer, rows: Tensor, positions: Tensor, turned: int, norms: Tensor | None = None
+    ) -> Tensor | None:
+        """(n, heads, head_dim) outputs of a layer for rows, which are normed before, and the first heads turned; None
+        where the CPU kernels do not compute them. norms: (turned, head_dim) weights.
+        """
+        if not self._native or self.rotary is None or not isinstance(layer, Int8Linear) or not len(rows):
+            return None
+        norm, tables = self.norm_before, self.rotary.tables(self.head_dim, positions)
+        turn = Turn(self.head_dim, turned, positions, tables, norms, 0.0 if norm is None else norm.eps)
+        return project(rows, layer.packed, None if norm is None else numbers_of(norm), turn)
 
     def update(self, hidden: Tensor, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """`forward`, with the result of `project`."""
@@ -132,7 +153,7 @@ class Block(nn.Module, ABC):
 
         rows: (n,) int64 indices on the device.
         """
-        return self._after_attention(self.attend(self.project(hidden, positions), positions, plan)[rows], hidden[rows])
+        return self._after_attention(self._attended(hidden, positions, plan)[rows], hidden[rows])
 
     @property
     def norm_before(self) -> LayerNorm | None:
@@ -187,7 +208,7 @@ class PostNormBlock(Block):
     def prepare_for(self, execution: Execution) -> None:
         super().prepare_for(execution)
         if (packed := self._packed()) is not None:
-            rest = PostNorm(*packed, _numbers(self.attention_norm), _numbers(self.out_norm))
+            rest = PostNorm(*packed, numbers_of(self.attention_norm), numbers_of(self.out_norm))
             self._fused = rest
             if isinstance(self.qkv, Int8Linear) and self.rotary is None:
                 self.whole = Int8Layer(self.qkv.packed, rest, self.num_heads)
@@ -203,27 +224,31 @@ class PostNormBlock(Block):
 class PreNormBlock(Block):
     """A norm precedes each half, and residuals are not normed (Xiong et al. 2020, arXiv 2002.04745).
 
-    out_norm: precedes the feed-forward.  final_norm: follows the last block of a stack.
+    out_norm: precedes the feed-forward.  final_norm: follows the last block of a stack.  update_norm, down_norm: follow
+    the halves.
     """
 
     def __init__(self, config: EncoderConfig, options: BlockOptions, *, final: bool = False) -> None:
         super().__init__(config, options)
         eps, bias = config.layer_norm_eps, options.norm_bias
         self.final_norm = options.norm(config.hidden_size, eps=eps, bias=bias) if final else None
+        self.update_norm: nn.Module = nn.Identity()
+        self.down_norm: nn.Module = nn.Identity()
 
     def prepare_for(self, execution: Execution) -> None:
         super().prepare_for(execution)
         if (packed := self._packed()) is not None:
-            final = None if self.final_norm is None else _numbers(self.final_norm)
-            self._fused = PreNorm(*packed, _numbers(self.out_norm), final)
+            others = self.final_norm, self.update_norm, self.down_norm
+            norms = [numbers_of(norm) if isinstance(norm, LayerNorm) else None for norm in others]
+            self._fused = PreNorm(*packed, numbers_of(self.out_norm), *norms)
 
     @property
     def norm_before(self) -> LayerNorm | None:
         return self.attention_norm
 
     def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
-        hidden = update + hidden
-        hidden = feed_forward(self.up, self.down, self.out_norm(hidden), self.activation) + hidden
+        hidden = self.update_norm(update) + hidden
+        hidden = self.down_norm(feed_forward(self.up, self.down, self.out_norm(hidden), self.activation)) + hidden
         return hidden if self.final_norm is None else self.final_norm(hidden)
 
 
@@ -239,5 +264,6 @@ class UnnormedPreNormBlock(PreNormBlock):
         return None
 
 
-def _numbers(norm: LayerNorm) -> Norm:
-    return norm.weight, norm.bias, norm.eps
+def numbers_of(norm: LayerNorm) -> Norm:
+    """The norm as the CPU kernels take it."""
+    return Norm(norm.weight, norm.bias, norm.eps, not isinstance(norm, RMSNorm))

@@ -16,6 +16,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from bandrank_kernels.arrays import Ints, Offsets
 from bandrank_kernels.windowed_attention import AttentionPlan
+from bandrank_kernels.windowed_attention.native import attend_whole
+from bandrank_kernels.windowed_attention.spans import WINDOW, Spans, tasks_of
 
 # Rows of a text that attend at once: a mask has this many times as many numbers as the text has rows.
 RUN_ROWS = 256
@@ -139,10 +141,6 @@ class CausalPlan(AttentionPlan):
         return self.attend_grouped(*qkv.unbind(1))
 
     def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(num_rows, num_heads, head_dim) attention of every row.
-
-        query: (num_rows, num_heads, head_dim).  key, value: (num_rows, num_kv_heads, head_dim).
-        """
         return _attend(self._all, query, key, value)
 
     def attend_last(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -154,6 +152,33 @@ class CausalPlan(AttentionPlan):
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         raise NotImplementedError("a decoder has no [CLS]")
+
+
+class NativeCausalPlan(CausalPlan):
+    """The same by the CPU kernels: a row is the same bits in any batch."""
+
+    def __init__(self, layout: Continuations) -> None:
+        super().__init__([], [])
+        prefixes, own = _spans(layout.cu_prefixes), _spans(layout.cu_continuations, int(layout.cu_prefixes[-1]))
+        shared = prefixes.take(layout.prefix)
+        self._num_rows = window = int(layout.cu_prefixes[-1] + layout.cu_continuations[-1])  # no text is longer
+        texts = tasks_of(prefixes, None, window, causal=True), tasks_of(own, shared, window, causal=True)
+        self._tasks = np.concatenate(texts)
+        self._last_tasks = tasks_of(_spans(np.arange(len(layout.prefix) + 1)), shared.join(own))
+        self._last_tasks[:, WINDOW] = 0  # one row has a faster way
+
+    bind = AttentionPlan.bind
+
+    def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attend_whole(self._tasks, (self._num_rows,) * 2, query, key, value)
+
+    def attend_last(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attend_whole(self._last_tasks, (len(self._last_tasks), self._num_rows), query, key, value)
+
+
+def _spans(cu_seqlens: Offsets, first: int = 0) -> Spans:
+    """Sequences that lie end to end from row `first` on."""
+    return Spans(first + cu_seqlens[:-1, None], np.diff(cu_seqlens)[:, None])
 
 
 def _attend(groups: Sequence[_Group], query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 heads of keys and values that are each shared by several of queries (Ainslie et al. 2023, arXiv 2305.13245).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -9,14 +10,15 @@ from torch import Tensor, nn
 
 from bandrank.models.encoders.grouped_config import GroupedConfig
 from bandrank.models.layers.block import BlockOptions, PreNormBlock
-from bandrank.models.layers.execution import Execution
-from bandrank.models.layers.feed_forward import feed_forward
-from bandrank.models.layers.linear import WholeLinear
+from bandrank.models.layers.linear import LinearLayer, WholeLinear
 from bandrank.models.layers.norm import RMSNorm
+from bandrank.models.layers.window_plans import plan_within
+from bandrank_kernels.windowed_attention import AttentionPlan
+from bandrank_kernels.windowed_attention.plan import stacked
 
 
 class GroupedBlock(PreNormBlock):
-    """Llama's. To the attention, each head of keys and values is as many heads as share it."""
+    """Llama's."""
 
     def __init__(self, config: GroupedConfig, options: BlockOptions, *, final: bool = False) -> None:
         options = replace(options, bias=False, norm_bias=False, linear=WholeLinear, norm=RMSNorm)
@@ -28,18 +30,37 @@ class GroupedBlock(PreNormBlock):
         self.query_norm: nn.Module = nn.Identity()
         self.key_norm: nn.Module = nn.Identity()
 
-    def prepare_for(self, execution: Execution) -> None:
-        """The CPU kernels compute products and attention alone, for they know no RMSNorm."""
+    def before_attention(self, hidden: Tensor) -> Tensor:
+        return hidden if self._native else super().before_attention(hidden)  # the CPU kernels norm rows themselves
 
     def project(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        return stacked(*self._project_grouped(hidden, positions))
+
+    def _attended(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+        qkv = self._project_grouped(hidden, positions)
+        return plan_within(plan, self.window).attend_grouped(*qkv).flatten(1)
+
+    def _project_grouped(self, hidden: Tensor, positions: Tensor) -> Sequence[Tensor]:
+        """(total, num_heads, head_dim) queries, and (total, num_kv_heads, head_dim) keys and values."""
+        norms = (self.query_norm, self.num_heads), (self.key_norm, self.num_kv_heads)
+        return self._split(self.qkv, self.before_attention(hidden), positions, *norms)
+
+    def _split(
+        self, layer: LinearLayer, rows: Tensor, positions: Tensor, *norms: tuple[nn.Module, int]
+    ) -> Sequence[Tensor]:
+        """(n, heads, head_dim) outputs of a layer for rows `before_attention`: so many heads for each norm, normed and
+        turned, and then the others.
+        """
         assert self.rotary is not None, "without rotary positions. This is a bug."
-        numbers = self.num_heads, self.num_kv_heads, self.num_kv_heads
-        rows = self.qkv(self.before_attention(hidden)).view(len(hidden), sum(numbers), self.head_dim)
-        query, key, value = rows.split(numbers, 1)
-        query = self.rotary.turn_heads(self.query_norm(query), positions)
-        key = self.rotary.turn_heads(self.key_norm(key), positions)
-        shared = (each.repeat_interleave(self.num_heads // self.num_kv_heads, 1) for each in (key, value))
-        return torch.stack([query, *shared], 1)  # (total, 3, num_heads, head_dim)
+        numbers, count = [number for _, number in norms], layer.out_features // self.head_dim
+        sizes = [*numbers, count - sum(numbers)]
+        weights = [norm.weight.expand(number, -1) for norm, number in norms if isinstance(norm, RMSNorm)]
+        of_heads = torch.cat(weights) if weights and self._native else None
+        if (heads := self._heads(layer, rows, positions, sum(numbers), of_heads)) is not None:
+            return heads.split_with_sizes(sizes, 1)
+        *turned, others = layer(rows).view(len(rows), count, self.head_dim).split_with_sizes(sizes, 1)
+        normed = (norm(each) for (norm, _), each in zip(norms, turned, strict=True))
+        return [*(self.rotary.turn_heads(each, positions) for each in normed), others]
 
 
 class SandwichBlock(GroupedBlock):
@@ -52,8 +73,3 @@ class SandwichBlock(GroupedBlock):
         eps = config.layer_norm_eps
         self.query_norm, self.key_norm = (RMSNorm(config.head_dim, eps=eps, bias=False) for _ in range(2))
         self.update_norm, self.down_norm = (RMSNorm(config.hidden_size, eps=eps, bias=False) for _ in range(2))
-
-    def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
-        hidden = self.update_norm(update) + hidden
-        hidden = self.down_norm(feed_forward(self.up, self.down, self.out_norm(hidden), self.activation)) + hidden
-        return hidden if self.final_norm is None else self.final_norm(hidden)
