@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
         )
     kept = Path(f"{recipe.out}.kept")
     count = mine(recipe, Placement.of(args), kept=kept)
-    shutil.rmtree(kept, ignore_errors=True)
+    for vectors in kept.glob("*.npy"):  # the groups stay: given again, or with one more source, it makes what is new
+        vectors.unlink()
     apart = f"; the groups to measure with are in {recipe.dev_out}" if recipe.dev_out else ""
     print(f"{count} groups in {recipe.out}{apart}")  # noqa: T201 - the result
     if recipe.dev_out and (said := caution(read_groups(Path(recipe.dev_out)), read_groups(Path(recipe.out)))):
