@@ -21,7 +21,7 @@ from bandrank.models.texts import TextEncoder
 from bandrank_training.batches import GroupReader, TrainingBatch, choose, read_documents
 from bandrank_training.collection import BadCollection
 from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
-from bandrank_training.losses import UNKNOWN
+from bandrank_training.losses import UNKNOWN, LossRecipe
 from bandrank_training.recipe import DataRecipe
 
 COUNT = 23  # groups of the toy
@@ -306,3 +306,17 @@ def test_groups_that_cannot_be_read_are_told(toy: dict[str, Path], tmp_path: Pat
         next(reader({"groups": tmp_path / "empty.jsonl"}).batches())
     with pytest.raises(BadGroups, match=r"none\.jsonl: no such file"):
         reader({"groups": tmp_path / "none.jsonl"})
+
+
+def test_losses_are_checked_without_reading_the_groups_again(toy: dict[str, Path], tmp_path: Path) -> None:
+    """Files of them may be large: a reader notes all that it checks as it looks for the candidates' texts."""
+    groups = [replace(group, labels=None) for group in read_groups(toy["groups"])]
+    write_groups(tmp_path / "groups.jsonl", groups)
+    read = reader({"groups": tmp_path / "groups.jsonl"})
+    (tmp_path / "groups.jsonl").unlink()
+
+    read.check([LossRecipe("ranknet", teacher={"good": 1.0})], ["good"])
+    with pytest.raises(BadGroups, match=f"the group of {groups[5].query!r} has no scores of noisy"):
+        read.check([LossRecipe("ranknet", teacher={"noisy": 1.0})], [])
+    with pytest.raises(BadGroups, match="no group has a relevant candidate, and contrastive can learn from nothing"):
+        read.check([LossRecipe("contrastive")], [])

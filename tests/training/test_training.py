@@ -114,7 +114,7 @@ def test_a_run_whose_rate_falls_cannot_be_made_longer(toy: Path, tmp_path: Path)
 
     assert_same_weights(trainer, whole)
     for changes in ({"steps": 9, "decay_steps": 2}, {"steps": 9, "decay_steps": 6}, {"steps": 5, "decay_steps": 0}):
-        with pytest.raises(BadRecipe, match="the learning rate was falling already, .* name .*out as model.start"):
+        with pytest.raises(BadRecipe, match=r"the learning rate was falling already, .* name .*out as model\.start"):
             train(toy, tmp_path / "out", optimiser=changes)
     assert_same_weights(train(toy, tmp_path / "out", optimiser={"steps": 5, "decay_steps": 2}), whole)
 
