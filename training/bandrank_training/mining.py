@@ -141,7 +141,7 @@ def _all_groups(
             dense, folder = None, files.folder if files else None
             if recipe.retriever:
                 dense = DenseIndex(
-                    recipe.retriever, corpus.texts, placement, max_tokens=recipe.max_tokens, folder=folder
+                    load_start(recipe.retriever), corpus.texts, placement, max_tokens=recipe.max_tokens, folder=folder
                 )
             for teacher in teachers.values():
                 teacher.forget()
