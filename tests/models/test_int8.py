@@ -1,6 +1,7 @@
 """Scorers in int8 on a CPU: near float32, the same bits in any company, and refused where they cannot be computed."""
 
 import copy
+import weakref
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -297,3 +298,28 @@ def test_int8_is_for_a_cpu() -> None:
     """Before anything is moved there."""
     with pytest.raises(ValueError, match="int8 is for a CPU, not for meta"):
         prepare(tiny_cross_encoder(), device=torch.device("meta"), dtype=torch.int8)
+
+
+def test_layers_are_in_float32_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them at once would take several times the memory of a half-precision checkpoint in int8: each comes as it
+    was saved, when those before it are gone; and the scores are those of weights that were in float32 before.
+    """
+    half = tiny_cross_encoder(num_heads=2, max_tokens=64)
+    half.encoder.half()
+    whole = copy.deepcopy(half)
+    whole.encoder.float()
+    batch = score_batch(*random_texts(half))
+    expected = scores(prepared(whole, torch.int8), batch)
+    seen: list[weakref.ref[Linear]] = []
+    converted = Int8Linear.of
+
+    def watched(layer: Linear) -> Int8Linear:
+        assert layer.weight.dtype == torch.float16
+        assert not any(each() for each in seen)
+        seen.append(weakref.ref(layer))
+        return converted(layer)
+
+    monkeypatch.setattr(Int8Linear, "of", watched)
+
+    assert torch.equal(scores(prepare(half, device=CPU, dtype=torch.int8), batch), expected)
+    assert len(seen) == len(linear_layers(whole))
