@@ -118,7 +118,7 @@ class Trainer:
             while self.progress.step < steps and not self._is_over():
                 entry = self._step(next(batches))
                 bar.update()
-                bar.set_postfix(loss=f"{entry['loss']:.3f}")
+                bar.set_postfix(loss=f"{entry['loss']:.3g}")
                 if self.dev and (self.progress.step % self.recipe.dev.every_steps == 0 or self.progress.step == steps):  # type: ignore[union-attr]  # a dev set has its recipe
                     self._measure(bar)
                     self._save_state()
