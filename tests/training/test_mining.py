@@ -1,6 +1,5 @@
 """Mining: what gets into a group, with which labels and scores; `mine` and `train` from the command line."""
 
-import json
 import random
 import shutil
 from collections.abc import Iterable
@@ -294,13 +293,8 @@ def test_from_a_collection_to_a_checkpoint(tmp_path: Path, capsys: pytest.Captur
     assert f"6 groups in {groups}" in capsys.readouterr().out
     for file in (tmp_path / "train.toml", out / "recipe.toml"):
         assert main(["train", str(file)]) == 0
-        printed = capsys.readouterr()
-        said = "2 steps, best dev nDCG@10 1.0000 of the start, which no step made better; the checkpoint is in"
-        assert said in printed.out
-        if file.parent == tmp_path:
-            lines = (out / "log.jsonl").read_text(encoding="utf-8").splitlines()
-            losses = [each["loss"] for each in map(json.loads, lines) if "loss" in each]
-            assert all(f"loss={loss:.3g}" in printed.err for loss in losses)
+        said = capsys.readouterr().out
+        assert "2 steps, best dev nDCG@10 1.0000 of the start, which no step made better; the checkpoint is in" in said
     made = {path.name for path in out.iterdir()}
     assert made == {
         "config.json",

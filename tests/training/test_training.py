@@ -107,7 +107,7 @@ def test_a_finished_run_can_be_made_longer(toy: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_whose_rate_falls_cannot_be_made_longer(toy: Path, tmp_path: Path) -> None:
-    """It would jump, and the run would be none that began with that recipe; until it falls, its end may be moved."""
+    """It would jump; until it falls, the end may be moved."""
     train(toy, tmp_path / "out", optimiser={"steps": 3, "decay_steps": 0})
     trainer = train(toy, tmp_path / "out", optimiser={"steps": 5, "decay_steps": 2})
     whole = train(toy, tmp_path / "whole", optimiser={"steps": 5, "decay_steps": 2})
@@ -116,7 +116,6 @@ def test_a_run_whose_rate_falls_cannot_be_made_longer(toy: Path, tmp_path: Path)
     for changes in ({"steps": 9, "decay_steps": 2}, {"steps": 9, "decay_steps": 6}, {"steps": 5, "decay_steps": 0}):
         with pytest.raises(BadRecipe, match=r"the learning rate was falling already, .* name .*out as model\.start"):
             train(toy, tmp_path / "out", optimiser=changes)
-    assert_same_weights(train(toy, tmp_path / "out", optimiser={"steps": 5, "decay_steps": 2}), whole)
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,8 @@ class GroupReader:
             raise BadGroups(f"no group has a relevant candidate, and {named} can learn from nothing else")
 
     def _noted(self) -> Iterator[Group]:
-        """The groups of all files, with a note of each kind that is trained on: the teachers that scored it, whether it
-        has a relevant candidate, and its first query.
+        """The groups of all files. A note is made of each kind to train on: its teachers, whether it has a relevant
+        candidate, and its first query.
         """
         areas = set()
         for group in chain.from_iterable(map(read_groups, self._files)):

@@ -126,9 +126,7 @@ def _candidates(
 
 
 def _with_texts(listed: Candidates, collection: Collection) -> Candidates:
-    """Without the documents that the collection lacks, of which it is said how many there are. They stay judged: what
-    a search cannot find counts as not found.
-    """
+    """Without the documents that the collection lacks, which is said: judged as they are, they count as not found."""
     named = {document_id for ids in listed.values() for document_id in ids}
     known = documents_of(collection, named)
     if lost := sorted(named - known.keys()):

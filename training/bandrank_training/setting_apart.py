@@ -9,12 +9,10 @@ from bandrank_training.groups import Group
 
 
 def set_apart(groups: Sequence[Group], most: int) -> tuple[list[Group], list[Group]]:
-    """At most so many groups of each collection that have a relevant candidate, or a fifth of these, rounded up; and
-    what is left to train on.
+    """At most so many groups of each collection with a relevant candidate, or a fifth, rounded up; and what is left.
 
-    Groups that ask the same, or share a relevant document, stay together, and so do those that this connects. Where
-    they are too many for that, as with one document that answers most queries, single ones of them are set apart, and
-    only what asks the same is left out of training; `caution` says so.
+    Groups that ask the same or share a relevant document stay together, and so do those that this connects. Where they
+    are too many, as with one document that answers most queries, some are set apart alone; `caution` says so.
     """
     usable = Counter(group.collection for group in groups if group.has_relevant)
     room = {name: min(most, math.ceil(count / 5)) for name, count in usable.items()}
@@ -34,7 +32,7 @@ def set_apart(groups: Sequence[Group], most: int) -> tuple[list[Group], list[Gro
 
 
 def caution(dev: Iterable[Group], trained: Iterable[Group]) -> str:
-    """What to say of measures on groups that share a relevant document with groups to train on; empty if none does."""
+    """What to say if groups set apart share a relevant document with groups to train on; else empty."""
     known = {document for group in trained for document in _answers(group)}
     shared = [not known.isdisjoint(_answers(group)) for group in dev]
     if not any(shared):
@@ -46,19 +44,18 @@ def caution(dev: Iterable[Group], trained: Iterable[Group]) -> str:
 
 
 def _connected(groups: Sequence[Group]) -> list[list[int]]:
-    """The indices of groups, in lists of those that nothing connects with others, in the order of their first."""
+    """The indices of groups, those that are connected in one list, in the order of their first."""
     parents = list(range(len(groups)))
 
     def root(index: int) -> int:
         while parents[index] != index:
-            parents[index] = parents[parents[index]]
-            index = parents[index]
+            parents[index] = index = parents[parents[index]]
         return index
 
-    owners: dict[Hashable, int] = {}
+    first: dict[Hashable, int] = {}
     for index, group in enumerate(groups):
         for shared in (asked_for(group.query), *_answers(group)):
-            one, other = sorted((root(index), root(owners.setdefault(shared, index))))
+            one, other = sorted((root(index), root(first.setdefault(shared, index))))
             parents[other] = one
     lists: dict[int, list[int]] = {}
     for index in range(len(groups)):

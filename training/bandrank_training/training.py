@@ -118,7 +118,7 @@ class Trainer:
             while self.progress.step < steps and not self._is_over():
                 entry = self._step(next(batches))
                 bar.update()
-                bar.set_postfix(loss=f"{entry['loss']:.3g}")
+                bar.set_postfix(loss=f"{entry['loss']:.3f}")
                 if self.dev and (self.progress.step % self.recipe.dev.every_steps == 0 or self.progress.step == steps):  # type: ignore[union-attr]  # a dev set has its recipe
                     self._measure(bar)
                     self._save_state()
@@ -300,8 +300,8 @@ class Trainer:
         planned = replace(settings, steps=then["steps"], decay_steps=then.get("decay_steps", 0))
         if any(planned.rate(step) != settings.rate(step) for step in range(self.progress.step)):
             raise BadRecipe(
-                f"{path}: the learning rate was falling already, and would jump with other steps or decay_steps; to "
-                f"train these weights further, name {self.out} as model.start, and choose another `out`"
+                f"{path}: the learning rate was falling already, and would jump; to train these weights further, name "
+                f"{self.out} as model.start, and choose another `out`"
             )
         self.scorer.load_state_dict(state["scorer"])
         self.optimiser.load_state_dict(state["optimiser"])
@@ -338,8 +338,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Names of the settings whose change keeps a run from being resumed, whatever was done. Another dev set does not,
-    nor do other steps as long as those that were done have the rates that they had.
+    """Names of the settings whose change keeps a run from being resumed. Another dev set does not, nor do more steps
+    by themselves.
     """
     changed = [name for name in ("losses", "model_losses", "fusion", "seed", "precision") if then[name] != now[name]]
     for part in ("model", "data", "optimiser"):

@@ -16,8 +16,8 @@ SAMPLES = 4  # candidates of the sample request: about three hundred rows
 
 
 def quantise(scorer: Scorer) -> None:
-    """Replaces the linear layers of the scorer's `int8_parts`, whatever their dtype; embeddings, norms, heads and its
-    `exact_layers` stay as they are. Each layer is float32 for a moment alone, so that they are never all there in it.
+    """Replaces the linear layers of the scorer's `int8_parts`; all else and its `exact_layers` stay as they are. Of
+    layers in another dtype, only one at a time is there in float32.
 
     Raises ValueError as `why_not_quantised` says, for weights that are not finite after some layers were replaced.
     """
