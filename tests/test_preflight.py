@@ -14,7 +14,7 @@ from bandrank.errors import BadSetting
 from bandrank.preflight import preflight
 from bandrank.settings import Settings
 
-NO_KEYS = "there are no keys (BANDRANK_KEYS): whoever reaches {} may rank"
+NO_KEYS = "no API keys are set (BANDRANK_KEYS): anyone who can reach {} may rank"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,11 @@ NO_KEYS = "there are no keys (BANDRANK_KEYS): whoever reaches {} may rank"
         ),
         ("proxy", ["--proxy-upstream", "http://search", "--proxy-rules", "/nowhere.toml"], "/nowhere.toml cannot be"),
         ("serve", ["--trusted-proxies", "nonsense"], "BANDRANK_TRUSTED_PROXIES must be addresses or networks, or none"),
-        ("serve", ["--device", "nonsense"], "BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got 'nonsense'"),
+        (
+            "serve",
+            ["--device", "nonsense"],
+            "BANDRANK_DEVICE 'nonsense' cannot be used: .*; give auto, cpu, cuda or cuda:N",
+        ),
         (
             "serve",
             ["--shadow-model", "sparse-w4", "--shadow-strategy", "bogus"],

@@ -91,7 +91,7 @@ def write(path: Path, text: str) -> str:
 
 
 def test_settings_have_defaults() -> None:
-    """They are those that the README names."""
+    """They are those that docs/settings.md names."""
     settings = Settings.read(environ={})
 
     assert settings == Settings()
@@ -185,12 +185,14 @@ def test_a_misspelt_variable_is_an_error(name: str, meant: str) -> None:
 
 
 def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code is 2; abbreviations are not accepted."""
+    """The exit code is 2, and one line says why; abbreviations are not accepted."""
     for arguments in (["--prot", "8000"], ["--max-batch", "1"]):
         with pytest.raises(SystemExit) as ended:
             Settings.read(arguments, environ={})
         assert ended.value.code == 2
-        assert arguments[0] in capsys.readouterr().err
+        assert capsys.readouterr().err == (
+            f"bandrank: unrecognized arguments: {' '.join(arguments)}; `bandrank serve --help` lists them all\n"
+        )
 
 
 @pytest.mark.parametrize(
@@ -281,18 +283,18 @@ def test_an_error_is_explained_with_the_variable() -> None:
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     """Each has its flag, its variable and its description, below the command that was asked."""
     with pytest.raises(SystemExit) as ended:
-        Settings.read(["--help"], environ={}, command="check")
+        Settings.read(["--help"], environ={}, command="check", about="Look for faults.")
 
     text = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0
-    assert text.startswith("usage: bandrank check [")
+    assert text.startswith("usage: bandrank check [--SETTING VALUE ...] Look for faults. A setting is a flag, else")
     assert all(f"{flag(name)} " in text and f"[env: {variable(name)}]" in text for name in NAMES)
     assert all(" ".join(str(field.description).split()) in text for field in Settings.model_fields.values())
 
 
-def test_the_readme_has_the_table_of_settings() -> None:
+def test_the_page_has_the_table_of_settings() -> None:
     """It is the output of `python -m bandrank.settings`, with each setting once and a description for each."""
-    assert table() in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert table() in (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert [line.split("`")[1] for line in table().splitlines()[2:]] == [*map(variable, Settings.model_fields)]
     assert all(field.description for field in Settings.model_fields.values())
     assert "| `BANDRANK_PORT` | integer ≥ 0, ≤ 65535 | 8000 | Port to listen on. |" in table()

@@ -64,13 +64,21 @@ def report(collections: Sequence[Measured]) -> str:
     ]
     blocks = [
         "# The cascade",
-        "Written by `python -m bandrank_bench cascade`: the fast scorer ranks all candidates, and the accurate one "
-        "those that it puts first. nDCG@10 is against all judgements. The candidates are the first hundred of BM25's "
-        "run where a collection has one, else the judged documents. Cost is the cascade's time, as a share of what the "
-        f"accurate scorer takes over all candidates, of {len(collections[0].cost[ALL])} queries a collection; the fast "
-        "scorer's candidates are cached. A list no longer than the depth costs more than by the accurate scorer alone, "
-        "which the strategy `auto` takes for it.",
-        table(["accurate over", "nDCG@10", "less", "worst collection", "overlap@10", "cost"], rows),
+        "What a cascade loses in quality and saves in time, by the number of candidates that the accurate scorer sees. "
+        "The fast scorer ranks all candidates, and the accurate one those that it puts first.\n\n"
+        "Written by `python -m bandrank_bench cascade`.",
+        bullets(
+            {
+                "nDCG@10": "against all judgements; the change is from the accurate scorer alone",
+                "candidates": "the first hundred of BM25's run if a collection has one, else the judged documents",
+                "overlap@10": "the share of the accurate scorer's ten best that are among the cascade's",
+                "cost": "the cascade's time as a share of what the accurate scorer takes for all candidates, of "
+                f"{len(collections[0].cost[ALL])} queries a collection. The fast scorer's candidates are cached. A "
+                "list no longer than the depth costs more than with the accurate scorer alone; for such a list the "
+                "strategy `auto` takes that scorer",
+            }
+        ),
+        table(["accurate over", "nDCG@10", "change", "worst collection", "overlap@10", "cost"], rows),
         f"nDCG@10 by the number of candidates that the accurate scorer sees, and the cost of {SHOWN}:",
         table(["", "queries", "candidates", *map(str, DEPTHS[:-1]), "all", f"cost of {SHOWN}"], each_row),
         "![nDCG over cost](benchmarks-cascade.svg)",

@@ -133,11 +133,12 @@ def page(measured: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """The page in Markdown. measured: by title, what `measure` gives."""
     parts = [
         "# What wire formats cost",
-        f"Written by `python -m bandrank_bench dialects`. Whole requests over a kept connection to a service of {FAST} "
-        "with every candidate cached, and to one of a bi-encoder so small that the host's part is nearly all. "
-        "Each round asks in all formats, in a new order. A ratio is the median over the rounds of a format's time by "
-        "our own format's. Formats whose answers have the texts are compared with ours with texts. The aim is "
-        f"{AIM:.2f} at most of whole requests.",
+        "How long requests take in each of the wire formats, beside bandrank's own, over a kept connection. One "
+        f"service has {FAST} with every candidate cached; the other a bi-encoder so small that nearly all of the time "
+        f"is the host's. The aim for whole requests is at most {AIM:.2f} times our own format.\n\n"
+        "Each round asks in all formats, in a new order. The ratio is a format's time over our own format's, as the "
+        "median of the rounds. Formats whose answers have the texts are compared with our own format with texts.\n\n"
+        "Written by `python -m bandrank_bench dialects`.",
         bullets(machine.describe()),
     ]
     for title, seconds in measured.items():

@@ -34,14 +34,16 @@ from bandrank_training.start import load_start
 
 DEPTH = 50  # candidates of a query that was held back, by BM25
 HELD_BACK = "held-back"
-INTRODUCTION = """# Fine-tuned on one's own queries
+INTRODUCTION = """# What fine-tuning on your own queries gains
 
-Written by `python -m bandrank_bench fine-tuning`: `python -m bandrank_training fine-tune`, from {start}, on the first
-judged queries of collections that it was not trained on, and nDCG@10 of other queries of the same collections that were
-held back: of BM25's best {depth}, where these have a relevant one. No query held back shares a relevant document with
-one that it was trained on. The p is that of a paired t test."""
-LEGEND = """Kept: a fifth of the judged queries, at most 100, choose between the scorer as it was, as it was trained,
-and the mean of both. Minutes: from the collection to the checkpoint, mining included."""
+How much nDCG@10 improves when {start} is fine-tuned on the first judged queries of a collection that it was not trained
+on. Written by `python -m bandrank_bench fine-tuning`, which runs `python -m bandrank_training fine-tune`.
+
+Before and after are nDCG@10 of BM25's best {depth}, re-ranked, over other queries of the same collection that were held
+back and have a relevant document among these. No query held back shares a relevant document with one that was trained
+on. The p is that of a paired t test."""
+LEGEND = """Kept: a fifth of the judged queries, at most 100, choose between the scorer before training, after it, and
+the mean of both. Minutes: from the collection to the checkpoint, mining included."""
 
 
 @dataclass(frozen=True)

@@ -137,10 +137,12 @@ def page(measured: Mapping[str, Mapping[str, float]]) -> str:
     rows.append(["together, before token ids were arrays", *(f"{BEFORE[name]:.0f}" for name in measured)])
     parts = [
         "# The host's part of a request",
-        f"Written by `python -m bandrank_bench host`, without a GPU: microseconds of each stage from cached token ids "
-        f"to inputs in the buffer from which they are copied to the device, as the median of {REPEATS} samples. "
-        f"Columns are candidates and the token ids of each; the query has {QUERY_TOKENS}. The aim is {AIM_US} us for "
-        f"100 x 75. The last line is of 2026-11-23, on an AMD EPYC (family 26, model 2) with 2 logical CPUs.",
+        "What the host does for a request before a GPU can compute it, measured without a GPU: microseconds of each "
+        "stage, from cached token ids to inputs in the buffer from which they are copied to the device. Each number is "
+        f"the median of {REPEATS} samples. The columns are the number of candidates, and of token ids in each; the "
+        f"query has {QUERY_TOKENS}. The aim is {AIM_US} us for 100 x 75. The last row was measured on 2026-11-23, on "
+        "an AMD EPYC (family 26, model 2) with 2 logical CPUs.\n\n"
+        "Written by `python -m bandrank_bench host`.",
         bullets(machine.describe()),
         table(["stage, us", *head], rows),
     ]

@@ -55,11 +55,12 @@ def report(
     aims += [(name, HTTP_AIM, ratios.get(name)) for name in latencies]
     blocks = [
         with_instructions("# Benchmarks of scorers that precompute", facts),
-        f"Written by `python -m bandrank_bench precomputed --out FILE`. {NUM_CANDIDATES} candidates of mixed length "
-        "(W1 of [benchmarks.md](benchmarks.md)), all cached, a new query each time; one encoder (6 layers, hidden 384) "
-        "for all; text in, ranking out. Interactions have random weights: this compares cost, not quality. Read the "
-        "ratios; the times belong to the machine. In float32, but for the systems that say int8; each beside the "
-        "cross-encoder of its precision.",
+        f"How fast scorers that precompute rank {NUM_CANDIDATES} candidates of mixed length (W1 of "
+        "[benchmarks.md](benchmarks.md)) that are all cached, with a new query each time: text in, ranking out. All "
+        "have one encoder (6 layers, hidden 384). Interactions have random weights: this compares cost, not quality. "
+        "Systems compute in float32 unless they say int8, and are compared with the cross-encoder of their precision. "
+        "Compare the ratios; the times hold for this machine only.\n\n"
+        "Written by `python -m bandrank_bench precomputed --out FILE`.",
         bullets(facts),
         "## Aims",
         table(
@@ -78,18 +79,18 @@ def report(
             ],
         ),
         f"## One client, {REPEATS} requests",
-        f"Milliseconds. Hashing {NUM_CANDIDATES} texts takes {hash_ms:.2f} ms, a part of the cache's time; the "
-        "rest of that is the lookup: in memory, or one round trip to Redis and the check of every value. HTTP and JSON "
-        "are the client's time less the steps that the service tells: both ends' parsing and writing, and validation.",
+        f"Milliseconds. Hashing {NUM_CANDIDATES} texts takes {hash_ms:.2f} ms of the cache's time. The rest of that "
+        "is the lookup: in memory, or one round trip to Redis and a check of every value. HTTP and JSON is the "
+        "client's time minus the steps that the service reports: parsing and writing at both ends, and validation.",
         table(
             ["system", "p50", "p99", "HTTP and JSON", "hashing", "lookup", "tokenising", "queue", "compute"],
             [_shares(name, latency, hash_ms) for name, latency in latencies.items()],
         ),
         "## Size",
-        "Bytes of a candidate: float16 payload with its counts, as sealed for Redis, in memory with its entry; and "
-        f"milliseconds to rank {MANY:,} cached candidates in one request (copies of {NUM_CANDIDATES} representations "
-        "under separate keys; from text: hashing, lookup, scoring, sorting). "
-        f'"-": more than {MANY_BYTES / 2**30:.0f} GiB.',
+        "Bytes of a candidate: its payload in float16 with its counts, the payload sealed for Redis, and the payload "
+        f"in memory with its entry. Then the milliseconds to rank {MANY:,} cached candidates in one request, from text "
+        f"to order: copies of {NUM_CANDIDATES} representations under separate keys. "
+        f'"-" if they take more than {MANY_BYTES / 2**30:.0f} GiB.',
         table(
             ["scorer", "payload", "sealed", "in memory", f"{MANY:,} candidates, ms"],
             [

@@ -154,17 +154,18 @@ def markdown(profiles: Sequence[Profile], facts: dict[str, str]) -> str:
     """The page."""
     blocks = [
         "# Where the time of a request goes",
-        "Written by `python -m bandrank_bench profile`. Milliseconds of processor time of a request by operator, as "
-        f"`perf` sees the process {HERTZ} times a second; the engine in process, one request after the other. Float32 "
-        "is what came before: products of MKL and oneDNN through torch, with a pass over memory for each step between "
-        "them. Int8 is what the CPU kernels make of it: there scales, bias, GELU and the residual belong to the "
-        "products, which they are computed beside. What the processors did not do in the time of the wall is what they "
-        "waited for.",
+        "What the processors do during a request: milliseconds of processor time by operator, as `perf` sees the "
+        f"process {HERTZ} times a second. The engine runs in process, one request after the other.\n\n"
+        "Float32 is computed by matrix products of MKL and oneDNN through torch, with a pass over memory for each step "
+        "between them; int8 by bandrank's CPU kernels. There, scales, bias, GELU and the residual count as products, "
+        "because they are computed beside them. What is missing from the wall time of each processor is time in which "
+        "it waited.\n\n"
+        "Written by `python -m bandrank_bench profile`.",
         bullets(facts),
     ]
     for workload in dict.fromkeys(one.workload for one in profiles):
         those = [one for one in profiles if one.workload == workload]
-        rows = [["time of the wall", *(f"{one.wall_ms:,.1f}" for one in those)]]
+        rows = [["wall time", *(f"{one.wall_ms:,.1f}" for one in those)]]
         rows += [["all processors", *(f"{sum(one.cpu_ms.values()):,.1f}" for one in those)]]
         rows += [[name, *(_share(one, name) for one in those)] for name in (*OPERATORS, OTHER)]
         blocks += [f"## {workload}: {WORKLOADS[workload].title}", table(["", *(one.system for one in those)], rows)]

@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("table", choices=("windows", "precomputing"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--groups", type=Path, required=True)
+    parser.add_argument("--start", help="a cross-encoder for all windows to start from, in place of --start-steps")
     parser.add_argument("--start-steps", type=int, default=800, help="with full attention (default: 800)")
     parser.add_argument("--steps", type=int, default=500, help="with each window after that (default: 500)")
     parser.add_argument("--light-steps", type=int, default=200, help="of a scorer that precomputes (default: 200)")
@@ -87,8 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def cross_encoders(args: argparse.Namespace) -> Iterator[str]:
     """Trains them and gives their names, the baseline first."""
-    start = train(args, "full-start", {"architecture": "cross_encoder", "config": {"pattern": FULL}}, args.start_steps)
-    yield train(args, "full", {"start": start}, args.steps)
+    full = {"architecture": "cross_encoder", "config": {"pattern": FULL}}
+    start = args.start or train(args, "full-start", full, args.start_steps)
+    yield train(args, "full", {"start": start, "config": {"pattern": FULL}}, args.steps)
     for window in args.windows:
         pattern = {"window": window} | ASYMMETRIC
         yield train(args, f"w{window}", {"start": start, "config": {"pattern": pattern}}, args.steps)
@@ -139,13 +141,20 @@ def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evalu
 
 def of_windows(args: argparse.Namespace, table: str) -> str:
     """The page."""
+    start = f"From all-MiniLM-L6-v2: {args.start_steps} steps with full attention, then"
+    if args.start:
+        start = f"From {args.start}, with the window that it was trained with:"
     return f"""# Windows, trained alike
 
-{how(args)}
-From all-MiniLM-L6-v2: {args.start_steps} steps with full attention, then {args.steps} steps with each pattern, all on
-the same groups, 4,096 rows a step. `full` goes on with the pattern it knows; the others have so many steps to learn
-theirs: `w` is sparse and asymmetric, queries see neither [CLS] nor candidates.
+How cross-encoders with windows of different widths rank, if they are trained alike.
 
+- `full`: full attention
+- `w16`: a window of 16 tokens on each side, sparse and asymmetric: queries see neither [CLS] nor candidates
+
+**Training.** {start} {args.steps} steps with each pattern, all on the same groups, 4,096 rows a step. The pattern of
+the start goes on; the others have this many steps to learn theirs.
+
+{how(args)}
 {table}
 {bullets(machine.describe())}
 """
@@ -155,13 +164,18 @@ def of_precomputing(args: argparse.Namespace, table: str) -> str:
     """The page."""
     return f"""# Scorers that precompute, trained alike
 
-{how(args)}
-From all-MiniLM-L6-v2, {args.light_steps} steps each on the same groups. What is new in an architecture starts at
-random; the bi-encoder has nothing new. `mix-a`, `mix-b` and `mix-c` are the paper's MixEncoders: interaction in the
-last layer, in the last three, and in the last three with two context embeddings, of which the last is the hint. Of
-`mix-b`, `k4` has four context embeddings, `codes` makes its one by learnt codes (strategy C instead of S), and `all`
-has interaction in all six layers.
+How nine scorers that precompute rank, if they are trained alike.
 
+- `mix-a`, `mix-b`, `mix-c`: the paper's MixEncoders, with interaction in the last layer, in the last three, and in the
+  last three with two context embeddings, of which the last is the hint
+- `mix-b-k4`: `mix-b` with four context embeddings
+- `mix-b-codes`: `mix-b` whose context embedding comes from learnt codes (strategy C instead of S)
+- `mix-b-all`: `mix-b` with interaction in all six layers
+
+**Training.** From all-MiniLM-L6-v2, {args.light_steps} steps each, all on the same groups. What is new in an
+architecture starts at random; the bi-encoder has nothing new.
+
+{how(args)}
 {table}
 {bullets(machine.describe())}
 """
@@ -169,8 +183,11 @@ has interaction in all six layers.
 
 def how(args: argparse.Namespace) -> str:
     """What was done, in sentences."""
-    return f"""Written by `python -m bandrank_bench reproduction {args.table}`: at most {args.queries} queries of each
-collection, {args.depth} candidates of each query of a run, the judged ones of selqa; trained and measured in
-{args.dtype}. Budgets are small, the papers train for 100,000 steps: the figures are for comparison with each other, not
-with what these architectures can do.
+    return f"""**Measuring.** At most {args.queries} queries of each collection, with {args.depth} candidates of
+a run for each; of selqa, the judged ones. Training and measuring are in {args.dtype}.
+
+**Reading.** Compare the figures with each other, not with what these architectures can do: the budgets are small, and
+the papers train for 100,000 steps.
+
+Written by `python -m bandrank_bench reproduction {args.table}`.
 """

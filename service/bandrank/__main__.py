@@ -10,18 +10,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from textwrap import fill
 
 import torch
 import uvicorn
 
 from bandrank import __version__, logs
 from bandrank.api.app import create_app
+from bandrank.api.certificate import served_certificate
 from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.draining import DrainingServer
 from bandrank.api.hardening import hardening
 from bandrank.api.keys import KeyFile
 from bandrank.api.service import Service
-from bandrank.api.tls import over_tls, tls_context
+from bandrank.api.tls import over_tls
 from bandrank.cpus import limit_threads
 from bandrank.engine.precompute import Precomputed
 from bandrank.engine.precompute import precompute as precompute_corpus
@@ -37,22 +39,33 @@ from bandrank.settings import Settings, explain
 
 log = logging.getLogger("bandrank")
 
-USAGE = """usage: bandrank COMMAND [settings as flags: --model M --port P ...]
-
-  serve            answers POST /rerank; `bandrank serve --help` lists the settings
-  proxy            stands in front of OpenSearch or Elasticsearch (--proxy-upstream URL), passes everything through and
-                   re-ranks searches with the header X-Rerank, or that a rule names; has the settings of `serve`
-  check            prints models with family, shape, head, prompt, length and precision, device, what computes
-                   attention, whether CUDA graphs are used; asks Redis, scores one request, and exits 0 if all is well
-  precompute FILE  registers and encodes the candidates of a JSON-lines file (id, text; .gz is unpacked), into Redis
-  models           prints the families of models that load, with models that people use
-  export MODEL FOLDER --window W
-                   turns a cross-encoder or bi-encoder into a windowed cross-encoder to be trained, in our own format
-  key NAME         makes an API key; prints it, and the lines for the file of keys (--scopes rank,register,admin)
-  version          prints the version"""
+COMMANDS = {
+    "serve": "Answer POST /rerank over HTTP, until SIGTERM or Ctrl-C.",
+    "proxy": "Stand in front of OpenSearch or Elasticsearch (--proxy-upstream URL). Everything passes through; "
+    "searches are re-ranked if the header X-Rerank or a rule asks for it.",
+    "check": "Load the models, print what they are and what computes them, ask Redis, and score one request. The exit "
+    "code is 0 if all is well.",
+    "precompute FILE": "Register the candidates of a JSON-lines file (id, text; .gz is unpacked) and encode them into "
+    "Redis.",
+    "models": "List the families of models that load, with examples.",
+    "export MODEL FOLDER": "Turn a cross-encoder or bi-encoder into a windowed cross-encoder to train, in "
+    "bandrank's own format.",
+    "key NAME": "Make an API key: print it, and its table for the file of keys.",
+    "version": "Print the version.",
+}
+USAGE = "\n".join(
+    (
+        "usage: bandrank COMMAND [--SETTING VALUE ...]\n",
+        *(
+            fill(about, 100, initial_indent=f"  {usage:21}", subsequent_indent=" " * 23)
+            for usage, about in COMMANDS.items()
+        ),
+        "\n`bandrank COMMAND --help` says more about a command; `bandrank serve --help` lists the settings.",
+    )
+)
 
 # Commands that serve nothing and so have arguments of their own instead of settings.
-COMMANDS = {"key": new_key, "models": print_models, "export": export}
+WITHOUT_SETTINGS = {"key": new_key, "models": print_models, "export": export}
 STOPS = (signal.SIGTERM, signal.SIGINT)
 KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
 PASSED_THROUGH = {"headers": [], "date_header": False}  # a proxy's answers have the headers of the search engine
@@ -66,16 +79,17 @@ def main(arguments: list[str] | None = None) -> int:
     if command in {"version", "--version"}:
         print(__version__)
         return 0
-    if command in COMMANDS:
-        return COMMANDS[command](rest)
+    if command in WITHOUT_SETTINGS:
+        return WITHOUT_SETTINGS[command](rest)
     if command not in {"serve", "proxy", "check", "precompute"}:
         helped = command in {"-h", "--help", "help"}
         wrong = "" if helped or not command else f"\n\nbandrank: there is no command {command}"
-        print(USAGE + wrong, file=sys.stderr)
+        print(USAGE + wrong, file=sys.stdout if helped else sys.stderr)
         return 0 if helped else 2
     try:
         corpus = take_corpus(rest) if command == "precompute" else None
-        settings = Settings.read(rest, command=command)
+        usage = "precompute FILE" if command == "precompute" else command
+        settings = Settings.read(rest, command=usage, about=COMMANDS[usage])
         logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
         limit_threads()
         serves = command in {"serve", "proxy"}
@@ -124,7 +138,7 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
     proxy: whether it is a search proxy, which goes on without its scoring thread.  Raises BadSetting.
     """
     died = stopped = False
-    tls = tls_context(settings)
+    tls = served_certificate(settings)
     server: uvicorn.Server | None = None
 
     def stop(*_: object) -> None:
@@ -169,7 +183,7 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
     scheme = "http" if tls is None else "https"
     what = f"{settings.proxy_upstream}, re-ranked by" if proxy else ""
     names = ", ".join(serving.models.by_name)
-    log.info("serving %s on %s://%s:%d", f"{what} {names}".lstrip(), scheme, settings.host, settings.port)
+    log.info("starting %s on %s://%s:%d", f"{what} {names}".lstrip(), scheme, settings.host, settings.port)
     # Objects loaded by now stay to the end; a collection that walks all of them delays every request by 0.2 s.
     gc.collect()
     gc.freeze()
@@ -184,7 +198,7 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
 
 def check(loaded: Sequence[LoadedScorers], settings: Settings) -> int:
     """Prints what would be served, asks Redis, and scores a request with each model; returns 1 if that fails."""
-    tls = tls_context(settings)
+    tls = served_certificate(settings)
     hardening(settings)
     keys = KeyFile(settings.keys).names if settings.keys else None
     serving = assemble(loaded, settings)
@@ -205,7 +219,6 @@ def check(loaded: Sequence[LoadedScorers], settings: Settings) -> int:
     tell("keys", "none" if keys is None else ", ".join(keys))
     tell("TLS", "none" if tls is None else settings.tls_certificate)
     tell("device", describe(serving.models.engine.device))
-    tell("dtype", ", ".join(sorted({str(model.dtype) for model in models.values()})))
     for name, scorer in stages.items():
         tell(f"{name} model", f"{scorer.name} ({scorer.prepared.scorer.architecture})")
         for fact, value in scorer.prepared.scorer.facts(scorer.tokenizer.text_of).items():
@@ -267,8 +280,8 @@ def precompute(path: Path, loaded: Sequence[LoadedScorers], settings: Settings) 
         done = asyncio.run(run())
     except (BandrankError, OSError, KeyboardInterrupt) as error:
         reason = str(error) or "interrupted"
-        next_step = "mend it, and run it again" if isinstance(error, InvalidInput) else "run it again to go on"
-        print(f"bandrank: {path}: {reason}; what is stored is kept, {next_step}", file=sys.stderr)
+        again = "correct the file and run it again" if isinstance(error, InvalidInput) else "run it again to go on"
+        print(f"bandrank: {path}: {reason}; what is stored is kept, {again}", file=sys.stderr)
         return 1
     print(f"{done.registered} candidates registered; {done.encoded} encoded, {done.cached} were in the cache")
     return 0

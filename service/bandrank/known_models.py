@@ -11,7 +11,7 @@ from bandrank.models.shipped import names
 def print_models(arguments: Sequence[str]) -> int:
     """Prints the table and returns 0. Exits with 2 for arguments that cannot be used."""
     parser = argparse.ArgumentParser(prog="bandrank models", description="Prints the families of models that load.")
-    parser.add_argument("--markdown", action="store_true", help="as in the README")
+    parser.add_argument("--markdown", action="store_true", help="as in docs/models.md")
     options = parser.parse_args(arguments)
     sys.stdout.write(markdown() if options.markdown else text())
     return 0

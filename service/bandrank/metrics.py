@@ -89,6 +89,9 @@ class Metrics:
             "memory_in_flight_bytes", "Memory that is reserved for requests: bodies, texts and answers."
         )
         self.connections = gauge("connections", "Open HTTP connections.")
+        self.tls_certificate_expiry = gauge(
+            "tls_certificate_expiry_time_seconds", "When the port's certificate expires, in Unix time; 0 without TLS."
+        )
         self.refused_connections = counter(
             "refused_connections",
             "HTTP connections that were closed for what their client did. displaced: silent, it made room for another; "

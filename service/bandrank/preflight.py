@@ -5,9 +5,9 @@ import socket
 from ipaddress import ip_address
 from pathlib import Path
 
+from bandrank.api.certificate import served_certificate
 from bandrank.api.hardening import hardening
 from bandrank.api.keys import read_keys
-from bandrank.api.tls import tls_context
 from bandrank.errors import BadSetting
 from bandrank.metrics import Metrics
 from bandrank.proxy.rerank_options import read_rules
@@ -41,10 +41,10 @@ def preflight(settings: Settings, *, proxy: bool) -> None:
         if settings.proxy_rules:
             read_rules(Path(settings.proxy_rules), max_depth=settings.max_candidates)
     hardening(settings)
-    tls_context(settings)
+    served_certificate(settings)
     address = _listen_briefly(settings.host, settings.port)
     if not settings.keys and not ip_address(address.partition("%")[0]).is_loopback:
-        log.warning("there are no keys (%s): whoever reaches %s may rank", variable("keys"), settings.host)
+        log.warning("no API keys are set (%s): anyone who can reach %s may rank", variable("keys"), settings.host)
 
 
 def preflight_corpus(path: Path, settings: Settings) -> None:

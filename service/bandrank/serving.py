@@ -85,6 +85,7 @@ def load_models(settings: Settings) -> list[LoadedScorers]:
     @cache
     def load(model: str, revision: str, dtype: Dtype, similarity: Similarity) -> LoadedModel:
         del dtype  # part of the key, because a loaded scorer computes in one dtype
+        log.info("loading %s", model)
         return load_model(model, revision or None, similarity=None if similarity == "auto" else similarity)
 
     served = settings.served_models()
@@ -96,7 +97,7 @@ def load_models(settings: Settings) -> list[LoadedScorers]:
         if partner and each.fast_model not in {"", partner}:
             raise BadSetting(
                 "fast_model",
-                f"must be {partner}, or not be set: {main.name} adds to its scores; for another one set the model too",
+                f"must be {partner}, or not be set: {main.name} adds to its scores; for another, set the model too",
             )
         name = each.fast_model or partner
         fast = load(name, each.fast_revision, each.dtype, each.similarity) if name else None
@@ -192,7 +193,7 @@ def choose_device(name: str) -> torch.device:
     try:
         return usable_device(name)
     except ValueError as error:
-        raise BadSetting("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}: {error}") from error
+        raise BadSetting("device", f"{name!r} cannot be used: {error}; give auto, cpu, cuda or cuda:N") from error
 
 
 def check_shadow_strategy(settings: Settings, known: Sequence[str] = STRATEGIES) -> None:

@@ -2,10 +2,11 @@
 
 import os
 import re
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 from pydantic import (
     BaseModel,
@@ -31,11 +32,15 @@ RESERVED = frozenset({"BANDRANK_DEMO_DATA", "BANDRANK_SOAK_S", "BANDRANK_FUZZ_EX
 SERVICE_LINK = re.compile(
     r"BANDRANK_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=|PORT=(tcp|udp|sctp)://).*"
 )
+WAYS = (
+    f"A setting is a flag, else an environment variable ({PREFIX}...), else a key of the TOML file that --config names."
+)
+LISTED = "`bandrank serve --help` lists them all"
 SINGLE_MODEL = frozenset({"model", "revision", "fast_model", "fast_revision"})
 
 
 class Settings(BaseModel):
-    """All settings, in the order and the words of `--help` and of the README's table."""
+    """All settings, in the order and the words of `--help` and of docs/settings.md."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
@@ -46,72 +51,73 @@ class Settings(BaseModel):
     revision: str = ""
     """Revision of the model on the hub."""
     fast_model: str = ""
-    """A scorer that precomputes, to go first in a cascade; empty: the one that the model adds to, if any."""
+    """A scorer that precomputes, to run first in a cascade. Empty: the one whose scores the model adds to, if any."""
     fast_revision: str = ""
     """Revision of the fast model on the hub."""
     cascade_depth: PositiveInt = 30
-    """Candidates that go on to the accurate scorer where no budget says otherwise."""
+    """How many candidates go on to the accurate scorer, unless a budget says otherwise."""
     first_stage_weight: float = Field(default=0.0, ge=0, le=1)
-    """Weight of the scores that candidates come with, from 0 to 1, where a request does not say."""
+    """Weight, from 0 to 1, of the scores that candidates come with, unless a request sets it."""
     similarity: Similarity = "auto"
-    """How a sentence-transformers bi-encoder without a Normalize module compares vectors. `auto`: as its folder says,
-    or is known of it, else by the cosine, as that library does."""
+    """How a sentence-transformers bi-encoder without a Normalize module compares vectors. `auto`: as its folder says or
+    as is known of the model, else by cosine, as that library does."""
     models: str = ""
     """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
     shadow_model: str = ""
-    """A model that scores a sample of the requests once they are answered, to see how far it agrees: the name of a
-    served one, else a shipped name, a folder or a hub id; empty: none."""
+    """A second model that scores a sample of the answered requests, to measure how far it agrees. The name of a served
+    model, a shipped name, a folder or a hub id; empty: none."""
     shadow_strategy: str = ""
     """The strategy of the shadow; empty: that of each request."""
     shadow_share: float = Field(default=0.01, ge=0, le=1)
-    """The part of the requests that the shadow scores; 0: none, and it is not loaded."""
+    """The share of requests that the shadow scores; 0: none, and it is not loaded."""
     unknown_model: Literal["default", "refuse"] = "default"
-    """What requests in the wire formats of other services get for a model that is not served, such as those services'
-    own: the first model, or 404."""
+    """What a request in another service's wire format gets if it names a model that is not served, such as one of that
+    service's own: the first model, or 404."""
     host: str = "127.0.0.1"  # who starts it in a checkout does not mean to serve the network
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on."""
     keys: str = ""
-    """A TOML file of API keys (docs/security.md); empty: there are none, and anyone who can reach the port
-    may rank."""
+    """A TOML file of API keys (docs/security.md). Empty: there are no keys, and anyone who can reach the port may
+    rank."""
     register_from: Literal["loopback", "anywhere"] = "loopback"
-    """Where there are no keys: from where candidates may be registered and deleted."""
+    """Without keys: from where candidates may be registered and deleted."""
     trusted_proxies: str = "127.0.0.1,::1"
-    """Proxies whose X-Forwarded-For is trusted: addresses and networks, with commas between them, or `none`."""
+    """Proxies whose X-Forwarded-For is trusted: addresses and networks, separated by commas, or `none`."""
     tls_certificate: str = ""
-    """A PEM file with the certificate and its chain; the port then speaks HTTPS only."""
+    """A PEM file with the certificate and its chain; the port then speaks only HTTPS."""
     tls_key: str = ""
     """The PEM file of the certificate's private key, unencrypted."""
     device: str = "auto"
-    """`auto`: a GPU if there is one, else the CPU; `cpu`; `cuda`; `cuda:N`."""
+    """`auto`: a GPU if there is one, else the CPU; or `cpu`, `cuda`, `cuda:N`."""
     dtype: Dtype = "auto"
-    """`auto`: on a CPU the fastest of `float32` and what the checkpoint was measured to rank as well in (`int8` for the
-    two that ship), as timed at each start: give replicas that must agree to the bit a fixed one; `float16` on a GPU, or
-    `bfloat16` for models that overflow it. `int8` is for CPUs, `bfloat16` for those that multiply it themselves.
-    """
+    """`auto` on a CPU: the fastest of `float32` and the dtypes in which the checkpoint was measured to rank as well
+    (`int8` for the two that ship), timed at each start; set a fixed one for replicas that must agree to the bit. `auto`
+    on a GPU: `float16`, or `bfloat16` for models that overflow it. `int8` is for CPUs, `bfloat16` for CPUs that
+    multiply it themselves."""
     kernels: Literal["auto", "cuda", "vectorized"] = "auto"
-    """`auto`: our CUDA kernels where they can run, else plain torch; `cuda`: or an error; `vectorized`: plain torch."""
+    """`auto`: our CUDA kernels if they can run, else plain torch; `cuda`: our kernels, or an error; `vectorized`: plain
+    torch."""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
-    """`auto`: batches of a cross-encoder, and of a MixEncoder with cached candidates, are replayed from CUDA graphs
-    where our kernels run; `on`: or an error; `off`: launched one by one."""
+    """`auto`: batches of a cross-encoder, and of a MixEncoder with cached candidates, are replayed from CUDA graphs if
+    our kernels run; `on`: the same, or an error; `off`: kernels are launched one by one."""
     max_batch_rows: NonNegativeInt = 0  # 4,096 rows stay in a CPU's cache
-    """Rows scored at once; 0: 4,096 on a CPU, 8,192 there in int8, 32,768 on a GPU."""
+    """Rows scored at once; 0: 4,096 on a CPU (8,192 in int8), 32,768 on a GPU."""
     max_waiting_rows: PositiveInt = 2_000_000
-    """Rows that may wait, of which a client holds its share; a request beyond them gets 429."""
+    """Rows that may wait, shared between clients; a request beyond them gets 429."""
     patience: PositiveFloat = 4.0
-    """A request waits for at most this many times its own work, or that of a full batch if that is more; it gets 429 if
-    more goes before it."""
+    """A request may wait for this many times its own work, or that of a full batch if that is more; if more work goes
+    before it, it gets 429."""
     request_timeout_s: PositiveFloat = 60.0
-    """Seconds after which a request gets 504; one that is expected to take more than half of them, behind others, gets
-    429 at once."""
+    """Seconds after which a request gets 504. If it is expected to take more than half of them because of others before
+    it, it gets 429 at once."""
     hang_timeout_s: PositiveFloat = 120.0
-    """Seconds of a batch after which the scoring thread counts as hung: probes fail, and the process ends."""
+    """Seconds that a batch may take before the scoring thread counts as hung: probes fail, and the process ends."""
     max_connections: PositiveInt = 1024
-    """Open connections, half of them from one address; beyond that the connection that has been silent for longest
-    makes room; where none is silent, a further one gets answers to probes alone."""
+    """Open connections, at most half of them from one address. Beyond that, the connection that has been silent longest
+    makes room; if none is silent, a new one gets answers only to probes."""
     max_candidates: PositiveInt = 2048
-    """Candidates in a request; one with more gets 413."""
+    """Candidates in a request; a request with more gets 413."""
     max_body_bytes: PositiveInt = 16 << 20
     """Size of a request's body; a larger one gets 413."""
     max_query_characters: PositiveInt = 64 << 10
@@ -119,13 +125,13 @@ class Settings(BaseModel):
     max_candidate_characters: PositiveInt = 256 << 10  # 16 for each of the 16,384 tokens of the longest candidate
     """Characters of a candidate that are read; the rest counts as truncated."""
     max_tokenizing_characters: PositiveInt = 64 << 20
-    """Characters that may wait to be tokenised, for each scorer, of which a client holds its share; a request beyond
-    them gets 429."""
+    """Characters that may wait to be tokenised, for each scorer, shared between clients; a request beyond them gets
+    429."""
     max_in_flight_bytes: PositiveInt = 256 << 20
-    """Memory for the bodies, texts and answers of all requests, of which a client holds its share; one beyond it gets
+    """Memory for the bodies, texts and answers of all requests, shared between clients; a request beyond it gets
     429."""
     max_resolved_bytes: PositiveInt = 64 << 20
-    """Size of the distinct texts that a request names by id; a request that names more gets 413."""
+    """Size of the distinct texts that a request names by id; a request for more gets 413."""
     max_answer_bytes: PositiveInt = 32 << 20
     """Size of the texts in an answer to a request with `return_documents`; a request for more gets 413."""
     max_line_bytes: PositiveInt = 1 << 20
@@ -133,57 +139,64 @@ class Settings(BaseModel):
     token_cache_bytes: NonNegativeInt = 64 << 20
     """Size of the cache of token ids of recent texts, for each scorer."""
     tokenizer_threads: NonNegativeInt = 0
-    """Threads of the tokenizer; 0: one per two processors that the process may use."""
+    """Threads of the tokenizer; 0: one for every two processors that the process may use."""
     redis_url: str = Field(default="", repr=False)
     """URL of the Redis that replicas share, for representations and registered candidates: `redis://`, `rediss://`,
-    `unix://`, `redis+cluster://`, `redis+sentinel://`; `?password_file=PATH` keeps the password out of it."""
+    `unix://`, `redis+cluster://`, `redis+sentinel://`. With `?password_file=PATH` the password is not in the URL."""
     redis_timeout_s: PositiveFloat = 0.05
-    """Seconds that Redis has for each MiB that a request reads; after them the request goes on without it."""
+    """Seconds that Redis may take for each MiB that a request reads; after that, the request goes on without it."""
     cache_dtype: PayloadDtype = "float16"
     """Dtype of cached representations."""
     cache_memory_bytes: NonNegativeInt = 256 << 20
     """Size of the cache of representations in this process, for each scorer."""
     cache_ttl_s: NonNegativeFloat = 7 * 24 * 3600.0
-    """Seconds that Redis keeps a representation; 0: for ever."""
+    """Seconds that Redis keeps a representation; 0: forever."""
     candidate_store_bytes: NonNegativeInt = 512 << 20
-    """Memory for registered candidates where there is no Redis."""
+    """Memory for registered candidates if there is no Redis."""
     proxy_upstream: str = ""
     """`bandrank proxy`: address of the search engine behind it, as in `http://localhost:9200`."""
     proxy_ca: str = ""
-    """A PEM file of the authorities that may have signed the search engine's certificate; empty: the system's."""
+    """A PEM file of the authorities that may sign the search engine's certificate; empty: the system's."""
     proxy_rules: str = ""
-    """A TOML file that says which searches to re-rank unasked (docs/search-proxy.md)."""
+    """A TOML file that says which searches to re-rank without being asked (docs/search-proxy.md)."""
     proxy_depth: PositiveInt = 100
-    """Hits of a search that are re-ranked where neither a header nor a rule says otherwise."""
+    """How many hits of a search are re-ranked, unless a header or a rule says otherwise."""
     proxy_budget_ms: PositiveFloat = 1000.0
-    """Milliseconds within which a search is re-ranked, or left in the engine's order, where nothing else is said."""
+    """Milliseconds that re-ranking a search may take before it keeps the engine's order, unless a header or a rule says
+    otherwise."""
     proxy_timeout_s: PositiveFloat = 300.0
-    """Seconds of silence from the search engine after which a request gets 504; after half of them a search to be
-    re-ranked is sent again as the client wrote it."""
+    """Seconds of silence from the search engine after which a request gets 504. After half of them, a search that was
+    to be re-ranked is sent again as the client wrote it."""
     proxy_connections: PositiveInt = 128
-    """Connections to the search engine, half of them for one client alone; a request that gets none within five seconds
-    gets 429."""
+    """Connections to the search engine, at most half of them for one client alone; a request that gets none within five
+    seconds gets 429."""
     proxy_max_response_bytes: PositiveInt = 16 << 20
-    """Size of an answer whose hits are re-ranked; a larger one keeps the engine's order."""
+    """Size of an answer whose hits are re-ranked; a larger answer keeps the engine's order."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lowest level that is logged."""
+    """The lowest level that is logged."""
     log_format: LogFormat = "text"
-    """Lines of text, or a JSON object on each line."""
+    """`text`: a line for each record; `json`: an object on each line."""
     access_log: bool = False
-    """Whether a line is logged for each answered request; a flood of requests is then a flood of lines."""
+    """Whether each answered request is logged; a flood of requests is then a flood of lines."""
     drain_s: NonNegativeFloat = 0.0
-    """Seconds between SIGTERM and the closing of the port, in which `/readyz` fails and requests are still answered."""
+    """Seconds between SIGTERM and closing the port, in which `/readyz` fails and requests are still answered."""
     config: str = ""
-    """A TOML file of settings, named as here without the prefix and in lower case."""
+    """A TOML file of settings, with the names in this list in lower case and without the prefix."""
 
     @classmethod
     def read(
-        cls, arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ, *, command: str = "serve"
+        cls,
+        arguments: Sequence[str] = (),
+        environ: Mapping[str, str] = os.environ,
+        *,
+        command: str = "serve",
+        about: str = "",
     ) -> Self:
         """Settings from flags such as `--max-batch-rows`, else the environment, else the file that `config` names.
 
         An empty BANDRANK_* variable counts as not set, as do those that Kubernetes sets; an unknown one is an error, so
-        that misspelt ones are noticed.  command: of `bandrank`, as the help says.  Raises BadSetting.
+        that misspelt ones are noticed.  command: of `bandrank`, with its arguments.  about: what it does, for the help.
+        Raises BadSetting.
         """
         known = {variable(name): name for name in cls.model_fields}
         ours = {
@@ -192,10 +205,14 @@ class Settings(BaseModel):
             if key.startswith(PREFIX) and value and not SERVICE_LINK.fullmatch(f"{key}={value}")
         }
         if unknown := sorted(ours.keys() - known.keys() - RESERVED):
-            raise BadSetting(
-                ", ".join(unknown), f"is not a setting; {_meant(unknown)}`bandrank serve --help` lists them all"
-            )
-        flags = CliSettingsSource(_Flags, cli_prog_name=f"bandrank {command}", cli_parse_args=list(arguments))()
+            raise BadSetting(", ".join(unknown), f"is not a setting; {_meant(unknown)}{LISTED}")
+        parser = _Parser(
+            prog=f"bandrank {command}",
+            usage="%(prog)s [--SETTING VALUE ...]",
+            description=f"{about} {WAYS}".strip(),
+            allow_abbrev=False,
+        )
+        flags = CliSettingsSource(_Flags, root_parser=parser, cli_parse_args=list(arguments))()
         given: dict[str, Any] = {known[key]: value for key, value in ours.items() if key in known} | flags
         path = given.get("config")
         try:
@@ -242,9 +259,16 @@ class Settings(BaseModel):
 
 
 class _Flags(Settings, BaseSettings):
-    """Settings of the service, each a flag or an environment variable."""
+    """Settings that flags give."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, cli_kebab_case=True, cli_show_env_vars=True)
+
+
+class _Parser(ArgumentParser):
+    """Says what is wrong with a flag in one line: the usage of all would push it off the screen."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"bandrank: {message}; {LISTED}\n")
 
 
 def public_name(model: str) -> str:
@@ -272,7 +296,7 @@ def explain(error: BadSetting) -> str:
 
 
 def table() -> str:
-    """The settings as a Markdown table, for the README."""
+    """The settings as a Markdown table, for docs/settings.md."""
     rows = ["| variable | value | default | |", "| --- | --- | --- | --- |"]
     for name, facts in Settings.model_json_schema()["properties"].items():
         known = facts.get("enum", ("true", "false") if facts["type"] == "boolean" else ())

@@ -1,4 +1,4 @@
-"""The README's table of errors: every status and `error_type` that the service answers with, and no other."""
+"""The table of errors in docs/api.md: every status and `error_type` that the service answers with, and no other."""
 
 import json
 import re
@@ -15,12 +15,12 @@ from bandrank.errors import BandrankError
 
 pytestmark = pytest.mark.anyio
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 
 
 def listed() -> set[tuple[int, str]]:
     """The pairs of the table; a row with several statuses and one type has each of them, else they go together."""
-    _, _, after = README.partition("| status | `error_type` | |\n| --- | --- | --- |\n")
+    _, _, after = PAGE.partition("| status | `error_type` | |\n| --- | --- | --- |\n")
     pairs: set[tuple[int, str]] = set()
     for row in after.partition("\n\n")[0].splitlines():
         statuses, types = (re.findall(r"\w+", cell) for cell in row.split("|")[1:3])

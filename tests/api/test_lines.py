@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from support.app import assert_error, running_app
+from support.app import ask_and_hang_up, assert_error, running_app
 from support.scorers import LookupScorer, encoded_lookup, lookup
 
 from bandrank.api import candidate_lines
@@ -185,6 +185,27 @@ async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch
 
     assert refused == [256]
     assert "(the first 256 lines are registered)" in assert_error(response, 503, "not_ready")
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "midway"])
+async def test_a_stream_that_waits_for_room_ends_with_its_client(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether all of its body was read or some was to come: it is not tried again, and its memory is free."""
+    refused = asyncio.Event()
+
+    async def refuse(*_: Any, **__: Any) -> int:
+        refused.set()
+        raise Overloaded("others go before", retry_after_s=30.0)
+
+    monkeypatch.setattr(CandidateRegistry, "register", refuse)
+    body = b"".join(line(f"{number}", "man") for number in range(candidate_lines.LINES_AT_ONCE))
+    message = {"type": "http.request", "body": body, "more_body": not whole}
+    async with running_app(lookup()) as running, asyncio.timeout(10):
+        asked: Any = {"path": "/candidates", "method": "PUT", "headers": [(b"content-type", b"application/x-ndjson")]}
+        sent = await ask_and_hang_up(running.app, [message], hung_up=refused.wait, **asked)
+        scraped = await running.scrape()
+
+    assert sent[0]["status"] == 499
+    assert scraped.value("bandrank_memory_in_flight_bytes") == 0
 
 
 async def test_what_was_encoded_before_a_stream_waits_for_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

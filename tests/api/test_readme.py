@@ -1,4 +1,4 @@
-"""The requests of the README, answered by the models that ship, beside the answers that it shows."""
+"""The requests of the README and of docs/clients.md, answered by the models that ship, beside the answers shown."""
 
 import json
 import re
@@ -11,9 +11,10 @@ from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+README, CLIENTS = ((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/clients.md"))
 ASKED = r"curl -s localhost:8000/rerank -H 'content-type: application/json' -d '(\{.*?\})'\n"
-OWN, TEI = (json.loads(body) for body in re.findall(ASKED, README, re.DOTALL)[:2])
+OWN, TEI = (json.loads(re.findall(ASKED, page, re.DOTALL)[0]) for page in (README, CLIENTS))
 TOLERANCE = 0.01  # of a score between 0 and 1: they are shown with two digits
 
 
@@ -26,6 +27,6 @@ async def test_the_scores_are_those_of_the_shipped_models() -> None:
     assert [each[::2] for each in shown] == [(str(each["index"]), each["stage"]) for each in own["results"]]
     scores = [each["relevance_score"] for each in own["results"]]
     assert [float(score) for _, score, _ in shown] == pytest.approx(scores, abs=TOLERANCE)
-    lines = re.findall(r'\{"index":(\d),"score":([\d.]+)\}', README)
+    lines = re.findall(r'\{"index":(\d),"score":([\d.]+)\}', CLIENTS)
     assert [int(index) for index, _ in lines] == [each["index"] for each in tei]
     assert [float(score) for _, score in lines] == pytest.approx([each["score"] for each in tei], abs=TOLERANCE)

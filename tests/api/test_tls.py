@@ -15,7 +15,7 @@ from support.listening import Listening, ended_with, listening
 from support.plain_http import get
 from support.tasks import HANG_S, wait_until
 
-from bandrank.api.tls import tls_context
+from bandrank.api.certificate import served_certificate
 from bandrank.errors import BadSetting
 from bandrank.settings import Settings
 
@@ -147,11 +147,11 @@ def test_the_health_check_of_the_image_speaks_it_too(certificate: Certificate) -
 
 def test_both_files_are_needed(certificate: Certificate) -> None:
     """Each without the other is a wrong setting; none of them means no TLS."""
-    assert tls_context(Settings()) is None
+    assert served_certificate(Settings()) is None
     with pytest.raises(BadSetting, match=r"^tls_key must be set too"):
-        tls_context(Settings(tls_certificate=certificate.certificate))
+        served_certificate(Settings(tls_certificate=certificate.certificate))
     with pytest.raises(BadSetting, match=r"^tls_certificate must be set too"):
-        tls_context(Settings(tls_key=certificate.key))
+        served_certificate(Settings(tls_key=certificate.key))
 
 
 def test_files_that_cannot_be_used_are_refused_by_name(certificate: Certificate, tmp_path: Path) -> None:
@@ -173,6 +173,6 @@ def test_files_that_cannot_be_used_are_refused_by_name(certificate: Certificate,
         ((certificate.certificate, str(encrypted)), str(encrypted), "tls_key is not the certificate's key"),
     ):
         with pytest.raises(BadSetting) as refused:
-            tls_context(Settings(tls_certificate=paths[0], tls_key=paths[1]))
+            served_certificate(Settings(tls_certificate=paths[0], tls_key=paths[1]))
         assert str(refused.value).startswith(expected)
         assert wrong in str(refused.value)

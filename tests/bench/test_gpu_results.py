@@ -45,8 +45,8 @@ def test_goals() -> None:
         [
             Record("machine", "copy", "ok", facts={"bytes_per_s": 3e12}),
             *(
-                Record("operation", name, "ok", facts={"system": name, "cold_us": us, **at})
-                for name, us in times.items()
+                Record(stage, name, "ok", facts={"system": name, "cold_us": us, **at})
+                for (name, us), stage in zip(times.items(), ("operation", *["baselines"] * 3), strict=True)
             ),
             Record("model", "ours", "ok", facts={"system": "ours sparse", "lengths": "164", "peak_bytes": 8e7}),
             Record("tests", "one", "ok"),

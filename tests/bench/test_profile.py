@@ -51,7 +51,7 @@ def test_the_page_has_a_column_for_each_system() -> None:
         {"CPU": "one"},
     )
 
-    assert "| time of the wall | 10.0 | 4.0 |" in page
+    assert "| wall time | 10.0 | 4.0 |" in page
     assert "| all processors | 20.0 | 8.0 |" in page
     assert "| attention | 5.0 (25%) | 4.0 (50%) |" in page
     assert "| copies | 0.0 (0%) | 0.0 (0%) |" in page

@@ -1,5 +1,6 @@
 """A batch starts on a GPU without waiting for the work that the GPU is busy with."""
 
+import math
 import random
 from collections.abc import Callable
 
@@ -9,10 +10,12 @@ import torch
 from support.models import random_ids, random_scorer
 from support.modernbert import tiny_sequence_cross_encoder
 from support.on_gpu import GPU, awaiting_nothing, needs_gpu
+from support.tasks import CLIENT
 from support.tokenizer import CLS_ID, SEP_ID, vocab_size
 
 from bandrank.engine.lanes import ScoreLane
 from bandrank.engine.tasks import Task, TaskSlice
+from bandrank.engine.tickets import Ticket
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.ids import RaggedIds
@@ -28,7 +31,9 @@ LONG, SHORT = 200, 20  # the long one is scored in passages
 
 def cross_encoder(pattern: AttentionPattern) -> Scorer:
     """A random one."""
-    config = CrossEncoderConfig(ENCODER, CLS_ID, SEP_ID, pattern=pattern, max_tokens=128, max_query_tokens=32)
+    config = CrossEncoderConfig(
+        encoder=ENCODER, cls_id=CLS_ID, sep_id=SEP_ID, pattern=pattern, max_tokens=128, max_query_tokens=32
+    )
     return random_scorer(CrossEncoder(config), 0)
 
 
@@ -51,7 +56,8 @@ def test_a_batch_starts_while_the_gpu_is_busy(make: Callable[[], Scorer]) -> Non
         scorer = prepare(make(), device=GPU, dtype=torch.float16, graphs=graphs)
         lane = ScoreLane("score", scorer, Ragged.from_ids)
         assert lane.overlaps
-        task = Task(lane, np.array(random_ids(rng, 5), np.int32), RaggedIds.of(candidates), [1.0] * 3, 0.0, 1.0)
+        query = np.array(random_ids(rng, 5), np.int32)
+        task = Task(lane, query, RaggedIds.of(candidates), [1.0] * 3, 0.0, Ticket(CLIENT, math.inf))
         slices = [TaskSlice(task, 0, 3)]
         with torch.inference_mode():
             expected = lane.begin(slices)()

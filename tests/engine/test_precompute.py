@@ -89,7 +89,7 @@ def test_a_second_run_goes_on_where_the_first_one_stopped(
 
     assert precompute(write(tmp_path / "bad.jsonl", bad), models(), settings(server)) == 1
     assert f"line {2 * LINES_AT_ONCE + 1}" in (told := capsys.readouterr().err)
-    assert told.endswith("; what is stored is kept, mend it, and run it again\n")
+    assert told.endswith("; what is stored is kept, correct the file and run it again\n")
     assert precompute(write(tmp_path / "good.jsonl", lines), models(encoded), settings(server)) == 0
     assert sum(encoded) == NUM_LINES - 2 * LINES_AT_ONCE
 
@@ -242,6 +242,6 @@ def test_a_file_that_cannot_be_unpacked_is_reported(
     assert precompute(path, models(), settings(server)) == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith(f"bandrank: {path}: it cannot be unpacked to its end: ")
-    assert told.endswith("; what is stored is kept, mend it, and run it again")
+    assert told.endswith("; what is stored is kept, correct the file and run it again")
     if not path.read_bytes().startswith(b"no gzip"):
         assert server.do("DBSIZE") > LINES_AT_ONCE

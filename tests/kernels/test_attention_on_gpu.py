@@ -1,5 +1,7 @@
 """Windowed attention on a GPU: the kernels that the CPU emulates, as cupy compiles and launches them."""
 
+from functools import cache
+
 import pytest
 import torch
 from support.absorbed import Sizes, exact
@@ -40,17 +42,23 @@ def plan(
     return plan_attention(rows, pattern, device=GPU, dtype=dtype, head_dim=head_dim, backend=backend)
 
 
+@cache
+def reference(layout: int, window: int | None) -> AttentionPlan:
+    """Of heads of any size and dtype; made once, as its mask is made row by row, on the host."""
+    return plan(window, torch.float64, 32, rows=LAYOUTS[layout], backend="reference")
+
+
 def random_qkv(dtype: torch.dtype, head_dim: int, *, rows: PackedRows = ROWS, num_heads: int = 3) -> Tensor:
     """(num_rows, 3, num_heads, head_dim)."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(rows.num_rows, 3, num_heads, head_dim, generator=generator).to(GPU, dtype)
 
 
-def assert_right(rows: PackedRows, window: int | None, qkv: Tensor, *, truth: Backend) -> None:
+def assert_right(rows: PackedRows, window: int | None, qkv: Tensor, truth: AttentionPlan) -> None:
     """Results and gradients as in float64, on the same rounded inputs; a second run gives the same bits."""
     dtype, head_dim = qkv.dtype, qkv.shape[-1]
     given, exact = qkv.requires_grad_(), qkv.detach().double().requires_grad_()
-    right = plan(window, torch.float64, head_dim, rows=rows, backend=truth).attend(exact)
+    right = truth.attend(exact)
     towards = right.detach().flip(0).to(dtype)
     with poisoned():
         actual, again = (plan(window, dtype, head_dim, rows=rows).attend(given) for _ in range(2))
@@ -70,7 +78,7 @@ def assert_right(rows: PackedRows, window: int | None, qkv: Tensor, *, truth: Ba
 def test_kernels_equal_the_reference(dtype: torch.dtype, head_dim: int, window: int | None, layout: int) -> None:
     """They are equal in every layout."""
     rows = LAYOUTS[layout]
-    assert_right(rows, window, random_qkv(dtype, head_dim, rows=rows), truth="reference")
+    assert_right(rows, window, random_qkv(dtype, head_dim, rows=rows), reference(layout, window))
 
 
 @pytest.mark.parametrize("window", [4, 64])
@@ -78,7 +86,8 @@ def test_kernels_equal_the_reference(dtype: torch.dtype, head_dim: int, window: 
 def test_many_times_what_a_card_runs_at_once(dtype: torch.dtype, window: int) -> None:
     """Against plain torch, for which no kernel is built in float64: a dense mask of as many rows fits nowhere."""
     rows = packed_rows([11], [[503] * 100], shared=True)
-    assert_right(rows, window, random_qkv(dtype, 32, rows=rows, num_heads=12), truth="vectorized")
+    truth = plan(window, torch.float64, 32, rows=rows, backend="vectorized")
+    assert_right(rows, window, random_qkv(dtype, 32, rows=rows, num_heads=12), truth)
 
 
 @pytest.mark.parametrize("window", [4, 64])

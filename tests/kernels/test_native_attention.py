@@ -94,6 +94,18 @@ def test_large_logits_are_no_overflow(scale: float) -> None:
     assert_right(attended, expected, qkv[:, 2], atol=1e-2)
 
 
+def test_weights_too_small_for_a_normal_number_are_zero() -> None:
+    """Their products take ten times as long, and biases that fall with distance make many of them."""
+    rows = packed_rows([20], [[]], shared=True)
+    qkv = torch.zeros(rows.num_rows, 3, 1, 16)
+    qkv[:, 0, 0, 0], qkv[1:, 1, 0, 0] = 4.0, -95.0  # the logit of the first row is 0, all others' are -95
+    qkv[0, 2], qkv[1:, 2] = 1.0, 1e38
+
+    attended = windowed_attention(qkv, rows, AttentionPattern.sparse(None), backend="native")
+
+    torch.testing.assert_close(attended, torch.ones_like(attended), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("window", [0, 4, 64, None])
 def test_numbers_that_bfloat16_does_not_have_are_rounded(window: int | None) -> None:
     """By tiles, each to 2^-9 of itself: on the mean, to less than a hundredth of what is attended."""

@@ -144,6 +144,13 @@ def test_a_decoder_of_which_nobody_knows_how_it_is_asked(tmp_path: Path, caplog:
     assert "nothing says in which words this model is asked; here they are those of the published qwen3" in warning
 
 
+def test_a_decoder_that_is_known_to_be_asked_otherwise(tmp_path: Path) -> None:
+    """With the document first, behind which the query stands: no prompt up to the candidate could be shared."""
+    theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"])
+    with pytest.raises(BadCheckpoint, match=r"document before the query .*ctxl-rerank-v2-1b-seq-cls"):
+        load_model(str(save_decoder(tmp_path / "ctxl-rerank-v2-1b-seq-cls", theirs)))
+
+
 def test_a_classifier_does_without_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """sentence-transformers gives it no messages, so that its template may say anything."""
     theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"], num_labels=1)

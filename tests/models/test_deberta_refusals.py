@@ -36,7 +36,9 @@ def test_what_is_not_computed_is_refused(tmp_path: Path, settings: dict[str, Any
     """Rather than left out, which would give other scores."""
     folder = save_deberta(tmp_path)
     edit_json(folder / "config.json", settings)
-    with pytest.raises(BadCheckpoint, match=f"model_type 'deberta-v2' with {reason} is not supported; supported are"):
+    with pytest.raises(
+        BadCheckpoint, match=f"model_type 'deberta-v2' with {reason} is not supported; `bandrank models` lists"
+    ):
         hf.load(folder)
 
 

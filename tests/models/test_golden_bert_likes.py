@@ -1,5 +1,5 @@
-"""RoBERTa, XLM-RoBERTa, ELECTRA, MPNet, DistilBERT, NomicBERT and GTE against `transformers`, from texts on: tokenizer,
-template, encoder and head.
+"""RoBERTa, XLM-RoBERTa, ELECTRA, MPNet, DistilBERT, NomicBERT and GTE against `transformers`, and JinaBERT against its
+formulas, from texts on: tokenizer, template, encoder and head.
 """
 
 import random
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.bert_likes import KNOWN, save, tiny
+from support.bert_likes import ALL, save, tiny
 from support.dense_bert import allowed
 from support.models import as_served, random_text, score_batch
 from support.text_scores import ids_of
@@ -24,7 +24,7 @@ from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.windowed import windowed
 
 CLOSE = 1e-5  # float32 in another order of summation; scores are of the order of 1
-every_model = pytest.mark.parametrize("name", KNOWN)
+every_model = pytest.mark.parametrize("name", ALL)
 
 rng = random.Random(0)
 QUERIES = ["who is the man", "", "Thé man's time? ☂"]
@@ -107,7 +107,7 @@ def test_the_ids_of_a_pair(name: str, tmp_path: Path) -> None:
         ours = [[loaded.scorer.config.cls_id, *ids, *candidate] for candidate in candidates]
         pairs = [tokenizer.encode(query, text) for text in texts]
         assert ours == [pair.ids for pair in pairs]
-        if KNOWN[name].settings.get("type_vocab_size", 1) > 1:
+        if ALL[name].settings.get("type_vocab_size", 1) > 1:
             types = [types_of(loaded, ids, candidate) for candidate in candidates]
             assert types == [pair.type_ids for pair in pairs]
 
@@ -117,15 +117,15 @@ def test_the_longest_pair(name: str, tmp_path: Path) -> None:
     """Has every position that the table has for tokens, and a longer text is scored by its best passage."""
     model = tiny(name)
     loaded = load_model(str(save(tmp_path, name, model)))
-    assert loaded.scorer.config.max_tokens == KNOWN[name].positions
+    assert loaded.scorer.config.max_tokens == ALL[name].positions
     (ids, (candidate,)) = ids_of(loaded, "who", [random_text(random.Random(1), 9000)])
-    fitting = [*candidate[: KNOWN[name].positions - 2 - len(ids)], candidate[-1]]
+    fitting = [*candidate[: ALL[name].positions - 2 - len(ids)], candidate[-1]]
     whole = [loaded.scorer.config.cls_id, *ids, *fitting]
     with torch.inference_mode():
         expected = score_of(model, whole, types_of(loaded, ids, fitting))
         scores = loaded.scorer(score_batch([ids], [[fitting, candidate]])).tolist()
 
-    assert len(whole) == KNOWN[name].positions
+    assert len(whole) == ALL[name].positions
     assert scores[0] == pytest.approx(expected, abs=CLOSE)
     assert scores[1] >= scores[0] - CLOSE
 

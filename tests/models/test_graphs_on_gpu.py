@@ -32,9 +32,8 @@ SHAPES = [[9] * 13, [75, 0, 1, 2, 0, 0, 40, 1], [10] * 12, [300, 40], [60] * 50,
 def runner() -> GraphRunner[PackedTokens]:
     """Of a model of three layers."""
     vocab = tiny_encoder_config().vocab_size
-    config = CrossEncoderConfig(
-        EncoderConfig(vocab, 384, 3, 12, 1536, 512), cls_id=CLS_ID, sep_id=SEP_ID, pattern=sparse(4)
-    )
+    encoder = EncoderConfig(vocab, 384, 3, 12, 1536, 512)
+    config = CrossEncoderConfig(encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=sparse(4))
     torch.manual_seed(0)
     scorer = prepare(CrossEncoder(config), device=GPU, dtype=torch.float16, graphs=True)
     assert scorer.why_no_graphs() is None
@@ -77,7 +76,8 @@ def test_threads_on_streams_of_their_own_do_not_meet(runner: GraphRunner[PackedT
     wrong: list[int] = []
 
     def score(offset: int) -> None:
-        with torch.cuda.stream(torch.cuda.Stream(GPU)):
+        stream = torch.cuda.Stream(GPU)  # type: ignore[no-untyped-call]  # torch leaves it bare
+        with torch.cuda.stream(stream):
             for turn in range(50):
                 number = (turn + offset) % len(BATCHES)
                 if not torch.equal(scores(runner, number), expected[number]):
@@ -124,7 +124,7 @@ def test_a_warm_up_that_fails_has_read_its_inputs_before_they_are_written_again(
     seen = torch.ones_like(inputs)
 
     def fails() -> Tensor:
-        torch.cuda._sleep(BUSY_CYCLES)
+        torch.cuda._sleep(BUSY_CYCLES)  # type: ignore[no-untyped-call]  # torch leaves it bare
         seen.copy_(inputs)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -136,7 +136,9 @@ def test_a_warm_up_that_fails_has_read_its_inputs_before_they_are_written_again(
 
 
 def test_gelu_within_a_product_is_its_tanh_form() -> None:
-    """To bfloat16's rounding of the result, over all numbers that rows may hold."""
+    """To bfloat16's rounding of the result, and a tanh that is right to 2 ** -11 (tanh.approx in the PTX manual), for
+    numbers up to 4: over all that rows may hold.
+    """
     torch.manual_seed(0)
     layer = Linear(64, 96, device=GPU, dtype=torch.bfloat16)
     layer.prepare_for(Execution(graphs=True))
@@ -145,5 +147,5 @@ def test_gelu_within_a_product_is_its_tanh_form() -> None:
         exact = rows.double() @ layer.weight.double().T + layer.bias.double()
 
         torch.testing.assert_close(
-            layer(rows, "gelu").double(), gelu(exact, approximate="tanh"), rtol=2**-8, atol=2**-12
+            layer(rows, "gelu").double(), gelu(exact, approximate="tanh"), rtol=2**-8, atol=2**-10
         )

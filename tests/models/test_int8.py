@@ -291,7 +291,7 @@ def test_what_computes_is_told_truly(name: str, attention: str) -> None:
     scorer = prepared((NATIVE | others)[name](), torch.int8)
 
     assert scorer.attention == attention
-    assert scorer.precision.startswith(f"torch.int8 by CPU kernels, {native().variant}")
+    assert scorer.precision.startswith(f"int8 by CPU kernels, {native().variant}")
 
 
 def test_int8_is_for_a_cpu() -> None:

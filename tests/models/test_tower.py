@@ -16,6 +16,7 @@ from bandrank.models.architectures.bi_encoder import BiEncoderConfig
 from bandrank.models.architectures.sequence_cross_encoder import sequences
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.jina_bert import JinaBertConfig
 from bandrank.models.encoders.mpnet import MpnetConfig
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.prepared import prepare
@@ -27,8 +28,10 @@ CONFIGS: dict[str, Callable[[], EncoderConfig]] = {
     "modernbert": tiny_modernbert_config,
     "deberta": tiny_deberta_config,
     "mpnet": lambda: MpnetConfig(**vars(tiny_encoder_config()) | {"num_token_types": 0, "kind": "mpnet"}),
+    "jina_bert": lambda: JinaBertConfig(**vars(tiny_encoder_config()) | {"kind": "jina_bert"}),
     "decoder": tiny_decoder_config,
 }
+INT8 = ("bert", "modernbert", "mpnet", "jina_bert")
 
 
 def texts(lengths: tuple[int, ...] = LENGTHS) -> Ragged:
@@ -40,7 +43,7 @@ def texts(lengths: tuple[int, ...] = LENGTHS) -> Ragged:
 @pytest.mark.parametrize("pooling", ["cls", "last", "mean"])
 @pytest.mark.parametrize(
     ("kind", "dtype"),
-    [*((kind, torch.float32) for kind in CONFIGS), *((kind, torch.int8) for kind in ("bert", "modernbert", "mpnet"))],
+    [*((kind, torch.float32) for kind in CONFIGS), *((kind, torch.int8) for kind in INT8)],
     ids=str,
 )
 @torch.inference_mode()

@@ -190,6 +190,15 @@ def test_a_rule_asks_where_clients_do_not(engine: SearchEngine, tmp_path: Any) -
     assert ids(other) == ids(off) == ["0", "1", "2", "3", "4", "5"]
 
 
+@pytest.mark.parametrize("accept", ["application/yaml", "Application/vnd.elasticsearch+cbor;compatible-with=8"])
+def test_a_search_that_wants_no_json_is_sent_once(proxy: Proxied, engine: SearchEngine, accept: str) -> None:
+    """As it came: nothing could be read of the answer to a deeper one."""
+    response = search(proxy, BODY, accept=accept)
+
+    assert status(response) == "skipped; reason=partial_answer"
+    assert [asked.target for asked in engine.seen] == [b"/docs/_search"]
+
+
 @pytest.mark.parametrize(
     ("body", "query", "header", "reason"),
     [

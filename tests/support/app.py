@@ -1,6 +1,6 @@
 """The real application in this process: its lifespan run, a client of its own, and clients that hang up."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -87,6 +87,7 @@ async def ask_and_hang_up(
     hung_up: Callable[[], Any],
     path: str = "/rerank",
     method: str = "POST",
+    headers: Sequence[tuple[bytes, bytes]] = (),
 ) -> list[Message]:
     """Sends `messages` to `path`, hangs up once `hung_up` returns, and returns the messages of the answer."""
     scope: Scope = {
@@ -99,7 +100,7 @@ async def ask_and_hang_up(
         "raw_path": path.encode(),
         "query_string": b"",
         "root_path": "",
-        "headers": [],
+        "headers": [*headers],
         "server": ("bandrank", 80),
         "client": ("127.0.0.1", 1),
     }

@@ -1,5 +1,5 @@
-"""Tiny random RoBERTas, XLM-RoBERTas, ELECTRAs, MPNets, DistilBERTs, NomicBERTs and GTEs: Hugging Face folders with the
-settings of published models.
+"""Tiny random RoBERTas, XLM-RoBERTas, ELECTRAs, MPNets, DistilBERTs, NomicBERTs, GTEs and JinaBERTs: Hugging Face
+folders with the settings of published models.
 """
 
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.jina_bert import JinaBert
 from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise
 from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, WORDS, vocab_size
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -209,9 +210,29 @@ KNOWN: dict[str, Known] = {
 }
 
 
+def jina(feed_forward: str = "geglu", *, code: bool = False) -> dict[str, Any]:
+    """Settings of a JinaBERT, with fewer positions, for the sake of time."""
+    repository = "jina-bert-v2-qk-post-norm" if code else "jina-bert-implementation"
+    return {
+        "auto_map": {"AutoConfig": f"jinaai/{repository}--configuration_bert.JinaBertConfig"},
+        "position_embedding_type": "alibi",
+        "feed_forward_type": feed_forward,
+        "max_position_embeddings": 512,
+        "code": code,
+    }
+
+
+ALL: dict[str, Known] = KNOWN | {  # those too that the library does not have
+    "jinaai/jina-reranker-v1-tiny-en": Known(BertConfig, JinaBert, byte_pair_tokenizer, jina(), 512),
+    # With BERT's tokens and token types.
+    "jinaai/jina-embeddings-v2-base-code": Known(BertConfig, JinaBert, word_piece_tokenizer, jina(code=True), 512),
+    "JinaBERT with ReGLU": Known(BertConfig, JinaBert, word_piece_tokenizer, jina("reglu"), 512),
+}
+
+
 def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
     """A random cross-encoder of the library with the settings of a known model, in eval mode. more: of its config."""
-    known = KNOWN[name]
+    known = ALL[name]
     config = known.config(
         vocab_size=max(vocab_size(), known.tokenizer().get_vocab_size()),
         hidden_size=HIDDEN_SIZE,
@@ -229,8 +250,8 @@ def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
 def save(folder: Path, name: str, model: PreTrainedModel | None = None) -> Path:
     """A re-ranker's folder with the settings of a known model."""
     (model or tiny(name)).save_pretrained(folder)
-    KNOWN[name].tokenizer().save(str(folder / "tokenizer.json"))
-    limit = {"model_max_length": KNOWN[name].positions}
+    ALL[name].tokenizer().save(str(folder / "tokenizer.json"))
+    limit = {"model_max_length": ALL[name].positions}
     (folder / "tokenizer_config.json").write_text(json.dumps(limit), encoding="utf-8")
     return folder
 

@@ -20,28 +20,11 @@ class Certificate:
         return ssl.create_default_context(cafile=self.certificate)
 
 
-def make_certificate(folder: Path, name: str = "localhost") -> Certificate:
-    """A new certificate in a folder; skips the test where there is no openssl."""
+def make_certificate(folder: Path, name: str = "localhost", *, days: int = 2) -> Certificate:
+    """A new certificate in a folder, for so many days; skips the test where there is no openssl."""
     made = Certificate(str(folder / f"{name}.pem"), str(folder / f"{name}.key"))
-    command = [
-        needs_program("openssl", "Debian: openssl"),
-        "req",
-        "-x509",
-        "-noenc",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
-    ]
-    command += [
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-keyout",
-        made.key,
-        "-out",
-        made.certificate,
-    ]
-    run(*command, "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    kind = f"-x509 -noenc -days {days} -subj /CN=localhost -newkey ec -pkeyopt ec_paramgen_curve:prime256v1"
+    files = ("-keyout", made.key, "-out", made.certificate)
+    names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    run(needs_program("openssl", "Debian: openssl"), "req", *kind.split(), *files, *names)
     return made

@@ -17,10 +17,11 @@ from support.serving import files_of
 from support.tasks import HANG_S
 
 from bandrank.api.app import create_app
+from bandrank.api.certificate import served_certificate
 from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.hardening import hardening
 from bandrank.api.service import Service
-from bandrank.api.tls import over_tls, tls_context
+from bandrank.api.tls import over_tls
 from bandrank.serving import LoadedScorers, assemble
 from bandrank.settings import Settings
 
@@ -81,7 +82,7 @@ def listening(
     serving = assemble(files or [files_of(lookup(man=1.5))], settings)
     bounds = ConnectionLimits(**{"patience_s": PATIENCE_S, "max_connections": 50, "reserved": 4} | limits)  # type: ignore[arg-type]
     connections = Connections(bounds, serving.models.default.engine.metrics)
-    tls = tls_context(settings)
+    tls = served_certificate(settings)
     http: Any = connections.protocol() if tls is None else over_tls(connections, tls)
     app = create_app(Service(serving, settings))
     server = uvicorn.Server(

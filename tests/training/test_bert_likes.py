@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from support.bert_likes import KNOWN, save
+from support.bert_likes import ALL, save
 from support.training import train
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", ALL)
 def test_it_learns(name: str, toy: Path, tmp_path: Path) -> None:
     """The loss falls."""
     trainer = train(

@@ -41,9 +41,10 @@ def markdown(results: Results) -> str:
     aims = judge({workload.name: rows for workload, rows in results.tables.items()})
     blocks = [
         with_instructions("# Benchmarks", results.machine),
-        "Written by `python -m bandrank_bench cpu --out FILE`. One run, one process; the same weights and the same "
-        "texts for every system; text in, scores out, tokenising included. Read the ratios; the times belong to the "
-        "machine.",
+        "How fast bandrank is on this CPU beside transformers, sentence-transformers, ONNX Runtime and OpenVINO. Every "
+        "system scores the same texts with the same weights, in one run: text in, scores out, tokenising included. "
+        "Compare the ratios; the times hold for this machine only.\n\n"
+        "Written by `python -m bandrank_bench cpu --out FILE`.",
         bullets(results.machine),
         _ceilings(results),
         "## Aims",
@@ -73,8 +74,8 @@ def json_lines(results: Results, samples: Iterable[Sample]) -> str:
 def _ceilings(results: Results) -> str:
     speeds = ", ".join(f"{precision} {speed / 1e9:.0f}" for precision, speed in results.ceilings.items())
     return (
-        f"Fastest matrix product, in GFLOP/s (GOP/s for int8): {speeds}. The floor of a request is its "
-        "operations over that."
+        f"Fastest matrix product, in GFLOP/s (GOP/s for int8): {speeds}. The floor of a request is the time that its "
+        "operations take at this speed."
     )
 
 
@@ -115,9 +116,9 @@ def _left_out(left_out: Mapping[str, str]) -> list[str]:
 
 def _agreement(agreements: Sequence[Agreement]) -> str:
     explained = (
-        "Largest difference from `transformers` in float32, pair by pair, the sparse pattern given as a dense mask. "
-        "The run stops when a float32 system differs by more than 1e-4. The head of the checkpoint is random, which "
-        "makes much of little rounding: differences of lower precisions say little about quality."
+        "The largest difference from the scores of `transformers` in float32, pair by pair; the sparse pattern is "
+        "given to it as a dense mask. The run stops if a float32 system differs by more than 1e-4. The checkpoint's "
+        "head is random, which magnifies rounding: differences of lower precisions say little about quality."
     )
     return explained + "\n\n" + agreement_table(agreements)
 
@@ -129,16 +130,20 @@ def agreement_table(agreements: Iterable[Agreement]) -> str:
 
 
 def _method() -> str:
-    return (
-        "Checkpoint: all-MiniLM-L6-v2 (6 layers, hidden 384, 12 heads) with a random head. Every round has new texts, "
-        "so that caches of token ids are of no use. OpenVINO is not measured in int8, which another tool prepares. "
-        "Systems take turns in random order. A float32 matrix product is "
-        f"timed before and after each sample; the sample counts if both are within {TOLERANCE} x of the fastest tenth "
-        "of the run. Ratios are ratios of median microseconds per token; HTTP over in process is the median ratio of "
-        "two calls on the same texts, one right after the other. A precision is what the matrix products "
-        "really ran in. The full-attention floor counts every token of every pair in every layer; a system's own floor "
-        "counts what its pattern needs, with only [CLS] in the last layer and, if sparse, each query once. Every "
-        "sample, kept or not, is in the JSON lines file beside this one."
+    return bullets(
+        {
+            "**Checkpoint**": "all-MiniLM-L6-v2 (6 layers, hidden 384, 12 heads) with a random head.",
+            "**Systems**": "OpenVINO is not measured in int8, because another tool has to prepare that.",
+            "**Samples**": "Systems take turns in random order. Every round has new texts, so that caches of token ids "
+            "are of no use. A float32 matrix product is timed before and after each sample; the sample is clean, and "
+            f"counts, if both are within {TOLERANCE} x of the fastest tenth of the run. Every sample, kept or not, is "
+            "in the JSON lines file beside this page.",
+            "**Ratios**": "of median microseconds per token. HTTP, time over in process, is the median ratio of "
+            "two calls with the same texts, one right after the other.",
+            "**Precision**": "the one in which the matrix products really ran.",
+            "**Floors**": "The full-attention floor counts every token of every pair in every layer. A system's own "
+            "floor counts what its pattern needs, with only [CLS] in the last layer and, if sparse, each query once.",
+        }
     )
 
 

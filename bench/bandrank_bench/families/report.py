@@ -21,9 +21,10 @@ def markdown(results: Sequence[FamilyResults]) -> str:
     growths = [growth for result in results for growth in result.memory]
     blocks = [
         "# Benchmarks at the sizes of other families",
-        "Written by `python -m bandrank_bench families`, which `make bench` runs. Checkpoints in the formats and of "
-        "the sizes of published re-rankers, with random weights: this compares speed and memory, not quality. Text in, "
-        "scores out, tokenising included. Read the ratios; the times belong to the machine.",
+        "How fast bandrank is, and how much memory it takes, at the sizes of published re-rankers. The checkpoints "
+        "have their formats and sizes, but random weights: this compares speed and memory, not quality. Text in, "
+        "scores out, tokenising included. Compare the ratios; the times hold for this machine only.\n\n"
+        "Written by `python -m bandrank_bench families`, which `make bench` runs.",
         "## Aims",
         aims_table([*aims, *judge_memory(growths)]),
         *(block for result in results for block in _family(result)),
@@ -36,8 +37,8 @@ def markdown(results: Sequence[FamilyResults]) -> str:
 
 def _family(result: FamilyResults) -> list[str]:
     published = FAMILIES[result.family]
-    kind = "its prompt" if published.prompted else "the special tokens"
-    around = f" A pair has {result.around} tokens of {kind} besides its texts." if result.around else ""
+    kind = "tokens of its prompt" if published.prompted else "special tokens"
+    around = f" Besides its texts, a pair has {result.around} {kind}." if result.around else ""
     blocks = [
         f"## {published.name}",
         f"As {published.id}: {published.size}." + around,
@@ -76,23 +77,30 @@ def _memory(growths: Sequence[Growth]) -> list[str]:
 
 def _method() -> str:
     shapes = " ".join(f"{name} is {WORKLOADS[name].title}." for name in ("W1", "W2"))
-    return (
-        f"{shapes} That counts a pair's special tokens as BERT has them; here the texts have as many tokens "
-        f"({QUERY_TOKENS} and, in W2, 151), and what a family puts around them is counted on top, in microseconds per "
-        "token too. A causal decoder is given its prompt by every system; ours runs what precedes the candidates once "
-        "for all of them. Tokenizers are of each family's kind, trained on the benchmark's own prose, and the table of "
-        "word vectors is as small as they are, which saves memory and no time.\n\n"
-        "sentence-transformers batches by 32 as it does by default. Plain transformers gets length-sorted batches of "
-        "16, with torch's own attention, no mask where there is no padding, and, of a decoder, the logits of the last "
-        "token alone behind padding on the left. infinity runs in another process with as many threads.\n\n"
-        "Scores are compared with `transformers` in float32, pair by pair, on a few passages; the run stops when a "
-        f"float32 system differs by more than {FLOAT32_TOLERANCE:.0e}. The heads are drawn so that scores are far "
-        "apart, which makes much of little rounding. Every round has new texts. Systems take turns in random order. A "
-        "float32 matrix product is timed before and after each sample; the sample counts if both are within "
-        f"{TOLERANCE} x of the fastest tenth of the family's run. Ratios are ratios of median microseconds per token; "
-        "a precision is what the matrix products really ran in. Every sample, kept or not, is in the JSON lines file "
-        "beside this page, a line for each family, which may be of runs on different days.\n\n"
-        "Memory is the peak resident memory of a process during a request, less what was resident after a first small "
-        "one, in bfloat16 where the processor has it. A document's tokens are those of its whole pair; each of "
-        f"{NUM_CANDIDATES} candidates has 75, 150 or 300 tokens of its own."
+    return bullets(
+        {
+            "**Workloads**": f"{shapes} These lengths count a pair's special tokens as BERT has them. Here the texts "
+            f"have as many tokens ({QUERY_TOKENS} and, in W2, 151), and what a family puts around them comes on top, "
+            "in microseconds per token too.",
+            "**Decoders**": "Every system gives a causal decoder its prompt. bandrank runs what precedes the "
+            "candidates once for all of them.",
+            "**Tokenizers**": "of each family's kind, trained on the benchmark's own prose. The table of word "
+            "vectors is as small as they are, which saves memory and no time.",
+            "**Peers**": "sentence-transformers batches by 32, its default. Plain transformers gets length-sorted "
+            "batches of 16, with torch's own attention and no mask where there is no padding; of a decoder it computes "
+            "only the logits of the last token, with padding on the left. infinity runs in another process with as "
+            "many threads.",
+            "**Scores**": "compared with `transformers` in float32, pair by pair, on a few passages; the run stops "
+            f"if a float32 system differs by more than {FLOAT32_TOLERANCE:.0e}. The heads are drawn so that scores are "
+            "far apart, which magnifies rounding.",
+            "**Samples**": "Every round has new texts, and systems take turns in random order. A float32 matrix "
+            "product is timed before and after each sample; the sample is clean, and counts, if both are within "
+            f"{TOLERANCE} x of the fastest tenth of the family's run. Every sample, kept or not, is in the JSON lines "
+            "file beside this page, a line for each family. Families may have been run on different days.",
+            "**Ratios**": "of median microseconds per token. A precision is the one in which the matrix products "
+            "really ran.",
+            "**Memory**": "the peak resident memory of a process during a request, minus what was resident after a "
+            "first small one, in bfloat16 if the processor has it. A document's tokens are those of its whole pair; "
+            f"each of {NUM_CANDIDATES} candidates has 75, 150 or 300 tokens of its own.",
+        }
     )

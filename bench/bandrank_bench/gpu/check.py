@@ -26,7 +26,7 @@ BUDGET_S = 530.0  # in all: with what it takes to start and to end, under ten mi
 
 
 def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) -> int:
-    """Runs the stages in order, each within its share of the budget and the rest of that; prints a short table."""
+    """Runs the stages in order, each within its share of what is left of the budget; prints a short table."""
     options = _options(arguments, stages)
     if not options.dry and not torch.cuda.is_available():
         print("torch sees no GPU here; --dry does the same without one, on tiny shapes", file=sys.stderr)
@@ -41,9 +41,9 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
     journal = Journal(out)
     journal.write(Record("run", "started", "ok", facts={"date": f"{now:%Y-%m-%d %H:%M} UTC", "dry": options.dry}))
     chosen = [stage for stage in stages if stage.name in options.stages]
-    stretch = options.budget_s / sum(stage.share_s for stage in chosen)
-    for stage in chosen:
-        cap_s = min(stage.share_s * stretch, deadline - time.monotonic())
+    for number, stage in enumerate(chosen):
+        shares = sum(other.share_s for other in chosen[number:])
+        cap_s = (deadline - time.monotonic()) * stage.share_s / shares
         print(f"{stage.name}: up to {cap_s:.0f} s", flush=True)
         if cap_s <= 0:
             journal.write(Record(stage.name, "all", "cut", facts={"reason": "the time of the run was over"}))
@@ -51,6 +51,9 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
             run_stage(stage, Lab(dry=True), journal, cap_s=cap_s)
         else:
             supervise(stage, journal, child(journal), cap_s=cap_s)
+        if stage.needed and not any(record.status == "ok" for record in journal.of(stage.name)):
+            print(f"{stage.name} has failed: the run ends here")
+            break
     records = journal.read()
     for record in records:
         if record.status != "ok":

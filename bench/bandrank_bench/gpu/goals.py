@@ -20,18 +20,18 @@ class Measurements:
     def operation(self, system: str, shape: Shape) -> Measured:
         """Microseconds of one call from a cold cache."""
         of = {"system": system, "tokens": shape.tokens, "window": shape.window, "head_dim": shape.head_dim}
-        return self._fact("operation", "cold_us", of)
+        return self._fact(("operation", "baselines"), "cold_us", of)
 
     def request(self, system: str, lengths: str, fact: str = "graph_ms") -> Measured:
         """Milliseconds of a request to a model in a graph, or another fact of it."""
-        return self._fact("model", fact, {"system": system, "lengths": lengths})
+        return self._fact(("model", "peers"), fact, {"system": system, "lengths": lengths})
 
     def copy_share(self, shape: Shape, num_bytes: float | None = None) -> Measured:
         """The time in which a copy at the measured bandwidth moves `num_bytes`, over the time of our operation.
 
         num_bytes: by default those of our operation.
         """
-        bandwidth = self._fact("machine", "bytes_per_s", {})
+        bandwidth = self._fact(("machine",), "bytes_per_s", {})
         fewest = shape.fused_bytes if num_bytes is None else num_bytes
         return ratio(bandwidth and floor_us(fewest, bandwidth), self.operation("ours", shape))
 
@@ -55,7 +55,7 @@ class Measurements:
 
     def cached(self, fact: str) -> Measured:
         """A fact of a request with stored candidates, in milliseconds."""
-        return self._fact("cached", fact, {})
+        return self._fact(("cached",), fact, {})
 
     def gain(self, lengths: str, before: str, after: str) -> Measured:
         """How many times as long our requests take by the fact `before` as by the fact `after`."""
@@ -69,9 +69,9 @@ class Measurements:
         """1 if all tests on a GPU pass, of results and of bits that repeat; 0 if not."""
         return float(not self.wrong) if self.wrong or any(record.stage == "tests" for record in self.records) else None
 
-    def _fact(self, stage: str, fact: str, of: dict[str, object]) -> Measured:
+    def _fact(self, stages: Sequence[str], fact: str, of: dict[str, object]) -> Measured:
         for record in self.records:
-            if record.stage == stage and record.facts.get(fact) is not None and of.items() <= record.facts.items():
+            if record.stage in stages and record.facts.get(fact) is not None and of.items() <= record.facts.items():
                 return float(record.facts[fact])
         return None
 

@@ -32,13 +32,10 @@ Build = Callable[[], System]
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """Ours on all shapes, then other parts of a layer, then the baselines. Shapes with goals come first: the least
-    important cases are cut off.
+    """Ours on all shapes, then other parts of a layer. Shapes with goals come first: the least important cases are cut
+    off.
     """
-    shapes = [Shape(length, window, dim) for dim in HEAD_DIMS for length in LENGTHS for window in WINDOWS]
-    if lab.dry:
-        shapes = list(DRY)
-    for shape in shapes:
+    for shape in _shapes(lab):
         yield _case(lab, shape, "ours", partial(ours, lab, shape))
     parts = [last_layer(lab, shape) for shape in (DRY[:1] if lab.dry else LAST_LAYERS)]
     parts += [norms(lab, num_rows, HIDDEN_SIZE) for num_rows in (DRY_ROWS if lab.dry else ROWS)]
@@ -46,6 +43,11 @@ def cases(lab: Lab) -> Iterator[Case]:
     for part in parts:
         for name, other in (("ours", lab.backend), ("torch", "vectorized")):
             yield Case(f"{part.name}, {name}", partial(timed_part, lab, part, other))
+
+
+def baselines(lab: Lab) -> Iterator[Case]:
+    """What ours is compared with, on the same shapes in the same order."""
+    shapes = _shapes(lab)
     backends = ("full math",) if lab.dry else FULL_BACKENDS
     for shape in shapes:
         if shape.window == shapes[0].window:  # full attention knows no window
@@ -56,6 +58,12 @@ def cases(lab: Lab) -> Iterator[Case]:
         yield _case(lab, shape, "varlen", partial(baseline, "varlen", lab, shape))
         if shape in (DRY[:1] if lab.dry else FLEX):
             yield _case(lab, shape, "flex", partial(baseline, "flex", lab, shape))
+
+
+def _shapes(lab: Lab) -> list[Shape]:
+    if lab.dry:
+        return list(DRY)
+    return [Shape(length, window, dim) for dim in HEAD_DIMS for length in LENGTHS for window in WINDOWS]
 
 
 def ours(lab: Lab, shape: Shape) -> System:

@@ -19,19 +19,28 @@ PAGE = """# Results of the kernels
 
 Written by `python -m bandrank_bench.gpu.report kernels/results`, as `make gpu-check` does at its end.
 
+## Files
+
 - `registers.json`: registers and spilled bytes of every kernel on every architecture, assembled without a GPU
   (`python -m bandrank_bench registers`).
-- `<date>-<card>.jsonl`: one run of `make gpu-check` on that card, or of some of its stages, one line a case: stage,
+- `<date>-<card>.jsonl`: a run of `make gpu-check` on that card, or of some of its stages. Each line is a case: stage,
   case, status (ok, failed, skipped, cut for lack of time), seconds, and the facts measured. Times of operations are
-  medians of replays of CUDA graphs, `cold_us` over inputs that together exceed the cache, `warm_us` over one;
-  `floor_us` is the operation's bytes at 3.35 TB/s.
+  medians of replays of CUDA graphs: `cold_us` over inputs that together exceed the cache, `warm_us` over one input.
+  `floor_us` is the time for the operation's bytes at 3.35 TB/s.
+
+## Runs
 
 {run}
 
-Goals: N = 100 candidates, query of 10 tokens, float16; n tokens a candidate, w tokens of window on each side, heads x
-numbers of a head; a model is MiniLM-L6's size with random weights, w = 4, its requests timed as CUDA graphs. An x is
-how many times as long the other takes. The columns of the model are predictions, made before the first run
-([how](../README.md#the-model-of-time)). There is no fp8 yet (goal: 1.4 x more for a loss of nDCG@10 below 0.002).
+## Goals
+
+- **Sizes**: 100 candidates and a query of 10 tokens, in float16. n is the tokens of a candidate, w the tokens of the
+  window on each side, 12x32 the heads x the numbers of a head.
+- **Models** have the size of MiniLM-L6, random weights and w = 4. Their requests are timed as CUDA graphs.
+- **x** is how many times as long the other takes.
+- **H100, model** and **H200, model** are predictions, made before the first run
+  ([how](../README.md#the-model-of-time)).
+- **fp8** is not there yet (goal: 1.4 x more for a loss of nDCG@10 below 0.002).
 
 {goals}
 """

@@ -40,19 +40,20 @@ class Journal:
         self.path = path
 
     def write(self, record: Record) -> None:
-        """Appends a line."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(record), default=str) + "\n")
+        """Appends a line, all at once: who writes it may be killed, and others read meanwhile."""
+        with self.path.open("ab", buffering=0) as file:
+            file.write(json.dumps(asdict(record), default=str).encode() + b"\n")
 
     def read(self) -> list[Record]:
-        """All records so far; none if there is no file."""
+        """All records so far; none if there is no file. A line without its end is none yet."""
         if not self.path.exists():
             return []
-        return [Record(**json.loads(line)) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
+        return [Record(**json.loads(line)) for line in lines]
 
-    def count(self, stage: str) -> int:
-        """The number of finished cases of a stage."""
-        return sum(record.stage == stage for record in self.read())
+    def of(self, stage: str) -> list[Record]:
+        """The records of a stage, one for each finished case."""
+        return [record for record in self.read() if record.stage == stage]
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,9 @@ class Stage:
     """A part of the check, run in a separate process.
 
     module: has a function `listing(lab)` that lists the cases: cheap, and the same each time.
-    share_s: seconds of a run of all stages that has ten minutes; a run of some has more for each.
-    gate: a failure fails the whole run.
+    share_s: seconds of a run of all stages that has ten minutes; a run of some has more for each, and what a stage
+    leaves is shared by those behind it.  case_s: seconds after which a case is taken to hang, and is left out.
+    gate: a failure fails the whole run.  needed: where no case is right, no stage behind it can be, and the run ends.
     """
 
     name: str
@@ -77,24 +79,29 @@ class Stage:
     share_s: float
     gate: bool = False
     listing: str = "cases"
+    case_s: float = 30.0
+    needed: bool = False
 
     def cases(self, lab: Lab) -> list[Case]:
         """Imports the module, so that a library that one stage lacks does not stop the others."""
         return list(getattr(import_module(self.module), self.listing)(lab))
 
 
+# What is right, how fast ours is, and then all else: a run that is cut short has what matters most.
 STAGES = (
-    Stage("machine", "bandrank_bench.gpu.machine", 25),
-    Stage("compile", "bandrank_bench.gpu.machine", 45, gate=True, listing="compilations"),
-    Stage("tests", "bandrank_bench.gpu.watched", 100, gate=True, listing="tests"),
-    Stage("parity", "bandrank_bench.gpu.parity", 30, gate=True),
-    Stage("sanitizer", "bandrank_bench.gpu.watched", 75, gate=True, listing="sanitizers"),
-    Stage("operation", "bandrank_bench.gpu.operations", 95),
-    Stage("model", "bandrank_bench.gpu.whole_model", 85),
+    Stage("machine", "bandrank_bench.gpu.machine", 20, case_s=60),
+    Stage("compile", "bandrank_bench.gpu.machine", 40, gate=True, listing="compilations", case_s=60, needed=True),
+    Stage("tests", "bandrank_bench.gpu.watched", 90, gate=True, listing="tests", case_s=75),
+    Stage("parity", "bandrank_bench.gpu.parity", 25, gate=True),
+    Stage("operation", "bandrank_bench.gpu.operations", 50),
+    Stage("model", "bandrank_bench.gpu.whole_model", 60),
     Stage("cached", "bandrank_bench.gpu.cached", 15),
-    Stage("launches", "bandrank_bench.gpu.launches", 25),
+    Stage("launches", "bandrank_bench.gpu.launches", 20),
+    Stage("sanitizer", "bandrank_bench.gpu.watched", 75, gate=True, listing="sanitizers", case_s=75),
     Stage("sweep", "bandrank_bench.gpu.sweep", 35),
-    Stage("profile", "bandrank_bench.gpu.watched", 40, listing="profiles"),
+    Stage("baselines", "bandrank_bench.gpu.operations", 70, listing="baselines", case_s=45),
+    Stage("peers", "bandrank_bench.gpu.whole_model", 40, listing="peers", case_s=45),
+    Stage("profile", "bandrank_bench.gpu.watched", 35, listing="profiles", case_s=75),
 )
 
 

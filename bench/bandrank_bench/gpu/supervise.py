@@ -1,5 +1,5 @@
-"""Runs a stage in separate processes until all its cases are over: a process that hangs is killed; a case that kills
-its process, or makes the card unusable to it, costs only itself, and the next process continues behind that case.
+"""Runs a stage in separate processes until all its cases are over: a case that hangs, kills its process or makes the
+card unusable to it costs only itself, and the next process continues behind that case.
 
 Such a process is `python -m bandrank_bench.gpu.supervise STAGE FIRST CAP_S FILE`.
 """
@@ -19,6 +19,7 @@ from bandrank_bench.gpu.stages import STAGES, Journal, Record, Stage, run_stage
 DEVICE_LOST = 3  # exit code of a process that has written down its failure and cannot continue
 MOST_PROCESSES = 6
 GRACE_S = 10.0  # for the case that runs when the stage's time is over
+POLL_S = 0.5
 
 Command = Callable[[Stage, int, float], list[str]]  # the stage, its first case, seconds
 
@@ -34,28 +35,39 @@ def supervise(stage: Stage, journal: Journal, command: Command, *, cap_s: float,
     deadline = time.monotonic() + cap_s
     for _ in range(MOST_PROCESSES):
         left = max(0.0, deadline - time.monotonic())
-        code = _run(command(stage, journal.count(stage.name), left), left + grace_s)
+        done = len(journal.of(stage.name))
+        code = _run(command(stage, done, left), left + grace_s, lambda: len(journal.of(stage.name)), stage.case_s)
         if code == 0:
             return
-        if code is None:
+        if code is None and time.monotonic() >= deadline:
             journal.write(Record(stage.name, "killed", "failed", facts={"error": f"ran on after its {cap_s:.0f} s"}))
             return
-        if code != DEVICE_LOST:
+        if code is None:
+            journal.write(Record(stage.name, "hung", "failed", facts={"error": f"no end in {stage.case_s:.0f} s"}))
+        elif code != DEVICE_LOST:
             journal.write(Record(stage.name, "crashed", "failed", facts={"error": f"the process ended with {code}"}))
     journal.write(Record(stage.name, "the rest", "cut", facts={"reason": f"{MOST_PROCESSES} processes came to grief"}))
 
 
-def _run(command: list[str], cap_s: float) -> int | None:
-    """The exit code; None if it had to be killed, with all that it had started."""
+def _run(command: list[str], cap_s: float, progress: Callable[[], int], patience_s: float) -> int | None:
+    """The exit code; None if it had to be killed, with all that it had started: it took longer than `cap_s`, or there
+    was no progress for `patience_s`.
+    """
     process = subprocess.Popen(command, start_new_session=True)
+    end, seen = time.monotonic() + cap_s, progress()
+    due = time.monotonic() + patience_s
     try:
-        return process.wait(cap_s)
-    except subprocess.TimeoutExpired:
+        while (now := time.monotonic()) < min(end, due):
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(min(POLL_S, end - now, due - now))
+            if (reached := progress()) != seen:
+                seen, due = reached, time.monotonic() + patience_s
         return None
     finally:
         with suppress(ProcessLookupError):  # nothing is left of it
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with suppress(subprocess.TimeoutExpired):  # a driver may hold it: what is left of the run goes on without it
+            process.wait(GRACE_S)
 
 
 if __name__ == "__main__":

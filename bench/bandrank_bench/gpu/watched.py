@@ -29,9 +29,8 @@ TAIL = 4000  # characters of a program's words that are kept
 ROOT = Path(__file__).resolve().parents[3]
 
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
-SANITIZER_CAP_S = 90.0
-TESTS_CAP_S = 120.0
-PROFILE_CAP_S = 60.0
+CAP_S = 60.0  # of each program
+ANSWER_CAP_S = 10.0  # of nvidia-smi
 SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "SchedulerStats", "WarpStateStats", "Occupancy", "LaunchStats")
 PROFILE_OPTIONS = (
     *("--clock-control", "none"),
@@ -74,7 +73,7 @@ def sanitized(lab: Lab, tool: str) -> Facts:
     options = ["--tool", tool, "--error-exitcode", "9"]
     if tool == "memcheck":
         options += ["--report-api-errors", "no"]  # torch asks CUDA for functions that it may not have
-    said = on_launches("compute-sanitizer", options, [*SMALL], cap_s=SANITIZER_CAP_S)
+    said = on_launches("compute-sanitizer", options, [*SMALL])
     summaries = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", said)
     if not summaries or any(int(count) for count in summaries):
         raise RuntimeError(f"{tool} does not say that all is well: {said[-TAIL:]}")
@@ -90,7 +89,7 @@ def profiles(lab: Lab) -> Iterator[Case]:
 def profile(lab: Lab, name: str) -> Facts:
     """Metric to value with unit. Raises RuntimeError if ncu shows none."""
     lab.require_gpu()
-    said = on_launches("ncu", PROFILE_OPTIONS, [name], cap_s=PROFILE_CAP_S)
+    said = on_launches("ncu", PROFILE_OPTIONS, [name])
     lines = said.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     metrics = {
@@ -116,7 +115,7 @@ def tested(lab: Lab, path: Path) -> Facts:
         raise Skipped("pytest is not installed")
     # Warnings are not tested here, and the set-up of the tests needs programs that a GPU machine may lack.
     options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-o", "filterwarnings=default"]
-    said = run([sys.executable, "-m", "pytest", *options, "--rootdir", str(ROOT), str(path)], cap_s=TESTS_CAP_S)
+    said = run([sys.executable, "-m", "pytest", *options, "--rootdir", str(ROOT), str(path)])
     summaries = re.findall(r"^.*\d+ passed.*$", said, re.MULTILINE)  # libraries may say something behind it
     if not summaries:
         raise RuntimeError(f"no test ran: {said[-TAIL:]}")
@@ -128,18 +127,18 @@ def find(tool: str) -> str | None:
     return shutil.which(tool) or shutil.which(tool, path=os.pathsep.join(FOLDERS))
 
 
-def on_launches(tool: str, options: Sequence[str], launches: Sequence[str], *, cap_s: float) -> str:
+def on_launches(tool: str, options: Sequence[str], launches: Sequence[str]) -> str:
     """The output of a tool that watches these launches. Raises Skipped without it, and the errors of `run`."""
     path = find(tool)
     if path is None:
         raise Skipped(f"{tool} is not installed")
     # Each tensor is a separate allocation, so that a step beyond its end is seen.
     command = [path, *options, sys.executable, "-m", "bandrank_bench.gpu.watched", *launches]
-    return run(command, cap_s=cap_s, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+    return run(command, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
 
 
-def run(command: Sequence[str], *, cap_s: float, **environment: str) -> str:
-    """The output of a program. Raises RuntimeError with the end of it if it fails or takes longer than `cap_s`."""
+def run(command: Sequence[str], **environment: str) -> str:
+    """The output of a program. Raises RuntimeError with the end of it if it fails or takes longer than `CAP_S`."""
     # The output goes to a file: a pipe would be waited for as long as any child of the program holds it.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         try:
@@ -148,12 +147,12 @@ def run(command: Sequence[str], *, cap_s: float, **environment: str) -> str:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | environment,
-                timeout=cap_s,
+                timeout=CAP_S,
                 check=False,
             )
             problem = f"ended with {process.returncode}" if process.returncode else None
         except subprocess.TimeoutExpired:
-            problem = f"took longer than {cap_s:.0f} s"
+            problem = f"took longer than {CAP_S:.0f} s"
         output.seek(0)
         said = output.read()
     if problem:
@@ -162,12 +161,15 @@ def run(command: Sequence[str], *, cap_s: float, **environment: str) -> str:
 
 
 def ask_card(*fields: str) -> Facts:
-    """Fields of the first card by nvidia-smi; none where there is no card."""
+    """Fields of the first card by nvidia-smi; none where there is no card, or no answer."""
     path = find("nvidia-smi")
     if path is None:
         return {}
     command = [path, f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "--id=0"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_CAP_S, check=False).stdout
+    except subprocess.TimeoutExpired:
+        return {}
     return dict(zip(fields, (value.strip() for value in answer.strip().split(",")), strict=False))
 
 

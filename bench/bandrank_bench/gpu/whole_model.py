@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from statistics import median
@@ -57,11 +57,8 @@ DRY_LENGTHS = {"164": [9, 9, 9], "passages": [3, 7, 9]}
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """Cases of every system on the lengths that its goals need: what the service runs, other forms of it, and the
-    systems of others.
-    """
-    size = DRY_SIZE if lab.dry else SIZE
-    chosen = DRY_LENGTHS if lab.dry else LENGTHS
+    """What the service runs, on the lengths that goals need, and then other forms of it."""
+    size, chosen = _sizes(lab)
     for name, lengths in chosen.items():
         yield _case("ours sparse", name, partial(ours, lab, size, lengths, sparse(WINDOW), cls_only=True))
         yield _case("ours sparse", name, partial(served, lab, size, lengths), ", served")
@@ -69,10 +66,19 @@ def cases(lab: Lab) -> Iterator[Case]:
         for kind, pattern, cls_only in (("sparse", sparse(WINDOW), False), ("full", FULL, True), ("full", FULL, False)):
             label = f"ours {kind}" + ("" if cls_only else ", whole last layer")
             yield _case(label, name, partial(ours, lab, size, lengths, pattern, cls_only=cls_only))
+
+
+def peers(lab: Lab) -> Iterator[Case]:
+    """The systems of others on the same lengths."""
+    size, chosen = _sizes(lab)
     for name, lengths in chosen.items():
         if len(set(lengths)) == 1:
             yield _case("paper", name, partial(paper, lab, size, lengths))
         yield _case("transformers", name, partial(transformers, lab, size, lengths))
+
+
+def _sizes(lab: Lab) -> tuple[EncoderConfig, Mapping[str, Sequence[int]]]:
+    return (DRY_SIZE, DRY_LENGTHS) if lab.dry else (SIZE, LENGTHS)
 
 
 def _case(system: str, lengths: str, run: Callable[[], Facts], how: str = "") -> Case:

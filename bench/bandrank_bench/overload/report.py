@@ -32,25 +32,26 @@ def report(measured: Measured, plan: Plan, facts: Mapping[str, str], picture: st
     blocks = [
         "## Overload",
         f"{_verdict(found, instrument)} Service and generator share the machine. Requests have {_counts(plan)} "
-        f"candidates, {capacity.tokens:.0f} tokens each on average, over all stages and with a share of the query; "
-        + (f"come again after {plan.repeat_after} requests. " if plan.repeat_after else "no text comes twice. ")
+        f"candidates of {capacity.tokens:.0f} tokens on average, counted over all stages and with a share of the "
+        + (f"query; they come again after {plan.repeat_after} requests. " if plan.repeat_after else "query. ")
+        + ("" if plan.repeat_after else "No text comes twice. ")
         + f"Capacity is what a closed loop of {plan.connections} connections that are never idle gets answered: "
-        f"**{capacity.goodput:.1f} requests, {capacity.goodput_candidates:.0f} candidates a second**. Beyond it "
-        "requests arrive in an open loop, as a Poisson process; each is sent at its time however late others are, and "
-        "its latency counts from that time.",
+        f"**{capacity.goodput:.1f} requests, {capacity.goodput_candidates:.0f} candidates per second**. Loads are an "
+        "open loop, as a Poisson process: each request is sent at its time, however late others are, and its latency "
+        "counts from that time.",
         aims_table(found),
         aims_table(instrument, "condition under which the figures count", "met"),
         f"![Goodput and latency over the offered load]({picture})",
-        f"Each load for {plan.seconds:g} s, after {plan.warm_up_s:g} s to warm up, without rates and times. Goodput "
-        f"are complete rankings within {plan.limit_s:g} s; its share is that of the capacity measured right before and "
-        "after. Admitted and refused: milliseconds until the answer, p50 / p99. Other: neither answered in time nor "
-        "refused.",
+        f"Each load lasts {plan.seconds:g} s, after {plan.warm_up_s:g} s of warm-up that count in no rate or time. "
+        f"Goodput is complete rankings within {plan.limit_s:g} s, and its share is of the capacity measured right "
+        "before and after. Admitted and refused: milliseconds until the answer, p50 / p99. Other: neither answered in "
+        "time nor refused.",
         table(
             ["load", "offered/s", "goodput/s", "of capacity", *COUNTS, "admitted", "refused", "Retry-After, s"],
             map(_point, measured.points),
         ),
-        "The instrument: capacity before and after in requests a second; milliseconds by which the generator sent "
-        "requests late; processors in use.",
+        "How well the load was generated: capacity before and after, in requests per second; milliseconds by which the "
+        "generator sent requests late; processors in use.",
         table(
             ["load", "capacity", "lateness p50", "p99", "most", "generator", "service", "others"],
             map(_instrument, measured.points),
@@ -58,9 +59,9 @@ def report(measured: Measured, plan: Plan, facts: Mapping[str, str], picture: st
     ]
     if measured.companies:
         blocks += [
-            f"A polite client sends {plan.polite_share:.0%} of the capacity for {plan.polite_s:g} s, each time the "
-            "same requests at the same times (but for a number in each text, which makes it a new one): alone, and "
-            "beside another client that floods the service. Milliseconds.",
+            f"A polite client sends {plan.polite_share:.0%} of the capacity for {plan.polite_s:g} s: alone, and beside "
+            "another client that floods the service. Each time it sends the same requests at the same times, with "
+            "another number in each text to make it new. Times are milliseconds.",
             table(
                 ["beside", "polite: sent", "answered", "p50", "p99", "p99 over alone", *FLOODING],
                 [_company(company, measured.companies[0]) for company in measured.companies],

@@ -58,29 +58,31 @@ def json_lines(results: Results) -> str:
 def _head(results: Results) -> Iterator[str]:
     yield "# Services beside each other"
     yield (
-        "Written by `make bench`. The same weights and texts for all, over HTTP on the loopback interface; one service "
-        "is measured at a time, while all others are stopped. Read the ratios; the times belong to the machine."
+        "bandrank and other re-ranking services over HTTP on the loopback interface, with the same weights and texts "
+        "for all. One service is measured at a time, while the others are stopped. Compare the ratios; the times hold "
+        "for this machine only.\n\n"
+        "Written by `make bench`."
     )
     yield bullets(results.facts)
     yield "## Aims"
     yield aims_table(aims(results.runs, results.contenders))
     yield (
-        "Of a Poisson process, most of p99 over p50 is the queue's and not the service's: its arrivals come in bursts, "
-        "and a service whose work grows with the tokens, as on a CPU, works bursts off one after the other. The "
-        'columns of the "queue alone" below are what a server of exactly the same capacity would show that answered '
-        "the very same arrivals in their order, and did nothing else; in the long run, p99 is "
-        f"{of_the_queue(BUSY):.1f} times p50 for equal requests at {BUSY:.0%}. Of all orders, that of arrival spreads "
-        "the times of equal requests least: the ratio falls where p50 rises, where requests are refused, or where a "
-        "batch of many takes hardly longer than one of few. Arrivals at equal intervals, as load generators with a "
-        "constant rate send them, have no bursts: what they show is the service's own."
+        "**p99 over p50.** With a Poisson process, most of this ratio comes from queueing and not from the service: "
+        "requests arrive in bursts, and a service whose work grows with the tokens, as on a CPU, can only work through "
+        'a burst one request after the other. The columns of the "queue alone" below are for an ideal server of '
+        "exactly the same capacity that answers the very same arrivals in their order and does nothing else. In the "
+        f"long run, its p99 is {of_the_queue(BUSY):.1f} times its p50 for equal requests at {BUSY:.0%}. No other order "
+        "spreads the times of equal requests less: the ratio falls only if p50 rises, if requests are refused, or if "
+        "a batch of many takes hardly longer than one of few. Arrivals at equal intervals, as load generators with a "
+        "constant rate send them, have no bursts, so they show the spread of the service itself."
     )
 
 
 def _rates(results: Results, plan: Plan) -> Iterator[str]:
     yield "## Clients that wait for their answers"
     yield (
-        f"Each sends {plan.candidates} candidates of 75 tokens on average, new ones every time, and again once it "
-        f"has its answer. Goodput: right answers within {plan.deadline_s:g} s, a second. p50 and p99 are milliseconds."
+        f"Each sends {plan.candidates} candidates of 75 tokens on average, waits for the answer, and sends new ones. "
+        f"Goodput is the right answers per second within {plan.deadline_s:g} s. p50 and p99 are milliseconds."
     )
     for clients in plan.clients:
         rows = _rows(results, clients=clients)
@@ -89,8 +91,8 @@ def _rates(results: Results, plan: Plan) -> Iterator[str]:
         yield table(head, [[name, *_closed(found)] for name, found in rows])
     yield "## Arrivals at a share of each one's capacity"
     yield (
-        "Whatever the answers, each request is sent at its time, and its latency counts from there; the times are "
-        "those of a Poisson process, or at equal intervals where it says so. "
+        "Each request is sent at its time, whether or not earlier ones have been answered, and its latency counts from "
+        "that time. The times are those of a Poisson process, or at equal intervals where the heading says so. "
         "Capacity is the mean of what the service answered to 8 clients and more in the same round."
     )
     head = ["service", "offered/s", "goodput/s", "p50", "p99", "p99/p50", *QUEUE, "sent", "not in time"]
@@ -101,7 +103,7 @@ def _rates(results: Results, plan: Plan) -> Iterator[str]:
 
 def _foot(results: Results, plan: Plan) -> Iterator[str]:
     yield "## Memory"
-    yield "MiB of each service's process: resident and proportional before the runs, the most that was resident in all."
+    yield "MiB of each service's process: resident and proportional before the runs, and the peak of resident memory."
     rows = [
         [name, f"{idle.resident:.0f}", f"{idle.proportional:.0f}", f"{end.peak:.0f}"]
         for name, (idle, end) in results.memory.items()
@@ -109,29 +111,30 @@ def _foot(results: Results, plan: Plan) -> Iterator[str]:
     yield table(["service", "idle: resident", "proportional", "peak"], rows)
     if results.tried:
         yield "## Configurations of infinity"
-        yield "Answers a second to 8 clients, in a short run. The fastest of each precision are compared above."
+        yield "Answers per second to 8 clients, in a short run. The fastest of each precision is compared above."
         tried = [[one.name, f"{rate:.1f}"] for one, rate in results.tried.items()]
         yield table(["configuration", "answers/s"], tried)
     yield "## Scores"
-    yield "The largest difference from `transformers` in float32, and the spread of the scores."
+    yield "The largest difference from the scores of `transformers` in float32, and the spread of the scores."
     yield agreement_table(results.agreements)
     if results.left_out:
         yield "Left out: " + "; ".join(f"{name}: {why}" for name, why in results.left_out.items()) + "."
-    yield "## How"
+    yield "## How it is measured"
     yield bullets({one.name: one.configured for one in results.contenders})
     restless = [one for one in results.runs if max(one.before_s, one.after_s) > TOLERANCE * results.calm_s]
     late = [one.p99 for run in results.runs if (one := _lateness(run))]
     yield (
-        f"{plan.rounds} rounds, in each of which the services take turns in random order; {plan.closed_s:g} s of each "
-        f"number of clients and {plan.open_s:g} s of each load, after {plan.warm_up_s:g} s whose times do not count. "
+        f"There were {plan.rounds} rounds. In each, the services took turns in random order, with {plan.closed_s:g} s "
+        f"of each number of clients and {plan.open_s:g} s of each load, after {plan.warm_up_s:g} s that do not count. "
         f"{len(results.runs) - len(restless)} of {len(results.runs)} runs were between two products of known cost that "
-        "were both within "
-        f"{TOLERANCE:g} times the calm speed. The generator sent 99% of its requests within "
+        f"were both within {TOLERANCE:g} times the calm speed.\n\n"
+        "The generator sent 99% of its requests within "
         f"{max(late, default=0):.0f} ms of their times in its worst run; it used at most "
         f"{max((run.busy.generator for run in results.runs), default=0):.2f} processors, and other processes "
-        f"{max((run.busy.others for run in results.runs), default=0):.2f}. bandrank would by default refuse what waits "
-        "for more than four times its own work; here it is as patient as the others. ONNX files for infinity's engine "
-        "optimum tell query and passage apart themselves, because it does not tell them."
+        f"{max((run.busy.others for run in results.runs), default=0):.2f}.\n\n"
+        "By default bandrank would refuse a request that has to wait for more than four times its own work; here it is "
+        "as patient as the others. The ONNX files for infinity's engine optimum find out themselves which tokens are "
+        "the query's, because the engine does not tell them."
     )
     if restless:
         yield "The machine was slow before or after these runs: " + "; ".join(map(_what, restless)) + "."

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from fastapi import Request
 
+from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.parsing import check_values, parse
 from bandrank.api.registered import LineError, RegisteredCandidate, RegisterResponse
 from bandrank.api.service import Service
@@ -35,12 +36,16 @@ def memory_of_stream(max_line_bytes: int) -> int:
 
 async def register_lines(service: Service, request: Request, client: Client) -> RegisterResponse:
     """Registers a stream of lines. An error that ends it says how many lines were registered before."""
-    upload = _Upload(service, client)
+    upload, body = _Upload(service, client), _Body(request)
+
+    async def flush() -> None:
+        await unless_gone(body.hung_up(), upload.flush())
+
     effort = 0
     try:
-        async for line in _lines(request, service.max_line_bytes):
+        async for line in _lines(body, service.max_line_bytes):
             if line is not None and len(line) > service.max_line_bytes:
-                await upload.flush()  # those before it
+                await flush()  # those before it
                 raise InputTooLarge(
                     f"a line is longer than {service.max_line_bytes} bytes; end each candidate with a newline"
                 )
@@ -48,15 +53,17 @@ async def register_lines(service: Service, request: Request, client: Client) -> 
                 upload.add(line)
                 effort += LINE_EFFORT if line else 1
             if upload.is_due or service.stopping.is_set():
-                await upload.flush()
+                await flush()
             if effort >= MAX_EFFORT:  # a chunk may hold thousands of lines with nothing to wait for, or for long
                 await asyncio.sleep(PAUSE_S)
                 effort = 0
             if service.stopping.is_set():
                 raise NotReady(STOPPING)
-        await upload.flush()
+        await flush()
     except BandrankError as error:
         raise error.saying(f"{error} ({upload.progress})") from error
+    finally:
+        body.close()
     return upload.answer
 
 
@@ -122,12 +129,12 @@ class _Upload:
         self.answer.encoded += encoded  # also before an error: the next try finds these in the cache
 
 
-async def _lines(request: Request, max_bytes: int) -> AsyncIterator[bytes | None]:
+async def _lines(body: "_Body", max_bytes: int) -> AsyncIterator[bytes | None]:
     """The body's lines, up to one of more than `max_bytes`, of which no more is read than shows that; None where no
     more came for a while. Raises TooSlow.
     """
     rest = bytearray()
-    async for chunk in _chunks(request):
+    async for chunk in body.chunks():
         if chunk is None:
             yield None
             continue
@@ -142,13 +149,18 @@ async def _lines(request: Request, max_bytes: int) -> AsyncIterator[bytes | None
     yield bytes(rest)
 
 
-async def _chunks(request: Request) -> AsyncIterator[bytes | None]:
-    """The chunks of a body as they come, and None after each QUIET_S in which none does. Raises TooSlow."""
-    stream = request.stream()
-    progress = _Progress()
-    while True:
-        coming = asyncio.ensure_future(anext(stream, None))
-        try:
+class _Body:
+    """The body of a request, of which a chunk may be read ahead."""
+
+    def __init__(self, request: Request) -> None:
+        self._request, self._stream = request, request.stream()
+        self._coming: asyncio.Future[bytes | None] | None = None
+
+    async def chunks(self) -> AsyncIterator[bytes | None]:
+        """The chunks as they come, and None after each QUIET_S in which none does. Raises TooSlow."""
+        progress = _Progress()
+        while True:
+            coming = self._next()
             while not coming.done():
                 started = time.monotonic()
                 await asyncio.wait([coming], timeout=QUIET_S)
@@ -156,13 +168,40 @@ async def _chunks(request: Request) -> AsyncIterator[bytes | None]:
                 if not coming.done():
                     yield None
                     progress.check()
-        finally:
-            coming.cancel()
-        if (chunk := coming.result()) is None:
-            return
-        progress.received(len(chunk))
-        yield chunk
-        progress.check()
+            if (chunk := coming.result()) is None:
+                return
+            self._coming = None
+            progress.received(len(chunk))
+            yield chunk
+            progress.check()
+
+    async def hung_up(self) -> bool:
+        """Waits until the client hangs up: for ever behind a chunk that was read ahead."""
+        coming = self._next()
+        await asyncio.wait([coming])
+        if coming.exception() is not None:
+            return True
+        if coming.result() is None:
+            return await hung_up(self._request)
+        never: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        return await never
+
+    def close(self) -> None:
+        """Reads no more."""
+        if self._coming is not None and not self._coming.cancel():
+            self._coming.exception()  # looked at, or asyncio would log it
+
+    def _next(self) -> "asyncio.Future[bytes | None]":
+        if self._coming is None:
+            self._coming = asyncio.ensure_future(self._read())
+        return self._coming
+
+    async def _read(self) -> bytes | None:
+        """The next chunk that has bytes; None at the end."""
+        async for chunk in self._stream:
+            if chunk:
+                return chunk
+        return None
 
 
 class _Progress:

@@ -18,13 +18,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from bandrank.api.followed_files import FollowedFiles
 from bandrank.api.rate import TokenBucket
 from bandrank.engine.clients import Client
 from bandrank.errors import BadSetting
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
 NAME = r"[A-Za-z0-9_-]{1,32}"  # shorter than a key, so that one that got into a name's place is never repeated
 
 
@@ -70,9 +70,8 @@ class KeyFile:
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises BadSetting, which names the file, the table and the fault, and never repeats a value."""
         self._path, self._clock = Path(path), clock
-        self._stamp = _stamp(self._path)
-        self._by_digest = self._in_use(read_keys(self._path), {})
-        self._look_at = clock() + LOOK_EVERY_S
+        self._by_digest: dict[bytes, Key] = {}
+        self._file = FollowedFiles([path], self._read, kept="the keys that were read before stay in use", clock=clock)
 
     @property
     def names(self) -> Sequence[str]:
@@ -83,25 +82,12 @@ class KeyFile:
         """The key that was presented; None if there is no such key. How long it takes says nothing of a key: who tries
         some cannot choose their hashes.
         """
-        self._look()
+        self._file.look()
         return self._by_digest.get(hashlib.sha256(presented).digest())
 
-    def _look(self) -> None:
-        """Reads the file if it has changed; if that fails, the keys stay as they are, and the log says so once."""
-        if self._clock() < self._look_at:
-            return
-        self._look_at = self._clock() + LOOK_EVERY_S
-        stamp = _stamp(self._path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            tables = read_keys(self._path)
-        except BadSetting as error:
-            log.error("the keys that were read before stay in use: %s", error)  # noqa: TRY400 - the message says it all
-            return
-        self._by_digest = self._in_use(tables, {key.name: key for key in self._by_digest.values()})
-        log.info("the keys were read again: %s", ", ".join(self.names))
+    def _read(self) -> None:
+        before = {key.name: key for key in self._by_digest.values()}
+        self._by_digest = self._in_use(read_keys(self._path), before)
 
     def _in_use(self, tables: Mapping[str, KeyTable], before: Mapping[str, Key]) -> dict[bytes, Key]:
         """The keys of tables by their hashes. One that has not changed stays, with what is left of its rate."""
@@ -161,12 +147,3 @@ def _refusal(path: Path, error: ErrorDetails, content: Mapping[str, Any]) -> Bad
         case "model_type":
             return BadSetting(where, "must be a table")
     return BadSetting(where, re.sub(r"^\w+ should", "must", error["msg"]))
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes with a file, be it written in place, replaced or made readable; None if there is none."""
-    try:
-        facts = path.stat()
-    except OSError:
-        return None
-    return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino, facts.st_dev

@@ -8,55 +8,23 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from bandrank.api.certificate import ServedCertificate
 from bandrank.api.connections import BoundedProtocol, Connections
-from bandrank.errors import BadSetting
-from bandrank.settings import Settings
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """The certificate and its key, to serve with; None without any. Raises BadSetting if they cannot be used."""
-    certificate, key = settings.tls_certificate, settings.tls_key
-    if not certificate and not key:
-        return None
-    for name, path in (("tls_certificate", certificate), ("tls_key", key)):
-        if not path:
-            raise BadSetting(name, "must be set too: TLS takes a certificate and its key")
-        try:
-            Path(path).read_bytes()
-        except OSError as error:
-            raise BadSetting(name, f"cannot be read: {path}: {error.strerror}") from None
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate)
-    except ssl.SSLError as error:
-        raise BadSetting("tls_certificate", f"is not a certificate in PEM: {certificate}: {_reason(error)}") from None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could have the server repeat the costly part
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(certificate, key, password="")  # instead of a question at the terminal
-    except ssl.SSLError as error:
-        raise BadSetting("tls_key", f"is not the certificate's key, unencrypted: {key}: {_reason(error)}") from None
-    return context
-
-
-def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or "not PEM").lower().replace("_", " ")
-
-
-def over_tls(connections: Connections, context: ssl.SSLContext) -> Callable[..., "Handshake"]:
-    """What uvicorn makes for each connection."""
+def over_tls(connections: Connections, certificate: ServedCertificate) -> Callable[..., "Handshake"]:
+    """What uvicorn makes for each connection. A scrape shows when the certificate expires."""
     make = connections.protocol()
+    connections.metrics.tls_certificate_expiry.set_function(lambda: certificate.expires)
 
     def greet(*args: Any, **kwargs: Any) -> Handshake:
-        return Handshake(connections, context, make(*args, **kwargs))
+        return Handshake(connections, certificate.context, make(*args, **kwargs))
 
     return greet
 

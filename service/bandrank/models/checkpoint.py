@@ -195,9 +195,9 @@ def assemble(architecture: type[AnyScorer], config: Any, weights: dict[str, torc
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     wrong = [name for name in sorted(expected.keys() & weights.keys()) if expected[name] != weights[name].shape]
     if missing or extra or wrong:
-        raise BadCheckpoint(
-            f"{source}: weights missing: {missing[:4]}, unexpected: {extra[:4]}, of another shape: {wrong[:4]}"
-        )
+        found = {"missing": missing, "unexpected": extra, "of another shape": wrong}
+        listed = ", ".join(f"{kind}: {names[:4]}" for kind, names in found.items() if names)
+        raise BadCheckpoint(f"{source}: the weights do not fit its config.json; {listed}")
     scorer.load_state_dict(weights, assign=True)
     return scorer.eval()
 
@@ -223,7 +223,7 @@ def unread(path: Path, error: Exception) -> BadCheckpoint:
     try:
         path.open("rb").close()
     except PermissionError:
-        return BadCheckpoint(f"{path}: user {os.geteuid()}, as whom this process runs, may not read it")
+        return BadCheckpoint(f"{path}: this process (user {os.geteuid()}) may not read it")
     except OSError:
         pass
     return BadCheckpoint(f"{path}: missing or damaged: {error}")

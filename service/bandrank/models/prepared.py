@@ -95,8 +95,9 @@ class PreparedScorer:
         """What it computes in, in a few words."""
         if self.dtype == torch.int8:
             exact = ", ".join(sorted(self.scorer.exact_layers))
-            return f"{self.dtype} by CPU kernels, {native().variant}" + (f"; {exact} in float32" if exact else "")
-        return f"{self.dtype}{'; float16 may overflow' if self.scorer.overflows_float16 else ''}"
+            return f"int8 by CPU kernels, {native().variant}" + (f"; {exact} in float32" if exact else "")
+        name = str(self.dtype).removeprefix("torch.")
+        return f"{name}{'; float16 may overflow' if self.scorer.overflows_float16 else ''}"
 
     @property
     def attention(self) -> str:

@@ -23,6 +23,8 @@ HANDED_ON = frozenset({401, 403, 404})  # the client's own search would get the 
 DEEPER_SHARE = 0.5
 VALUE_BYTES = 128  # of memory for each value of a search or an answer: a Python object, and where it stands
 JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
+# What only a client that asks for it gets (Elasticsearch's and OpenSearch's other formats).
+OTHER_TYPE = re.compile(r"application/(vnd\.(elastic|open)search\+)?(yaml|cbor|smile)\s*(;.*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,11 @@ class Fetching:
     async def content(self, client: Downstream, account: Account, kinds: re.Pattern[str] = JSON_TYPE) -> bytes:
         """The body of a client's request, without its compression; the account holds what reading it takes.
 
-        kinds: the media types that it may have. Raises Skipped, Unusable and ClientDisconnect.
+        kinds: the media types that it may have. Raises Skipped, also where the client wants no JSON, Unusable and
+        ClientDisconnect.
         """
+        if OTHER_TYPE.fullmatch(first(client.headers, b"accept").decode("latin-1").strip()):
+            raise Skipped(SkipReason.PARTIAL_ANSWER)
         try:
             body = await client.read(self._max_request_bytes, account)
             if body is None:

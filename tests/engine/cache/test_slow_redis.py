@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
+from support.tasks import until
 
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest
@@ -83,21 +84,36 @@ def rows(num_rows: int, count: int) -> list[bytes]:
     return CODEC.payloads(Ragged(torch.ones(num_rows * count, 128), offsets([num_rows] * count)))
 
 
+async def register(representations: RepresentationCache, keys: Sequence[bytes], num_rows: int) -> None:
+    """Encodes so many vectors for each key. Those of a long text, 256, take 64 KiB."""
+
+    async def compute(unclaimed: list[bytes], _: Rescue) -> list[bytes]:
+        return rows(num_rows, len(unclaimed))
+
+    await representations.compute_missing(keys, compute, wait_for_room=True)
+
+
 async def test_long_texts_are_found_after_short_ones() -> None:
     """Not all of them are asked for at once, though those that were read last are small."""
     representations = cache(client(SlowLine()))
     short, long = keys_of("short", 20), keys_of("long", 40)
-    for keys, num_rows in ((short, 4), (long, 256)):  # those of a long text take 64 KiB
-
-        async def compute(unclaimed: list[bytes], _: Rescue, num_rows: int = num_rows) -> list[bytes]:
-            return rows(num_rows, len(unclaimed))
-
-        await representations.compute_missing(keys, compute, wait_for_room=True)
+    for keys, num_rows in ((short, 4), (long, 256)):
+        await register(representations, keys, num_rows)
     assert await representations.drained()
 
     for _ in range(3):
         assert None not in await representations.lookup(short)
         assert None not in await representations.lookup(long)
+
+
+async def test_a_fresh_replica_finds_long_texts() -> None:
+    """It knows nothing of their size, also behind some that are not there, and all at once would come too late."""
+    line, keys = SlowLine(), keys_of("long", 40)
+    other = cache(client(line))
+    await register(other, keys, 256)
+    assert await other.drained()
+
+    assert (await cache(client(line)).lookup(keys_of("none", 30) + keys)).count(None) == 30
 
 
 async def joined(
@@ -144,6 +160,20 @@ async def test_what_a_registration_computed_before_it_left_is_written() -> None:
 
     assert await representations.drained()
     assert len(line.stored) == 4
+
+
+async def test_what_a_registration_left_in_the_queue_is_not_taken_for_written() -> None:
+    """It is cancelled while the queue has room for one entry at a time: those that were queued are written."""
+    line = SlowLine(write_s=0.01)
+    representations = cache(client(line), max_pending_writes_bytes=1)
+    registering = asyncio.create_task(register(representations, keys_of("a", 100), 4))
+    await until(lambda: len(line.stored) > 1)
+    registering.cancel()
+    await asyncio.gather(registering, return_exceptions=True)
+
+    assert not await representations.drained()
+    assert 1 < len(line.stored) < 100
+    assert await representations.drained()
 
 
 async def test_a_large_text_has_the_time_that_it_takes() -> None:

@@ -192,12 +192,14 @@ constexpr float EXACT_POWER[] = {0.0018775766075f, 0.0089893402543f, 0.055826317
                                  0.24015361709f,   0.69315307319f,   0.99999992506f};
 constexpr float SHORT_POWER[] = {0.078024551055f, 0.22606714276f, 0.69583352811f, 0.99992521855f};
 
-// 2^t for t <= 0, as 2^floor(t) * 2^f.
+// 2^t for t <= 0, as 2^floor(t) * 2^f. Zero below -126: products with numbers that are not normal take long, and biases
+// that fall with distance make many weights of them.
 template <size_t COUNT>
 inline Floats power_of_two(Floats t, const float (&coefficients)[COUNT]) {
     Floats f = (Floats)_mm512_reduce_ps((__m512)t, _MM_FROUND_TO_NEG_INF), y = all(coefficients[0]);
     for (size_t i = 1; i < COUNT; ++i) y = y * f + coefficients[i];
-    return (Floats)_mm512_scalef_ps((__m512)y, (__m512)t);
+    __mmask16 normal = _mm512_cmp_ps_mask((__m512)t, (__m512)all(-126.0f), _CMP_NLT_UQ);  // NaN stays NaN
+    return (Floats)_mm512_maskz_scalef_ps(normal, (__m512)y, (__m512)t);
 }
 inline Floats exp_of_negative(Floats x) { return power_of_two(x * LOG2_E, EXACT_POWER); }
 #else

@@ -16,9 +16,10 @@ Rescue = Callable[[Sequence[bytes]], None]  # keeps the payloads of the leading 
 # What an entry takes beside key and payload: two objects, dictionary entry and links; the largest size that
 # tracemalloc showed on CPython 3.11.
 ENTRY_BYTES = 180
-# Entries in a read from Redis before their size is known. Then as many as READ_AT_ONCE holds of the mean size of those
+# Entries in the first read from Redis, whose size is not known: those of a ColBERT's long texts fill READ_AT_ONCE.
+# Twice as many in each further one until some are found. Then as many as READ_AT_ONCE holds of the mean size of those
 # that came last, or of those before them, which counts less and less: short texts may be followed by long ones.
-FIRST_AT_ONCE, KEPT_SIZE = 512, 0.95
+FIRST_AT_ONCE, KEPT_SIZE = 8, 0.95
 
 
 class RepresentationCache:
@@ -132,9 +133,10 @@ class RepresentationCache:
         distinct = list(dict.fromkeys(missing))
         outcomes = dict.fromkeys(distinct, "unavailable")
         hits: dict[bytes, bytes] = {}
-        start = 0
+        start, at_once = 0, FIRST_AT_ONCE
         while start < len(distinct):
-            at_once = max(1, int(READ_AT_ONCE / self._mean_bytes)) if self._mean_bytes else FIRST_AT_ONCE
+            if self._mean_bytes:
+                at_once = max(1, int(READ_AT_ONCE / self._mean_bytes))
             part = distinct[start : start + at_once]
             names = redis_keys(self._fingerprint, part)
             if (values := await redis.get_many(names)) is None:
@@ -146,6 +148,7 @@ class RepresentationCache:
             outcomes |= {key: "hit" if key in read else "corrupt" if key in sealed else "miss" for key in part}
             hits |= read
             start += len(part)
+            at_once *= 2
             self._keep(read)
         self._count("redis", Counter(outcomes[key] for key in missing))
         return hits

@@ -51,11 +51,18 @@ class WriteBehind:
             self._task = asyncio.create_task(self._drain(), context=Context())
 
     async def put_all(self, entries: Mapping[bytes, bytes]) -> None:
-        """Queues entries as there comes room for them; drops them only while Redis does not answer."""
-        for key, value in entries.items():
+        """Queues entries as there comes room for them; drops them only while Redis does not answer, and those for which
+        there is none when the call is cancelled.
+        """
+        left = iter(entries.items())
+        for key, value in left:
             while not self._has_room(len(key) + len(value)):
                 self._shrunk.clear()
-                await self._shrunk.wait()
+                try:
+                    await self._shrunk.wait()
+                except asyncio.CancelledError:
+                    self.put({key: value, **dict(left)})
+                    raise
             self.put({key: value})
 
     async def drained(self) -> bool:

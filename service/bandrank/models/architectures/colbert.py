@@ -6,7 +6,6 @@ candidate_marker=None, augment=False, floor=True`: no markers, no [MASK] rows, a
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -16,11 +15,9 @@ from torch.nn.functional import normalize
 
 from bandrank.models.architectures.two_towers import LateInteractionConfig, LateInteractionScorer
 from bandrank.models.encoders import tower
-from bandrank.models.layers.chunked_attention import ChunkedBlock
-from bandrank.models.layers.key_mask import KeyMaskPlan
+from bandrank.models.layers.disentangled import DisentangledBlock
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
-from bandrank.models.layers.window_plans import for_windows
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
 from bandrank.models.wording import PLAIN, Wording
@@ -74,9 +71,9 @@ class ColBERT(LateInteractionScorer):
         local = [window for window in self.encoder.windows if window is not None]
         if config.augment and not config.attend_to_masks and min(local, default=farthest) < farthest:
             raise ValueError(f"[MASK] rows of {config.max_query_tokens} see no token within a window of {min(local)}")
-        first = self.encoder.layer(0)
-        if config.augment and not config.attend_to_masks and isinstance(first, ChunkedBlock):
-            raise ValueError(f"{first.attention} cannot mask [MASK] rows as keys; attend_to_masks needs no masks")
+        disentangled = isinstance(self.encoder.layer(0), DisentangledBlock)
+        if config.augment and not config.attend_to_masks and disentangled:
+            raise ValueError("disentangled attention cannot mask [MASK] rows as keys; attend_to_masks needs no masks")
         self.query_template = replace(self.query_template, wording=config.query_wording)
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
         if config.query_marker is not None:
@@ -125,8 +122,7 @@ class ColBERT(LateInteractionScorer):
         augmented = Ragged(torch.from_numpy(ids).flatten(), width * np.arange(len(queries) + 1))
         if self.config.attend_to_masks:
             return Ragged(self._project(tower.read(self.encoder, augmented).values), augmented.cu_seqlens)
-        seen = torch.from_numpy(real).to(self.encoder.device)
-        plan = for_windows(self.encoder.windows, partial(KeyMaskPlan.of, seen, self.encoder.dtype))
+        plan = self.encoder.plan_masked(torch.from_numpy(real).to(self.encoder.device))
         hidden = self.encoder(*tower.embed(self.encoder, augmented), plan)
         return Ragged(self._project(hidden), augmented.cu_seqlens)
 

@@ -53,8 +53,10 @@ class CrossEncoderConfig(JointConfig):
                 f"sentence_token must be within 0..{self.encoder.vocab_size - 1}, the vocabulary, got "
                 f"{self.sentence_token}"
             )
-        if self.encoder.kind == "mpnet":
-            raise ValueError("sentence_token leaves gaps in the positions of a candidate's rows; MPNet's take none")
+        if self.encoder.biases_distances:
+            raise ValueError(
+                "sentence_token leaves gaps in the positions of a candidate's rows; biases of distances take none"
+            )
         if self.pattern.shares_queries:
             raise ValueError("sentence_token needs a pattern in which queries attend to [CLS] or to candidates")
 

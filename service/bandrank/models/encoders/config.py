@@ -14,6 +14,7 @@ class EncoderConfig:
     gated: whether the feed-forward half has a gate, a third matrix.
     why_no_kernels, why_no_cpu_kernels: why no CUDA kernel, or no CPU kernel, computes the family's attention, as a
     clause; None if they do.
+    biases_distances: whether scores have a bias for the distance of two rows.
     overflows_float16: whether states of trained models of the family go beyond the range of float16.
     Raises ValueError if the heads do not divide hidden_size.
     """
@@ -22,6 +23,7 @@ class EncoderConfig:
     gated: ClassVar[bool] = False
     why_no_kernels: ClassVar[str | None] = None
     why_no_cpu_kernels: ClassVar[str | None] = None
+    biases_distances: ClassVar[bool] = False
     overflows_float16: ClassVar[bool] = False
 
     vocab_size: int

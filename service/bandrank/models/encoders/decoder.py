@@ -66,6 +66,9 @@ class Decoder(nn.Module):
         plan = self.plan_continuations(Continuations(cu_seqlens, offsets([]), np.zeros(0, np.int64)))
         return plan.bind(to_device(list(plan.host_tables), self.device))
 
+    def plan_masked(self, seen: Tensor) -> AttentionPlan:
+        raise NotImplementedError("a decoder masks no keys")
+
     def plan_continuations(self, layout: Continuations) -> CausalPlan:
         """The plan of prefixes and continuations, still in host memory."""
         return CausalPlan.of(layout)

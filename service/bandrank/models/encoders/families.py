@@ -10,9 +10,10 @@ from bandrank.models.encoders.decoder import Decoder
 from bandrank.models.encoders.distilbert import distilbert_head
 from bandrank.models.encoders.electra import electra, electra_head
 from bandrank.models.encoders.gemma3 import gemma3
+from bandrank.models.encoders.jina_bert import jina_bert
 from bandrank.models.encoders.llama import llama
 from bandrank.models.encoders.modernbert import modernbert
-from bandrank.models.encoders.mpnet import MpnetStack
+from bandrank.models.encoders.mpnet import mpnet
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.encoders.rotary_bert import gte, nomic_bert
 from bandrank.models.encoders.stack import Stack
@@ -34,9 +35,10 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "electra": electra,
     "gemma3": gemma3,
     "gte": gte,
+    "jina_bert": jina_bert,
     "llama": llama,
     "modernbert": modernbert,
-    "mpnet": MpnetStack,
+    "mpnet": mpnet,
     "nomic_bert": nomic_bert,
 }
 HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have BERT's head

@@ -60,6 +60,12 @@ class Encoder(Protocol):
         cu_seqlens: (n + 1,) offsets of the texts' rows.
         """
 
+    def plan_masked(self, seen: Tensor) -> AttentionPlan:
+        """The plan of texts of equal length, one behind the other, some of whose rows are masked as keys.
+
+        seen: (n, len) bool on the device, False for masked rows.
+        """
+
     def __call__(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
         """(total, hidden_size) output of the last of `layers`. hidden: the input of the first of them."""
 

@@ -1,6 +1,7 @@
 """The implementation of encoders: embeddings and a stack of blocks, which each family composes in its own way."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from bandrank.models.encoders.protocol import ALL
 from bandrank.models.layers.block import Block
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.execution import Execution
+from bandrank.models.layers.key_mask import KeyMaskPlan
 from bandrank.models.layers.patterns import narrowed, sparse
 from bandrank.models.layers.window_plans import for_windows, plan_within
 from bandrank_kernels.arrays import Offsets, offsets
@@ -86,6 +88,9 @@ class Stack(nn.Module):
         if self.windows == [None]:
             return self.plan(rows, sparse(window=None))
         return for_windows(self.windows, plan_for)
+
+    def plan_masked(self, seen: Tensor) -> AttentionPlan:
+        return for_windows(self.windows, partial(KeyMaskPlan.of, seen, self.dtype))
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
         out = self._in_one(hidden, plan, layers)

@@ -133,6 +133,10 @@ PROMPTS_OF_CODE = {  # by the class of an author's own code that reads config.js
     ),
 }
 
+# ContextualAI/ctxl-rerank-v2-instruct-multilingual-1b and conversions of it: of some only the name tells that it is
+# asked with the document before the query, and that the score is the logit of token 0.
+DOCUMENT_FIRST = "ctxl-rerank-v2"
+
 
 def read(model: Model, modules: list[str]) -> Scorer:
     """The re-ranker of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor.
@@ -182,6 +186,10 @@ def _prompt(model: Model) -> PromptText:
     if (prompt := PROMPTS_OF_CODE.get(own_class(model.settings))) is not None:
         return prompt
     require_no_code(model)
+    if DOCUMENT_FIRST in model.name.lower():
+        raise model.refuse(
+            f"a decoder that is asked with the document before the query ({model.name}) is not supported"
+        )
     return PROMPTS[model.settings["model_type"]]
 
 

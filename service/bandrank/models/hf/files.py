@@ -21,7 +21,7 @@ from bandrank.models.checkpoint import BadCheckpoint, read_object, unread
 # A star stands for folders too. A module's weights are small, and may be pickled beside an encoder's that are not.
 SETTINGS_FILES = ["*.json", "*.txt", "chat_template.jinja", "*/pytorch_model.bin", "artifact.metadata"]
 NO_WEIGHTS = (
-    "no model.safetensors and no pytorch_model.bin; of a model that is here in ONNX, OpenVINO or GGUF alone, take the "
+    "no model.safetensors and no pytorch_model.bin; of a model that is here only in ONNX, OpenVINO or GGUF, take the "
     "one that it was exported from"
 )
 ADAPTER = (

@@ -2,16 +2,15 @@
 
 from typing import Any
 
-import torch
-
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.rotary_bert import GTE_ROTARY, GteConfig
-from bandrank.models.hf import rotary_bert
+from bandrank.models.hf import unplaced_bert
 from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.files import Weights
-from bandrank.models.hf.layers import LayerNames
+from bandrank.models.hf.layers import LayerNames, gates_first
 from bandrank.models.hf.model import Family
 from bandrank.models.hf.roberta import ROBERTA
+from bandrank.models.hf.rotary import read_rotary
 from bandrank.models.hf.settings import require_plain
 
 PLAIN = {
@@ -39,7 +38,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     require_plain(settings, PLAIN, "GTE")
     if settings["model_type"] == "gte":  # the authors' code has another default
         settings = {"rope_theta": GTE_ROTARY.base} | settings
-    return GteConfig(**rotary_bert.read_config(settings, weights))
+    shape = unplaced_bert.read_shape(settings, weights)
+    return GteConfig(**shape, rotary=read_rotary(settings, shape["hidden_size"] // shape["num_heads"]))
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
@@ -47,11 +47,7 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
 
     Raises the errors of `layer_weights`.
     """
-    translated = rotary_bert.encoder_weights(weights, config, NAMES, norm="embeddings.LayerNorm")
-    for layer in range(config.num_layers):
-        gated, gate = translated[f"encoder.layers.{layer}.up.weight"].chunk(2)
-        translated[f"encoder.layers.{layer}.up.weight"] = torch.cat([gate, gated])
-    return translated
+    return gates_first(unplaced_bert.encoder_weights(weights, config, NAMES, norm="embeddings.LayerNorm"))
 
 
 GTE = Family(

@@ -125,6 +125,23 @@ KNOWN_FAMILIES = (
         ),
     ),
     KnownFamily(
+        "JinaBERT",
+        ("bert",),  # with a class of its authors' own that reads config.json
+        "BERT with biases that fall with distance (ALiBi) in place of learnt positions, GeGLU; [CLS] through a tanh "
+        "pooler",
+        (
+            KnownModel("jinaai/jina-reranker-v1-tiny-en", CROSS, "33.0M", 8192),
+            KnownModel("jinaai/jina-reranker-v1-turbo-en", CROSS, "37.8M", 8192),
+            KnownModel("jinaai/jina-embeddings-v2-small-en", BI, "33M", 8192, "mean, cosine"),
+            KnownModel("jinaai/jina-embeddings-v2-base-en", BI, "137M", 8192, "mean, cosine"),
+            KnownModel("jinaai/jina-embeddings-v2-base-de", BI, "161M", 8192, "mean, cosine; German and English"),
+            KnownModel(
+                "jinaai/jina-embeddings-v2-base-code", BI, "161M", 8192, "mean, cosine; queries and keys normed"
+            ),
+            KnownModel("jinaai/jina-colbert-v1-en", COLBERT, "137M", 8192, "128 dimensions, Stanford's format"),
+        ),
+    ),
+    KnownFamily(
         "DeBERTa-v2 and -v3",
         ("deberta-v2",),
         "disentangled attention over buckets of distances; [CLS] through a GELU pooler; overflows float16",

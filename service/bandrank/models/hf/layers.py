@@ -41,3 +41,11 @@ def layer_weights(weights: Weights, config: EncoderConfig, names: LayerNames) ->
                 tensors = [weights[f"{names.layer}.{layer}.{name}.{kind}"] for name in stacked]
                 translated[f"encoder.layers.{layer}.{ours}.{kind}"] = torch.cat(tensors) if tensors[1:] else tensors[0]
     return translated
+
+
+def gates_first(translated: Weights) -> Weights:
+    """The same with the two halves of gated units' first layers swapped, for families that save the gate last."""
+    return {
+        name: torch.cat([*reversed(tensor.chunk(2))]) if name.endswith(".up.weight") else tensor
+        for name, tensor in translated.items()
+    }

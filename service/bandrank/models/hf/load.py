@@ -24,6 +24,8 @@ from bandrank.models.hf.files import own_class, read_weights
 from bandrank.models.hf.gemma import GEMMA
 from bandrank.models.hf.gemma3 import GEMMA3
 from bandrank.models.hf.gte import GTE
+from bandrank.models.hf.jina_bert import CODE as JINA
+from bandrank.models.hf.jina_bert import JINA_BERT
 from bandrank.models.hf.llama import LLAMA
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
@@ -52,7 +54,10 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
 }
-FAMILIES_OF_CODE: dict[str, Family] = {FLASH: FLASH_ROBERTA}  # by the class of an author's own code that is AutoConfig
+FAMILIES_OF_CODE: dict[str, Family] = {  # by the class of an author's own code that is AutoConfig
+    FLASH: FLASH_ROBERTA,
+    JINA: JINA_BERT,
+}
 
 
 def load(folder: Path, *, name: str = "", similarity: Similarity | None = None) -> Scorer:

@@ -12,17 +12,7 @@ from bandrank.models.hf.files import Weights, load_tokenizer
 from bandrank.models.hf.frame import Frame
 from bandrank.models.scorer import Scorer
 
-SUPPORTED = (
-    "supported are BERT cross-encoders with one label (such as cross-encoder/ms-marco-MiniLM-L-6-v2), those on ELECTRA "
-    "(cross-encoder/ms-marco-electra-base), RoBERTa and XLM-RoBERTa (BAAI/bge-reranker-v2-m3), DeBERTa-v2 and -v3 "
-    "(mixedbread-ai/mxbai-rerank-xsmall-v1), GTE (Alibaba-NLP/gte-multilingual-reranker-base) and ModernBERT "
-    "(cross-encoder/ettin-reranker-17m-v1), sparse cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), "
-    "sentence-transformers bi-encoders (all-MiniLM-L6-v2, all-mpnet-base-v2, intfloat/multilingual-e5-base, "
-    "nomic-ai/nomic-embed-text-v1.5), ColBERT (such as colbert-ir/colbertv2.0, lightonai/GTE-ModernColBERT-v1), "
-    "Llama without its causal mask (nvidia/llama-nemotron-rerank-1b-v2), EmbeddingGemma (google/embeddinggemma-300m), "
-    "decoders (Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2, "
-    "Qwen/Qwen3-Embedding-0.6B), and bandrank's own checkpoints; `bandrank models` lists more"
-)
+SUPPORTED = "`bandrank models` lists the families that load, with examples"
 
 
 def score_head(pooler: str, classifier: str) -> dict[str, str]:

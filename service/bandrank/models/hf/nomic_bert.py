@@ -5,11 +5,12 @@ from typing import Any
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.rotary_bert import NOMIC_ROTARY, NomicBertConfig
-from bandrank.models.hf import rotary_bert
+from bandrank.models.hf import unplaced_bert
 from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames
 from bandrank.models.hf.model import Family
+from bandrank.models.hf.rotary import read_rotary
 from bandrank.models.hf.settings import require_plain
 
 SETTINGS = {  # of the authors' code, by the names of transformers
@@ -59,13 +60,14 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     settings = {"rope_theta": NOMIC_ROTARY.base} | settings | translated
     if settings.get("rotary_scaling_factor") is not None:
         settings["max_position_embeddings"] = settings.get("max_trained_positions", 2048)
-    return NomicBertConfig(**rotary_bert.read_config(settings, weights))
+    shape = unplaced_bert.read_shape(settings, weights)
+    return NomicBertConfig(**shape, rotary=read_rotary(settings, shape["hidden_size"] // shape["num_heads"]))
 
 
 NOMIC_BERT = Family(
     prefixes=("nomic_bert.", "bert."),
     tokens=BERT.tokens,
     read_config=read_config,
-    encoder_weights=partial(rotary_bert.encoder_weights, names=NAMES, norm="emb_ln"),
+    encoder_weights=partial(unplaced_bert.encoder_weights, names=NAMES, norm="emb_ln"),
     head=BERT.head,
 )

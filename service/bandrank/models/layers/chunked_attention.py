@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -75,8 +75,6 @@ Plan = TypeVar("Plan", bound=ChunkedPlan)
 class ChunkedBlock(PostNormBlock, Generic[Plan]):
     """BERT's block with an attention of its own, whose plans are of one kind: those that its encoder's table makes."""
 
-    attention: ClassVar[str]  # what errors call it
-
     @abstractmethod
     def attend_layouts(self, layouts: Sequence[Layout], qkv: Tensor, positions: Tensor, plan: Plan) -> Tensor:
         """(number of rows in the layouts, hidden_size) attended values, by row number.
@@ -96,7 +94,7 @@ class ChunkedBlock(PostNormBlock, Generic[Plan]):
 
     def _own(self, plan: AttentionPlan) -> Plan:
         if not isinstance(plan, ChunkedPlan):
-            raise NotImplementedError(f"{self.attention} cannot mask single keys, as ColBERT's queries need it")
+            raise NotImplementedError(f"{type(self).__name__} has no attention by a {type(plan).__name__}")
         return cast("Plan", plan)
 
 

@@ -98,8 +98,6 @@ class Terms:
 class DisentangledBlock(ChunkedBlock[DisentangledPlan]):
     """BERT's block with disentangled attention."""
 
-    attention = "disentangled attention"
-
     def __init__(self, config: EncoderConfig, terms: Terms) -> None:
         super().__init__(config)
         self.terms = terms

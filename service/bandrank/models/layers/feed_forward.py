@@ -7,14 +7,15 @@ from functools import partial
 from typing import Literal
 
 from torch import Tensor
-from torch.nn.functional import gelu, silu
+from torch.nn.functional import gelu, relu, silu
 
 from bandrank.models.layers.linear import Linear
 
-Activation = Literal["gelu", "geglu", "geglu_tanh", "swiglu"]
+Activation = Literal["gelu", "geglu", "geglu_tanh", "reglu", "swiglu"]
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "geglu": gelu,
     "geglu_tanh": partial(gelu, approximate="tanh"),
+    "reglu": relu,
     "swiglu": silu,
 }
 
@@ -25,7 +26,7 @@ def up_size(intermediate_size: int, activation: Activation) -> int:
 
 
 def feed_forward(up: Linear, down: Linear, rows: Tensor, activation: Activation) -> Tensor:
-    """(total, hidden_size) down(gelu(up(x))), or down(act(gate) * gated) with GELU or SiLU as act.
+    """(total, hidden_size) down(gelu(up(x))), or down(act(gate) * gated) with GELU, ReLU or SiLU as act.
 
     rows: (total, hidden_size). GELU is the exact erf form, but for that of geglu_tanh.
     """

@@ -1,4 +1,4 @@
-"""What the settings and tensors of NomicBERT and GTE have in common."""
+"""What the settings and tensors of BERTs without a table of positions have in common: NomicBERT, GTE, JinaBERT."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
-from bandrank.models.hf.rotary import read_rotary
 from bandrank.models.hf.settings import require_numbers
 
 REQUIRED = (
@@ -19,20 +18,18 @@ REQUIRED = (
 TYPES = "embeddings.token_type_embeddings.weight"
 
 
-def read_config(settings: Mapping[str, Any], weights: Weights) -> dict[str, Any]:
-    """The fields of an encoder's config. Raises ValueError for settings that are missing or not supported."""
+def read_shape(settings: Mapping[str, Any], weights: Weights) -> dict[str, Any]:
+    """The fields of an encoder's config. Raises ValueError for settings that are missing."""
     require_numbers(settings, REQUIRED)
-    hidden_size, num_heads = settings["hidden_size"], settings["num_attention_heads"]
     return {
         "vocab_size": len(weights["embeddings.word_embeddings.weight"]),  # as stored: added tokens grow it
-        "hidden_size": hidden_size,
+        "hidden_size": settings["hidden_size"],
         "num_layers": settings["num_hidden_layers"],
-        "num_heads": num_heads,
+        "num_heads": settings["num_attention_heads"],
         "intermediate_size": settings["intermediate_size"],
         "max_positions": settings["max_position_embeddings"],
         "num_token_types": len(weights.get(TYPES, ())),
         "layer_norm_eps": settings.get("layer_norm_eps", 1e-12),
-        "rotary": read_rotary(settings, hidden_size // num_heads),
     }
 
 

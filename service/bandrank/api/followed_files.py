@@ -1,0 +1,62 @@
+"""Files that are read again when they change, without a restart."""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bandrank.errors import BadSetting
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+
+
+class FollowedFiles:
+    """Looks at files when what they say is used, at most once a second: nothing polls. Used from the event loop.
+
+    A link counts as what it leads to: Kubernetes swaps one where it renews a secret, and writes no file.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], read: Callable[[], None], *, kept: str, clock: Callable[[], float]
+    ) -> None:
+        """Reads them for the first time. read: raises BadSetting if they cannot be used, and changes nothing then;
+        kept: says so in the log.
+        """
+        self._paths = [Path(path) for path in paths]
+        self._read, self._kept, self._clock = read, kept, clock
+        self._failed = False
+        self._stamps = self._seen()
+        read()
+        self._look_at = clock() + LOOK_EVERY_S
+
+    def look(self) -> None:
+        """Reads the files if they have changed, or could not be used before, which the log has once for each change."""
+        if self._clock() < self._look_at:
+            return
+        self._look_at = self._clock() + LOOK_EVERY_S
+        before, self._stamps = self._stamps, self._seen()
+        changed = self._stamps != before  # since before they were last read, so that no change is missed
+        if not changed and not self._failed:
+            return
+        self._failed = True
+        try:
+            self._read()
+        except BadSetting as error:
+            if changed:
+                log.error("%s: %s", self._kept, error)  # noqa: TRY400 - the message says it all
+            return
+        self._failed = False
+        log.info("read again: %s", ", ".join(map(str, self._paths)))
+
+    def _seen(self) -> list[tuple[int, ...] | None]:
+        return [_stamp(path) for path in self._paths]
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes with a file, be it written in place, replaced or made readable; None if there is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino, facts.st_dev

@@ -1,0 +1,113 @@
+"""A certificate that is renewed on disk: who gets it, what half of a pair does, and when it expires."""
+
+import logging
+import shutil
+import ssl
+import subprocess
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+from support.certificates import Certificate, make_certificate
+from support.listening import listening
+from support.server import Scrape
+from support.tasks import wait_until
+
+from bandrank.api.certificate import ServedCertificate, not_after
+from bandrank.settings import Settings
+
+
+def served(made: Certificate) -> ServedCertificate:
+    """It, by a clock on which a second passes each time it is read."""
+    return ServedCertificate(made.certificate, made.key, count().__next__)
+
+
+def expiry(made: Certificate) -> float:
+    """When it expires, as its file has it."""
+    return not_after(Path(made.certificate).read_bytes())
+
+
+def renew(made: Certificate, new: Certificate) -> None:
+    """Writes the new pair over the old one."""
+    for target, source in ((made.certificate, new.certificate), (made.key, new.key)):
+        shutil.copy(source, target)
+
+
+def test_a_swapped_link_is_a_renewal(tmp_path: Path) -> None:
+    """As where Kubernetes mounts a secret: the files are links through one that is swapped."""
+    for name, days in (("old", 2), ("new", 9)):
+        (tmp_path / name).mkdir()
+        make_certificate(tmp_path / name, days=days)
+    link, files = tmp_path / "data", [tmp_path / "localhost.pem", tmp_path / "localhost.key"]
+    for file in files:
+        file.symlink_to(f"data/{file.name}")
+    link.symlink_to("old")
+    certificate = served(Certificate(*map(str, files)))
+    before = certificate.expires
+    link.unlink()
+    link.symlink_to("new")
+
+    assert certificate.expires > before
+
+
+def test_what_cannot_be_used_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Half of a pair, part of a file, nothing: the old pair stays, and the log says why, once for each."""
+    made, new = make_certificate(tmp_path), make_certificate(tmp_path, "new", days=9)
+    certificate, before = served(made), expiry(made)
+    whole = Path(new.certificate).read_text(encoding="ascii")
+    for text in (whole, whole[:300], ""):
+        Path(made.certificate).write_text(text, encoding="ascii")
+        caplog.clear()
+        with caplog.at_level(logging.ERROR):
+            assert [certificate.expires for _ in range(3)] == [before] * 3
+        assert len(caplog.records) == 1
+    renew(made, new)
+
+    assert certificate.expires == expiry(new)
+
+
+def test_a_fault_that_leaves_the_files_as_they_are_is_got_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the process has as many files open as it may: the pair is read at a later look."""
+    made, new = make_certificate(tmp_path), make_certificate(tmp_path, "new", days=9)
+    certificate = served(made)
+    renew(made, new)
+
+    def too_many(_: Path) -> bytes:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "read_bytes", too_many)
+        before = certificate.expires
+    assert before < certificate.expires == expiry(new)
+
+
+def test_new_connections_get_the_renewed_certificate(tmp_path: Path) -> None:
+    """Open ones go on with theirs, and a scrape has the time at which the new one expires."""
+    made, new = make_certificate(tmp_path), make_certificate(tmp_path, "new", days=9)
+    settings = Settings(device="cpu", tls_certificate=made.certificate, tls_key=made.key)
+    with listening(settings, trust=made.trust) as service, service.client() as before:
+
+        def scraped() -> float:
+            return Scrape(before.get("/metrics").text).value("bandrank_tls_certificate_expiry_time_seconds")
+
+        def renewed() -> bool:
+            try:
+                return httpx.get(f"{service.url}/healthz", verify=new.trust, trust_env=False).is_success
+            except httpx.ConnectError:
+                return False
+
+        assert scraped() == expiry(made)
+        renew(made, new)
+        wait_until(renewed)
+        assert scraped() == expiry(new)
+
+
+@pytest.mark.parametrize("days", [2, 20_000])
+def test_expiry_is_what_openssl_says(days: int, tmp_path: Path) -> None:
+    """Written with two digits of the year before 2050, with four from then on."""
+    made = make_certificate(tmp_path, days=days)
+    command = ["openssl", "x509", "-enddate", "-noout", "-in", made.certificate]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert expiry(made) == ssl.cert_time_to_seconds(said.strip().removeprefix("notAfter="))

@@ -1,0 +1,128 @@
+"""Attention with biases for distances, as MPNet and JinaBERT have it, by the CPU kernels: that of plain torch, and the
+same bits in any company.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from support.models import CLS_ID, SEP_ID, random_scorer, score_batch
+from support.native import needs_native
+from support.tokenizer import vocab_size
+from support.variants import random_texts
+
+from bandrank.models.architectures import BiEncoder, ColBERT, CrossEncoder
+from bandrank.models.architectures.bi_encoder import BiEncoderConfig
+from bandrank.models.architectures.colbert import ColBERTConfig
+from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.jina_bert import JinaBertConfig
+from bandrank.models.encoders.mpnet import MpnetConfig
+from bandrank.models.layers.execution import Execution, Preparable
+from bandrank.models.layers.patterns import FULL, longformer, sparse
+from bandrank.models.prepared import prepare
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import Scorer
+from bandrank_kernels.windowed_attention import AttentionPattern
+
+pytestmark = needs_native
+CPU = torch.device("cpu")
+
+
+SHAPE = {
+    "vocab_size": vocab_size(),
+    "hidden_size": 32,
+    "num_layers": 2,
+    "num_heads": 2,  # of 16 numbers, which the CPU kernels compute
+    "intermediate_size": 64,
+    "max_positions": 512,
+}
+CONFIGS: dict[str, EncoderConfig] = {
+    "mpnet": MpnetConfig(**SHAPE),
+    "jina_bert": JinaBertConfig(**SHAPE),
+    "jina_bert reglu": JinaBertConfig(**SHAPE, activation="reglu"),
+    "jina_bert for code": JinaBertConfig(**SHAPE, norms_queries=True),
+}
+every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+
+
+def cross_encoder(encoder: EncoderConfig, pattern: AttentionPattern) -> CrossEncoder:
+    """A tiny random one."""
+    config = CrossEncoderConfig(
+        encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=pattern, max_tokens=128, max_query_tokens=50
+    )
+    return random_scorer(CrossEncoder(config), 0)
+
+
+def bi_encoder(encoder: EncoderConfig) -> BiEncoder:
+    """Another."""
+    return random_scorer(BiEncoder(BiEncoderConfig(encoder, CLS_ID, SEP_ID, max_tokens=128)), 0)
+
+
+CROSS_ENCODERS: dict[str, Callable[[EncoderConfig], Scorer]] = {
+    "full": lambda encoder: cross_encoder(encoder, FULL),
+    "sparse": lambda encoder: cross_encoder(encoder, sparse(4)),
+    "longformer": lambda encoder: cross_encoder(encoder, longformer(4)),
+}
+SCORERS = CROSS_ENCODERS | {"bi-encoder": bi_encoder}
+
+
+@every_config
+@pytest.mark.parametrize("name", SCORERS)
+def test_kernels_score_as_plain_torch(name: str, config: EncoderConfig) -> None:
+    """All else in float32."""
+    plain = SCORERS[name](config).eval()
+    by_kernels = copy.deepcopy(plain)
+    for module in by_kernels.modules():
+        if isinstance(module, Preparable):
+            module.prepare_for(Execution(backend="native"))
+    batch = score_batch(*random_texts(plain))
+
+    with torch.inference_mode():
+        expected, scores = (each(batch) for each in (plain, by_kernels))
+
+    assert expected.std() > 0.01
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(scores, expected), "the kernels did not run"
+
+
+@every_config
+@pytest.mark.parametrize("name", CROSS_ENCODERS)
+def test_a_score_in_int8_is_the_same_bits_alone_and_in_company(name: str, config: EncoderConfig) -> None:
+    """And `bandrank check` says that the CPU kernels compute the attention."""
+    scorer = prepare(CROSS_ENCODERS[name](config), device=CPU, dtype=torch.int8)
+    queries, candidates = random_texts(scorer.scorer)
+
+    with torch.inference_mode():
+        together = scorer(score_batch(queries, candidates)).tolist()
+        alone = [
+            scorer(score_batch([query], [[candidate]])).item()
+            for query, group in zip(queries, candidates, strict=True)
+            for candidate in group
+        ]
+
+    assert scorer.attention == "CPU kernels"
+    assert alone == together
+
+
+@every_config
+def test_masked_keys_are_not_seen(config: EncoderConfig) -> None:
+    """The tokens of a query that [MASK] rows fill up are as those of the query alone."""
+    fields = {"query_marker": None, "candidate_marker": None, "mask_id": 1, "dim": 16, "max_query_tokens": 12}
+    colbert = random_scorer(ColBERT(ColBERTConfig(encoder=config, cls_id=CLS_ID, sep_id=SEP_ID, **fields)), 0)
+    query = Ragged.from_token_ids([[CLS_ID, 9, 7, 30, SEP_ID]])
+
+    with torch.inference_mode():
+        filled, alone = colbert.encode_queries(query).values, colbert.encode_candidates(query).values
+
+    torch.testing.assert_close(filled[:5], alone, rtol=0, atol=1e-5)
+    assert len(filled) == 12
+
+
+@every_config
+def test_sentence_tokens_are_refused(config: EncoderConfig) -> None:
+    """They leave gaps in the positions of a candidate's rows, which the CPU kernels take to be consecutive."""
+    with pytest.raises(ValueError, match="sentence_token leaves gaps"):
+        replace(cross_encoder(config, longformer(4)).config, sentence_token=9)

@@ -1,0 +1,41 @@
+"""Links of the documents: each names a file that is there, and a heading that it has."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def documents() -> list[Path]:
+    """The Markdown files of the project."""
+    folders = ("docs", "service", "kernels", "training", "deploy", "loadtests", "tests")
+    return sorted([*ROOT.glob("*.md"), *(page for folder in folders for page in (ROOT / folder).rglob("*.md"))])
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """What links can name in a page, as GitHub makes it from a heading."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken(page: Path) -> Iterator[str]:
+    """The links of a page that lead nowhere."""
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        if ":" in path:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+@pytest.mark.parametrize("page", documents(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Within the repository; those to other sites are not asked for."""
+    assert [*broken(page)] == []
