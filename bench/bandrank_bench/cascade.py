@@ -1,8 +1,8 @@
 """How deep a cascade must go: quality and cost of re-ranking only the fast scorer's best with the accurate one.
 
 Run as `python -m bandrank_bench cascade COLLECTION[:SPLIT] ...`: folders in BEIR layout. The candidates of a query are
-the first hundred of FOLDER/runs/*.SPLIT.trec.gz or *.all.trec.gz, a TREC run, or the judged documents where there is
-none. Writes a page, and a plot beside it.
+the first hundred of FOLDER/runs/*.SPLIT.trec.gz or *.all.trec.gz, a TREC run, of several the first by name, or the
+judged documents where there is none. Writes a page, and a plot beside it.
 
 A candidate's score does not depend on its company, so what a cascade of any depth ranks is known from the fast and the
 accurate scores of all candidates. The time that it takes is measured, on fewer queries: the fast scorer's candidates
@@ -69,7 +69,8 @@ def read(named: str, count: int) -> Asked:
     split = split or "test"
     collection = open_collection(Path(folder))
     qrels = collection.qrels(split)
-    runs = [*Path(folder).glob(f"runs/*.{split}.trec.gz"), *Path(folder).glob("runs/*.all.trec.gz")]
+    runs = [file for end in (split, "all") for file in sorted(Path(folder).glob(f"runs/*.{end}.trec.gz"))]
+    say(f"{collection.name} {split}: candidates of {runs[0] if runs else 'the judgements'}")
     listed = (
         ids_of(first_stage(runs[0], ALL)) if runs else {name: listed[:ALL] for name, listed in pools(qrels).items()}
     )

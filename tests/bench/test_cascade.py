@@ -66,6 +66,16 @@ def test_candidates_are_those_of_a_run_where_there_is_one(words: Path) -> None:
         read(str(words), 9)
 
 
+def test_of_several_runs_the_first_by_name_counts(words: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of the split before those of all; it is named."""
+    (words / "runs").mkdir()
+    for name in ("a.all", *(f"{letter}.test" for letter in "mkblx")):
+        write_run_lines(words / "runs" / f"{name}.trec.gz", {"q": {"man" if name == "b.test" else "no": 1.0}})
+
+    assert read(str(words), 9).listed == {"q": ["man"]}
+    assert f"words test: candidates of {words}/runs/b.test.trec.gz" in capsys.readouterr().err
+
+
 def test_the_page_names_the_collection_that_loses_most() -> None:
     """With the mean over collections, each of the same weight."""
 

@@ -1,6 +1,7 @@
 """Scorers in int8 on a CPU: near float32, the same bits in any company, and refused where they cannot be computed."""
 
 import copy
+import weakref
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -317,3 +318,22 @@ def test_int8_is_for_a_cpu() -> None:
     """Before anything is moved there."""
     with pytest.raises(ValueError, match="int8 is for a CPU, not for meta"):
         prepare(tiny_cross_encoder(), device=torch.device("meta"), dtype=torch.int8)
+
+
+def test_layers_are_in_float32_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each comes in the half precision that it was saved in, when those before it are gone."""
+    scorer = tiny_cross_encoder()
+    scorer.encoder.half()
+    count, converted = len(linear_layers(scorer)), Int8Linear.of
+    seen: list[weakref.ref[Linear]] = []
+
+    def watched(layer: Linear) -> Int8Linear:
+        assert layer.weight.dtype == torch.float16
+        assert not any(each() for each in seen)
+        seen.append(weakref.ref(layer))
+        return converted(layer)
+
+    monkeypatch.setattr(Int8Linear, "of", watched)
+    prepare(scorer, device=CPU, dtype=torch.int8)
+
+    assert len(seen) == count

@@ -1,6 +1,7 @@
 """Batches: the same order for the same seed, wherever a reader starts; and what a batch's losses compare."""
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from bandrank.models.texts import TextEncoder
 from bandrank_training.batches import GroupReader, TrainingBatch, choose, read_documents
 from bandrank_training.collection import BadCollection
 from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
-from bandrank_training.losses import UNKNOWN
+from bandrank_training.losses import UNKNOWN, LossRecipe
 from bandrank_training.recipe import DataRecipe
 
 COUNT = 23  # groups of the toy
@@ -306,3 +307,14 @@ def test_groups_that_cannot_be_read_are_told(toy: dict[str, Path], tmp_path: Pat
         next(reader({"groups": tmp_path / "empty.jsonl"}).batches())
     with pytest.raises(BadGroups, match=r"none\.jsonl: no such file"):
         reader({"groups": tmp_path / "none.jsonl"})
+
+
+def test_losses_are_checked_without_reading_the_groups_again(toy: dict[str, Path], tmp_path: Path) -> None:
+    """Their files may be large: what is checked is noted as a reader looks for the candidates' texts."""
+    groups = Path(shutil.copy(toy["groups"], tmp_path))
+    read = reader({"groups": groups})
+    groups.unlink()
+
+    read.check([LossRecipe("contrastive", teacher={"good": 1.0})], ["good"])
+    with pytest.raises(BadGroups, match="has no scores of noisy"):
+        read.check([LossRecipe("ranknet", teacher={"noisy": 1.0})], [])

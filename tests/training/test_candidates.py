@@ -1,12 +1,16 @@
 """What is re-ranked, and in which order it comes."""
 
+import math
 from pathlib import Path
 
 import pytest
-from support.collections import write_lines, write_run_lines
+from support.collections import write_collection, write_lines, write_run_lines
+from support.models import save_cross_encoder
 
+from bandrank_training.__main__ import main
 from bandrank_training.candidates import first_stage, pools, read_candidates
 from bandrank_training.collection import BadCollection
+from bandrank_training.results import read_evaluation
 
 
 def test_the_best_of_a_run_come_first(tmp_path: Path) -> None:
@@ -43,3 +47,20 @@ def test_a_damaged_line_is_named(tmp_path: Path, name: str, line: str, reason: s
 
     with pytest.raises(BadCollection, match=rf"{name}, line 3: .*{reason}"):
         read_candidates(path, {"q1", "q2"})
+
+
+def test_judged_documents_without_a_text_stay_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Collections that were thinned out have some: a pool is ranked without them, and they count as not found."""
+    qrels = {"q": {"a": 1, "b": 1, "gone": 1}, "r": {"lost": 1}}
+    write_collection(
+        tmp_path / "col", documents={"a": "man", "b": "she"}, queries={"q": "who", "r": "one"}, qrels=qrels
+    )
+    model, out = save_cross_encoder(tmp_path / "scorer"), tmp_path / "out"
+
+    assert main(["evaluate", str(model), str(tmp_path / "col"), "--pool", "--out", str(out)]) == 0
+
+    assert "col: 2 of 4 judged documents are not in the corpus, the first is gone; they" in capsys.readouterr().err
+    values = read_evaluation(out / "col.test.pool.scorer.json").values
+    found = 1 + 1 / math.log2(3)
+    assert values["q"]["nDCG@10"] == pytest.approx(found / (found + 1 / math.log2(4)))
+    assert values["r"]["nDCG@10"] == 0

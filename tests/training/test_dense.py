@@ -25,7 +25,7 @@ def test_the_nearest_by_vectors(tmp_path: Path) -> None:
     save_bi_encoder(tmp_path / "model")
     rng = random.Random(2)
     texts = [random_text(rng, 5) for _ in range(300)]  # more than a file holds
-    index = DenseIndex(str(tmp_path / "model"), texts, CPU, folder=tmp_path / "vectors")
+    index = DenseIndex(load_model(str(tmp_path / "model")), texts, CPU, folder=tmp_path / "vectors")
     ((nearest, cosines),) = index.search([texts[7]], 10)
 
     assert nearest[0] == 7
@@ -34,12 +34,12 @@ def test_the_nearest_by_vectors(tmp_path: Path) -> None:
     files = sorted((tmp_path / "vectors").glob("*.npy"))
     assert len(files) == 3  # two of texts, one of queries
     before = {file: file.stat().st_mtime_ns for file in files}
-    again = DenseIndex(str(tmp_path / "model"), texts, CPU, folder=tmp_path / "vectors")
+    again = DenseIndex(load_model(str(tmp_path / "model")), texts, CPU, folder=tmp_path / "vectors")
     assert (again.vectors == index.vectors).all()
     assert {file: file.stat().st_mtime_ns for file in sorted((tmp_path / "vectors").glob("*.npy"))} == before
     save_cross_encoder(tmp_path / "cross")
     with pytest.raises(BadInput, match="expected a bi-encoder that compares by the cosine"):
-        DenseIndex(str(tmp_path / "cross"), texts, CPU)
+        DenseIndex(load_model(str(tmp_path / "cross")), texts, CPU)
 
 
 def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Pat
     scorer = checkpoint.assemble(type(plain), config, plain.state_dict(), source="the test")
     checkpoint.save(scorer, tmp_path / "model", tokenizer=TOKENIZER_FILE)
     texts = ["the man", "was it", "no"]
-    index = DenseIndex(str(tmp_path / "model"), texts, CPU, folder=tmp_path / "vectors")
+    index = DenseIndex(load_model(str(tmp_path / "model")), texts, CPU, folder=tmp_path / "vectors")
     ((_, cosines),) = index.search(["the man"], 3)
 
     (served,) = score_offline(load_model(str(tmp_path / "model"))).score([Question("the man", texts)])
@@ -59,26 +59,26 @@ def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Pat
 
 def test_vectors_of_another_dtype_are_not_taken_from_their_files(tmp_path: Path) -> None:
     """They are those that would be encoded anew."""
-    save_bi_encoder(tmp_path / "model")
+    model = load_model(str(save_bi_encoder(tmp_path / "model")))
     texts, low = ["the man", "was it", "no"], Placement(CPU.device, torch.bfloat16)
-    exact = DenseIndex(str(tmp_path / "model"), texts, CPU, folder=tmp_path / "vectors").vectors
+    exact = DenseIndex(model, texts, CPU, folder=tmp_path / "vectors").vectors
 
-    kept = DenseIndex(str(tmp_path / "model"), texts, low, folder=tmp_path / "vectors").vectors
+    kept = DenseIndex(model, texts, low, folder=tmp_path / "vectors").vectors
 
-    anew = DenseIndex(str(tmp_path / "model"), texts, low).vectors
+    anew = DenseIndex(model, texts, low).vectors
     assert (kept == anew).all()
     assert (kept != exact).any()
 
 
 @needs_native
 def test_vectors_in_int8(tmp_path: Path) -> None:
-    """Nearly those of float32."""
-    save_bi_encoder(tmp_path / "model")
+    """Nearly those of float32; the model stays as it is."""
+    model = load_model(str(save_bi_encoder(tmp_path / "model")))
     texts = [random_text(random.Random(number), 5) for number in range(40)]
-    exact, coarse = (
-        DenseIndex(str(tmp_path / "model"), texts, Placement(CPU.device, dtype)).vectors
-        for dtype in (torch.float32, torch.int8)
+    coarse, exact = (
+        DenseIndex(model, texts, Placement(CPU.device, dtype)).vectors for dtype in (torch.int8, torch.float32)
     )
 
     assert (exact * coarse).sum(1).min() > 0.99
     assert (exact != coarse).any()
+    assert model.scorer.state_dict().keys() == tiny_bi_encoder().state_dict().keys()

@@ -72,7 +72,7 @@ def test_a_scorer_that_is_no_better_for_it_stays(ends: tuple[LoadedModel, Loaded
 def test_what_is_written_can_be_served(
     own: Path, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the queries set apart left out of training, and no worse on them than the start."""
+    """With the queries set apart, and what is relevant to them, left out of training."""
     out = tmp_path / "tuned"
 
     assert main(["fine-tune", str(own), "--start", str(toy / "cross_encoder"), "--out", str(out)]) == 0
@@ -86,7 +86,20 @@ def test_what_is_written_can_be_served(
     asked = {collection.queries()[each] for each in judged(collection.qrels("train"), 1)}
     assert trained | apart == asked
     assert not trained & apart
-    assert f"of {len(list(read_groups(out / 'dev.jsonl.gz')))} queries set apart" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"of {len(list(read_groups(out / 'dev.jsonl.gz')))} queries set apart" in said
+    assert "flatter" not in said
+
+
+def test_figures_that_flatter_are_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One document answers all queries, so that those set apart ask for what was trained on."""
+    documents, queries = toy_documents(), {"a": "she man", "b": "you man", "c": "who man"}
+    qrels = {name: {"d0": 1} for name in queries}
+    folder = write_collection(tmp_path / "own", documents=documents, queries=queries, qrels=qrels, split="train")
+
+    assert main(["fine-tune", str(folder), "--start", str(toy / "cross_encoder"), "--out", str(tmp_path / "out")]) == 0
+
+    assert "1 of the 1 queries set apart share a relevant document with queries to train on" in capsys.readouterr().out
 
 
 def test_a_second_run_finds_the_first_done(own: Path, toy: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.collections import write_collection
-from support.models import random_text, save_cross_encoder
+from support.models import random_text, save_bi_encoder, save_cross_encoder
 from support.training import toml
 
 from bandrank_training import miner
@@ -48,7 +48,7 @@ def dying(patch: pytest.MonkeyPatch, at: int) -> list[str]:
 
 
 def test_a_killed_run_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Sources that were done are not mined again, and at the end nothing but the groups is left. Ctrl-C is one line."""
+    """Sources that were done are not mined again, and at the end nothing but groups is left. Ctrl-C is one line."""
     sources = [{"collection": str(folder / "col"), "queries": each} for each in ("judged", "keywords", "titles")]
     values = {"out": str(folder / "groups.jsonl"), "sources": sources, "depth": 12, "hard": 4}
     (folder / "mine.toml").write_text(toml(values))
@@ -65,10 +65,26 @@ def test_a_killed_run_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
     assert len(before) == 12
     assert len(after) == sum(group.labels is None for group in read_groups(folder / "groups.jsonl"))
-    assert sorted(path.name for path in folder.iterdir()) == ["col", "groups.jsonl", "mine.toml"]
+    assert sorted(path.name for path in folder.iterdir()) == ["col", "groups.jsonl", "groups.jsonl.kept", "mine.toml"]
     (folder / "whole.toml").write_text(toml(values | {"out": str(folder / "whole.jsonl")}))
     assert main(["mine", str(folder / "whole.toml")]) == 0
     assert (folder / "whole.jsonl").read_bytes() == (folder / "groups.jsonl").read_bytes()
+
+
+def test_a_finished_run_is_not_done_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is searched for anew, but for one more source; vectors are not left behind."""
+    save_bi_encoder(folder / "retriever")
+    out, sources = folder / "groups.jsonl", [{"collection": str(folder / "col")}]
+    counts = []
+    for more in ([], [], [{"collection": str(folder / "col"), "queries": "titles"}]):
+        values = {"out": str(out), "sources": [*sources, *more], "retriever": str(folder / "retriever")}
+        (folder / "mine.toml").write_text(toml(values))
+        searched = dying(monkeypatch, at=0)
+        assert main(["mine", str(folder / "mine.toml")]) == 0
+        counts.append(len(searched))
+
+    assert counts == [6, 0, sum(group.labels is None for group in read_groups(out))]
+    assert [path.suffix for path in (folder / "groups.jsonl.kept").iterdir()] == [".gz", ".gz"]
 
 
 def test_a_killed_run_goes_on_inside_a_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ def test_a_query_without_a_word_is_left_out(folder: Path, tmp_path: Path, capsys
 
 
 def test_ids_that_do_not_meet_are_told(folder: Path, tmp_path: Path) -> None:
-    """With one of each file, as judgements of another export have them."""
+    """With one of each file, as judgements of another export have them; a file that holds none is told as such."""
     shutil.copytree(folder, tmp_path / "copy")
     write_lines(tmp_path / "copy" / "col" / "qrels" / "train.tsv", "1\t7.0\t1")
 
@@ -245,7 +245,11 @@ def test_ids_that_do_not_meet_are_told(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadCollection, match=said):
         mined(tmp_path / "copy", tmp_path / "groups.jsonl", teachers={})
     write_lines(tmp_path / "copy" / "col" / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore")
-    with pytest.raises(BadCollection, match="query '' and document '' are judged first"):
+    with pytest.raises(BadCollection, match="col: there is no judgement in split 'train'"):
+        mined(tmp_path / "copy", tmp_path / "groups.jsonl", teachers={})
+    shutil.copy(folder / "col" / "qrels" / "train.tsv", tmp_path / "copy" / "col" / "qrels")
+    write_lines(tmp_path / "copy" / "col" / "queries.jsonl")
+    with pytest.raises(BadCollection, match="col: there is no query"):
         mined(tmp_path / "copy", tmp_path / "groups.jsonl", teachers={})
 
 

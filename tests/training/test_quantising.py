@@ -57,6 +57,16 @@ def test_a_checkpoint_that_loses_little_is_marked(
     assert 0 < float(largest) < float(spread)
 
 
+def test_a_single_candidate_has_nothing_to_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a warning of the library that computes Kendall's tau."""
+    assert quantise(folder, "--dtype", "bfloat16", "--depth", "1") == 0
+
+    assert (
+        next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| tiny")).split("|")[7]
+        == " 1.000 "
+    )
+
+
 @needs_native
 def test_a_checkpoint_that_loses_too_much_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark from before is taken back."""

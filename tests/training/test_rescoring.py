@@ -15,13 +15,14 @@ from bandrank_training.groups import read_groups
 from bandrank_training.scoring import score_offline
 
 
-def test_scores_are_added(tmp_path: Path) -> None:
-    """Under the folder's name, those of the scorer itself; all else is as it was."""
+def test_scores_are_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under the folder's name, those of the scorer itself; all else is as it was. The progress knows its end."""
     groups, model, out = write_toy(tmp_path)["dev"], tmp_path / "fast", tmp_path / "out.jsonl"
     checkpoint.save(tiny_bi_encoder(), model, tokenizer=TOKENIZER_FILE)
 
     assert main(["score", str(groups), str(model), str(out)]) == 0
 
+    assert "fast: 100%" in capsys.readouterr().err
     expected = DevSet.read(groups).scores(score_offline(load_model(str(model))))
     for before, after, scores in zip(read_groups(groups), read_groups(out), expected, strict=True):
         assert after.scores.pop("fast") == pytest.approx(scores, abs=1e-5)

@@ -106,6 +106,18 @@ def test_a_finished_run_can_be_made_longer(toy: Path, tmp_path: Path) -> None:
     assert (tmp_path / "longer" / "training.svg").read_text().startswith("<?xml")
 
 
+def test_a_run_whose_rate_falls_cannot_be_made_longer(toy: Path, tmp_path: Path) -> None:
+    """It would jump; until it falls, the end may be moved."""
+    train(toy, tmp_path / "out", optimiser={"steps": 3, "decay_steps": 0})
+    trainer = train(toy, tmp_path / "out", optimiser={"steps": 5, "decay_steps": 2})
+    whole = train(toy, tmp_path / "whole", optimiser={"steps": 5, "decay_steps": 2})
+
+    assert_same_weights(trainer, whole)
+    for changes in ({"steps": 9, "decay_steps": 2}, {"steps": 9, "decay_steps": 6}, {"steps": 5, "decay_steps": 0}):
+        with pytest.raises(BadRecipe, match=r"the learning rate was falling already, .* name .*out as model\.start"):
+            train(toy, tmp_path / "out", optimiser=changes)
+
+
 @pytest.mark.parametrize(
     ("changes", "names"),
     [

@@ -46,9 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if not texts:
         raise BadInput(f"{args.collection} has no document")
     placement = Placement.of(args)
-    vectors, others = (
-        DenseIndex(name, texts, placement, max_tokens=MAX_TOKENS).vectors for name in (args.model, args.like)
-    )
+    vectors, others = (DenseIndex(each, texts, placement, max_tokens=MAX_TOKENS).vectors for each in (model, like))
     turn = turned_towards(vectors, others)
     aligned = with_turn(model, turn)
     checkpoint.save(aligned.scorer, args.out, tokenizer=tokenizer_file(aligned, args.out))

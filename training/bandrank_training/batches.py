@@ -85,9 +85,8 @@ class GroupReader:
         template = texts.scorer.candidate_template
         self._most_pieces = max(0, recipe.max_candidate_tokens - len(template.prefix) - len(template.suffix))
         self._files = [Path(name) for name in recipe.groups]
-        if recipe.without:
-            check_areas("without", recipe.without, chain.from_iterable(map(read_groups, self._files)))
-        self.documents = read_documents(self._files)
+        self._kinds: dict[tuple[frozenset[str], bool], str] = {}
+        self.documents = _documents(self._noted())
         self._pieces: dict[str, PackedIds] = {}
 
     @cached_property
@@ -115,15 +114,26 @@ class GroupReader:
         that no loss learns from: a run would get to one late, or end as it began.
         """
         needed = {*fused, *chain.from_iterable(loss.teacher for loss in losses)}
-        teaches = []
-        for group in self._epoch():
-            if missing := sorted(needed - group.scores.keys()):
-                said = f"the group of {group.query[:80]!r} has no scores of {', '.join(missing)}"
-                raise BadGroups(f"{said}; it has those of {', '.join(sorted(group.scores))}, and `score` adds others")
-            teaches.append(any(group.has_relevant or not loss.learns_from_labels for loss in losses))
-        if losses and teaches and not any(teaches):
+        for (teachers, _), query in self._kinds.items():
+            if missing := sorted(needed - teachers):
+                said = f"the group of {query[:80]!r} has no scores of {', '.join(missing)}"
+                raise BadGroups(f"{said}; it has those of {', '.join(sorted(teachers))}, and `score` adds others")
+        labels_teach = any(has_relevant for _, has_relevant in self._kinds)
+        if losses and self._kinds and not labels_teach and all(loss.learns_from_labels for loss in losses):
             named = " and ".join(sorted({loss.name for loss in losses}))
             raise BadGroups(f"no group has a relevant candidate, and {named} can learn from nothing else")
+
+    def _noted(self) -> Iterator[Group]:
+        """The groups of all files. A note is made of each kind to train on: its teachers, whether it has a relevant
+        candidate, and its first query.
+        """
+        areas = set()
+        for group in chain.from_iterable(map(read_groups, self._files)):
+            areas.add(group.area)
+            if group.area not in self._recipe.without:
+                self._kinds.setdefault((frozenset(group.scores), group.has_relevant), group.query)
+            yield group
+        check_areas("without", self._recipe.without, areas)
 
     def _epoch(self) -> Iterator[Group]:
         for group in chain.from_iterable(map(read_groups, self._files)):
@@ -171,10 +181,13 @@ def of_groups(files: Sequence[Path], documents: Mapping[tuple[str, str], str]) -
 
 def read_documents(files: Sequence[Path]) -> dict[tuple[str, str], str]:
     """Texts of all candidates of the files' groups, by collection and id. Raises BadGroups, BadCollection."""
+    return _documents(chain.from_iterable(map(read_groups, files)))
+
+
+def _documents(groups: Iterable[Group]) -> dict[tuple[str, str], str]:
     named: dict[str, set[str]] = {}
-    for path in files:
-        for group in read_groups(path):
-            named.setdefault(group.collection, set()).update(group.candidates)
+    for group in groups:
+        named.setdefault(group.collection, set()).update(group.candidates)
     documents = {}
     for source, ids in named.items():
         texts = documents_of(open_collection(source), ids)

@@ -1,6 +1,7 @@
 """Search by a bi-encoder's vectors, all of them compared. They are kept in files, so that a killed run goes on."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,13 @@ from tqdm import tqdm
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.checkpoint import whole
 from bandrank.models.ids import RaggedIds
+from bandrank.models.loading import LoadedModel
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank_training.contents import digest, of_model
 from bandrank_training.errors import BadInput
 from bandrank_training.placement import Placement
-from bandrank_training.start import load_start
 
 CHUNK = 256  # texts whose vectors are one file
 BATCH = 32  # texts that are encoded, and queries that are compared, together
@@ -42,26 +43,25 @@ class DenseIndex:
 
     def __init__(
         self,
-        model: str,
+        model: LoadedModel,
         texts: Sequence[str],
         placement: Placement,
         *,
         max_tokens: int | None = None,
         folder: Path | None = None,
     ) -> None:
-        """max_tokens: read of a text.  folder: for files of vectors. Raises BadInput for another scorer,
-        and for a dtype that cannot be computed.
+        """model: stays as it is.  max_tokens: read of a text.  folder: for files of vectors. Raises BadInput for
+        another scorer, and for a dtype that cannot be computed.
         """
-        loaded = load_start(model)
-        if not isinstance(loaded.scorer, BiEncoder) or loaded.scorer.config.similarity != "cosine":
-            raise BadInput(f"{model}: expected a bi-encoder that compares by the cosine")
-        self._size = loaded.scorer.representation_size
-        self._folder, self._name = folder, f"{of_model(loaded) if folder else ''} {max_tokens} {placement.dtype}"
+        if not isinstance(model.scorer, BiEncoder) or model.scorer.config.similarity != "cosine":
+            raise BadInput(f"{model.name}: expected a bi-encoder that compares by the cosine")
+        self._size = model.scorer.representation_size
+        self._folder, self._name = folder, f"{of_model(model) if folder else ''} {max_tokens} {placement.dtype}"
         try:
-            self._scorer = prepare(loaded.scorer, device=placement.device, dtype=placement.dtype)
+            self._scorer = prepare(deepcopy(model.scorer), device=placement.device, dtype=placement.dtype)
         except ValueError as error:  # int8 that cannot be computed
             raise BadInput(str(error)) from error
-        self._encoder = TextEncoder(loaded.tokenizer, loaded.scorer, max_tokens)
+        self._encoder = TextEncoder(model.tokenizer, model.scorer, max_tokens)
         self.vectors = self._encode(texts, "texts", read_candidates)
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:

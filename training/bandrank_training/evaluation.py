@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             f"{collection.name} {args.split}: no query has a document of relevance {args.min_relevance}"
         )
     by_first_stage = first_stage(args.run, args.depth) if args.run else {}
-    candidates = _candidates(args, qrels, by_first_stage)
+    candidates = _candidates(args, collection, qrels, by_first_stage)
     model = None if args.model == FIRST_STAGE else load_start(args.model)
     digests = (digest([json.dumps(each, sort_keys=True)]) for each in (qrels, candidates))
     benchmark = Benchmark(collection.name, args.split, _source(args), args.min_relevance, *digests)
@@ -108,19 +108,31 @@ def _all_hits(ranking: Ranking, labels: Mapping[str, int], min_relevance: int) -
     return all(labels.get(document_id, 0) >= min_relevance for document_id, _ in ranking)
 
 
-def _candidates(args: argparse.Namespace, qrels: Qrels, by_first_stage: Mapping[str, Ranking]) -> Candidates:
+def _candidates(
+    args: argparse.Namespace, collection: Collection, qrels: Qrels, by_first_stage: Mapping[str, Ranking]
+) -> Candidates:
     """The candidates of the queries that have some. Raises BadEvaluation if none has."""
     if args.pool:
-        listed = pools(qrels)
+        listed = _with_texts(pools(qrels), collection)
     elif args.candidates:
         listed = read_candidates(args.candidates, qrels)
     else:
         listed = ids_of(by_first_stage)
     candidates = {query_id: listed[query_id] for query_id in qrels if listed.get(query_id)}
     if not candidates:
-        said = f"{args.run or args.candidates} has no candidates of a query of {args.split}"
+        said = f"{args.run or args.candidates or collection.name} has no candidates of a query of {args.split}"
         raise BadEvaluation(f"{said}; the first that was judged has the id {next(iter(qrels))!r}")
     return candidates
+
+
+def _with_texts(listed: Candidates, collection: Collection) -> Candidates:
+    """Without the documents that the collection lacks, which is said: judged as they are, they count as not found."""
+    named = {document_id for ids in listed.values() for document_id in ids}
+    known = documents_of(collection, named)
+    if lost := sorted(named - known.keys()):
+        said = f"{len(lost)} of {len(named)} judged documents are not in the corpus, the first is {lost[0]}"
+        print(f"{collection.name}: {said}; they are not ranked, and count as not found", file=sys.stderr)  # noqa: T201
+    return {query_id: [each for each in ids if each in known] for query_id, ids in listed.items()}
 
 
 def _reranked(scorer: OfflineScorer, collection: Collection, candidates: Candidates) -> dict[str, Ranking]:

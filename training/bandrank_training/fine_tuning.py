@@ -3,7 +3,8 @@
 A query's candidates are those that BM25 finds, as when the scorer is in use, and what was judged relevant. The labels
 teach, and so do the scores that the scorer gave before, so that it keeps what it knows. Queries that are set apart
 choose between the scorer as it was, as it was trained, and the mean of their weights (Wortsman et al. 2022, arXiv
-2109.01903): one that is not better for it stays as it was.
+2109.01903): one that is not better for it stays as it was. They share no relevant document with those trained on; where
+that cannot be, it is said.
 """
 
 import argparse
@@ -32,11 +33,13 @@ from bandrank_training.models import check_other_folder, tokenizer_file
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
 from bandrank_training.scoring import score_offline
+from bandrank_training.setting_apart import caution
 from bandrank_training.significance import difference_p
 from bandrank_training.start import load_start
 from bandrank_training.training import OTHER_GROUPS, OTHER_WEIGHTS, Trainer
 from bandrank_training.tuning import calibrated, intercept
 
+GROUPS_FILE, DEV_FILE = "groups.jsonl.gz", "dev.jsonl.gz"
 BEFORE = "before"  # the name of the start's scores in the groups
 DEPTH = 30  # candidates of a query, by BM25
 MOST_TOKENS = 256  # that are read of a candidate
@@ -114,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
     for each in choices:
         print(f"{each.name}: nDCG@10 {mean(each.values):.4f} of {len(each.values)} queries set apart")  # noqa: T201
     print(f"{chosen.name}{evidence(chosen, choices[0])}; the checkpoint is in {args.out}")  # noqa: T201 - the result
+    if said := caution(read_groups(args.out / DEV_FILE), read_groups(args.out / GROUPS_FILE)):
+        print(said)  # noqa: T201
     return 0
 
 
@@ -131,7 +136,7 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
     if not isinstance(start.scorer, CrossEncoder):
         raise BadInput(f"{task.start} is a {start.scorer.architecture}; fine-tune takes a cross-encoder, train any")
     mined = task.out / "mined"
-    groups, apart = mined / "groups.jsonl.gz", mined / "dev.jsonl.gz"
+    groups, apart = mined / GROUPS_FILE, mined / DEV_FILE
     mine(_mining(task, start, groups, apart), placement, kept=mined)
     if all(min(group.labels or [0]) > 0 for group in read_groups(groups)):
         raise BadInput(f"{task.collection}: no query has an irrelevant candidate: none was judged, and BM25 finds none")

@@ -5,7 +5,7 @@ A file of groups is JSON lines (.jsonl or .jsonl.gz); candidates are named by id
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -67,10 +67,9 @@ class Group:
         return [sum(column) for column in zip(*named, strict=True)] if named else [0.0] * len(self.candidates)
 
 
-def check_areas(setting: str, named: Iterable[str], groups: Iterable[Group]) -> None:
-    """Raises BadGroups for the name of an area, in a setting, that no group is of."""
-    areas = {group.area for group in groups}
-    if unknown := sorted(set(named) - areas):
+def check_areas(setting: str, named: Iterable[str], areas: Collection[str]) -> None:
+    """Raises BadGroups for the name of an area, in a setting, that is none of those of the groups."""
+    if unknown := sorted(set(named) - set(areas)):
         raise BadGroups(f"{setting}: no group is of {unknown[0]!r}; there are {', '.join(sorted(areas))}")
 
 

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """
     read = DevSet.read(args.groups)
     dev = replace(read, groups=read.groups[: args.most])
-    check_areas("--without", args.without, dev.groups)
+    check_areas("--without", args.without, {group.area for group in dev.groups})
     model = load_start(args.model)
     check_other_folder(args.out, [model])
     texts = (text for _, text in open_collection(args.collection).documents())

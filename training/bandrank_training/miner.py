@@ -136,6 +136,9 @@ def queries_of(source: Source, corpus: Corpus, chance: random.Random) -> list[tu
         fitting = [words for words in dict.fromkeys(first_words) if 3 <= len(words.split()) <= 30]
         return [(text, {}) for text in chance.sample(fitting, min(source.max_queries, len(fitting)))]
     queries, qrels = corpus.collection.queries(), corpus.collection.qrels(source.split)
+    if not (queries and qrels):
+        missing = "no query" if qrels else f"no judgement in split {source.split!r}"
+        raise BadCollection(f"{corpus.collection.name}: there is {missing}")
     asked = {name: queries[name] for name in sorted(qrels.keys() & queries.keys()) if queries[name].strip()}
     if source.queries == "keywords":
         asked = {name: keywords(text) for name, text in asked.items()}
@@ -146,7 +149,7 @@ def queries_of(source: Source, corpus: Corpus, chance: random.Random) -> list[tu
     }
     if not judged:
         said = f"{corpus.collection.name}: no query of split {source.split!r} has a text and a relevant document"
-        first = [next(iter(names), "") for names in (qrels, next(iter(qrels.values()), {}), queries)]
+        first = [next(iter(names)) for names in (qrels, next(iter(qrels.values())), queries)]
         ids = "query {!r} and document {!r} are judged first, the first query is {!r}, the first document {!r}"
         raise BadCollection(f"{said}; {ids.format(*first, corpus.ids[0])}")
     if left_out := len(qrels) - sum(text in judged for text in asked.values()):

@@ -6,11 +6,9 @@ teachers' scores go into the file, so that training can tell an unjudged relevan
 
 import argparse
 import json
-import math
 import random
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,13 +19,13 @@ from bandrank_training.collection import BadCollection, open_collection
 from bandrank_training.contents import digest, of_documents, of_judgements, of_model
 from bandrank_training.dense import DenseIndex
 from bandrank_training.errors import BadInput
-from bandrank_training.forms import asked_for
 from bandrank_training.groups import Group, read_groups, write_groups
 from bandrank_training.miner import Corpus, Miner
 from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import read_recipe
 from bandrank_training.scoring import OfflineScorer, score_offline
+from bandrank_training.setting_apart import caution, set_apart
 from bandrank_training.start import load_start
 
 NOT_OF_A_SOURCE = {"out", "sources", "dev_out", "dev_groups"}  # what one source's groups do not depend on
@@ -70,9 +68,12 @@ def run(args: argparse.Namespace) -> int:
         )
     kept = Path(f"{recipe.out}.kept")
     count = mine(recipe, Placement.of(args), kept=kept)
-    shutil.rmtree(kept, ignore_errors=True)
+    for vectors in kept.glob("*.npy"):  # the groups stay: given again, or with one more source, it makes what is new
+        vectors.unlink()
     apart = f"; the groups to measure with are in {recipe.dev_out}" if recipe.dev_out else ""
     print(f"{count} groups in {recipe.out}{apart}")  # noqa: T201 - the result
+    if recipe.dev_out and (said := caution(read_groups(Path(recipe.dev_out)), read_groups(Path(recipe.out)))):
+        print(said)  # noqa: T201
     return 0
 
 
@@ -89,7 +90,7 @@ def mine(recipe: MiningRecipe, placement: Placement = CPU, *, kept: Path | None 
     }
     groups = _shuffled(_all_groups(recipe, teachers, placement, files), recipe.seed)
     if recipe.dev_out:
-        dev, groups = _split(groups, recipe.dev_groups)
+        dev, groups = set_apart(groups, recipe.dev_groups)
         if not groups:
             raise BadCollection(f"no query is left to train on beside {len(dev)} to measure with; judge more queries")
         write_groups(Path(recipe.dev_out), dev)
@@ -101,19 +102,6 @@ def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
     listed = list(groups)
     random.Random(seed).shuffle(listed)
     return listed
-
-
-def _split(groups: Sequence[Group], most: int) -> tuple[list[Group], list[Group]]:
-    """At most so many groups of each collection, or a fifth, to measure with, and those without their queries."""
-    usable = [group for group in groups if group.has_relevant]
-    room = {name: min(most, math.ceil(count / 5)) for name, count in Counter(x.collection for x in usable).items()}
-    dev = []
-    for group in usable:
-        if room[group.collection] > 0:
-            room[group.collection] -= 1
-            dev.append(group)
-    asked = {asked_for(group.query) for group in dev}
-    return dev, [group for group in groups if asked_for(group.query) not in asked]
 
 
 class _Files:
@@ -153,7 +141,7 @@ def _all_groups(
             dense, folder = None, files.folder if files else None
             if recipe.retriever:
                 dense = DenseIndex(
-                    recipe.retriever, corpus.texts, placement, max_tokens=recipe.max_tokens, folder=folder
+                    load_start(recipe.retriever), corpus.texts, placement, max_tokens=recipe.max_tokens, folder=folder
                 )
             for teacher in teachers.values():
                 teacher.forget()

@@ -60,7 +60,8 @@ class MiningRecipe(Mining):
     """How a file of groups is made.
 
     dev_out: a second file, for groups of each collection that have a relevant candidate, at most `dev_groups` of them
-    and at most a fifth, rounded up; other groups of their queries, or of the keywords of these, are left out.
+    and at most a fifth, rounded up. Training sees neither their queries nor, as far as there are enough such groups,
+    their relevant documents (`set_apart`).
     """
 
     out: str

@@ -231,5 +231,6 @@ def _overlap(one: Ranking, other: Ranking) -> float:
 
 def _tau(one: dict[str, float], other: dict[str, float]) -> float:
     """Kendall's tau of two scorings of the same documents; 1 where there is nothing to order."""
-    tau = float(stats.kendalltau([one[each] for each in one], [other[each] for each in one]).statistic)
-    return 1.0 if np.isnan(tau) else tau
+    if any(len(set(scores.values())) < 2 for scores in (one, other)):
+        return 1.0
+    return float(stats.kendalltau([one[each] for each in one], [other[each] for each in one]).statistic)

@@ -58,6 +58,7 @@ class DataRecipe:
 class OptimiserRecipe:
     """AdamW (Loshchilov & Hutter 2019): linear warm-up, a constant rate, and a linear decay over the last steps.
 
+    steps, decay_steps: may be changed of a run that has begun, finished or not, until its rate falls.
     max_norm: gradients are scaled down to this L2 norm.  clipped: names that parameters start with whose gradients are
     scaled so, together; by default all.  frozen: parameters whose names start like one of these are not trained.
     dropout: the share of values that is zeroed in the embeddings and in the outputs of attention and feed-forward

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from bandrank_training.arguments import positive
 from bandrank_training.batches import read_documents
+from bandrank_training.collection import numbered_lines
 from bandrank_training.errors import BadInput
 from bandrank_training.groups import Group, read_groups, write_groups
 from bandrank_training.placement import Placement
@@ -47,10 +48,11 @@ def run(args: argparse.Namespace) -> int:
 
 def rescored(path: Path, scorer: OfflineScorer, name: str) -> Iterator[Group]:
     """Yields the file's groups, each with the scorer's scores under `name`."""
-    texts = read_documents([path])
+    texts, total = read_documents([path]), sum(1 for _ in numbered_lines(path))
     groups, again = tee(read_groups(path))
     questions = (Question(g.query, [texts[g.collection, candidate] for candidate in g.candidates]) for g in again)
-    for group, scores in zip(groups, tqdm(scorer.score(questions), desc=name, unit="group"), strict=True):
+    progress = tqdm(scorer.score(questions), name, total, unit="group")
+    for group, scores in zip(groups, progress, strict=True):
         if name in group.scores:
             raise BadInput(f"{path} has scores of {name} already; choose another --name")
         yield replace(group, scores=group.scores | {name: scores})

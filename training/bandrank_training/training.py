@@ -295,9 +295,16 @@ class Trainer:
         changed += [] if same["contents"] else [OTHER_GROUPS]
         if changed:
             raise OtherRun(path, changed)
+        self.progress = Progress(**state["progress"])
+        settings, then = self.recipe.optimiser, state["recipe"]["optimiser"]
+        planned = replace(settings, steps=then["steps"], decay_steps=then.get("decay_steps", 0))
+        if any(planned.rate(step) != settings.rate(step) for step in range(self.progress.step)):
+            raise BadRecipe(
+                f"{path}: the learning rate was falling already, and would jump; to train these weights further, name "
+                f"{self.out} as model.start, and choose another `out`"
+            )
         self.scorer.load_state_dict(state["scorer"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.progress = Progress(**state["progress"])
         steps_left = self.progress.step < self.recipe.optimiser.steps  # a finished run keeps its best measure
         if self.recipe.dev and steps_left and not same["dev"]:
             self.progress.best, self.progress.since_best = float("-inf"), 0  # they were measured on other groups
@@ -331,7 +338,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Names of the settings whose change keeps a run from being resumed. More steps and another dev set do not."""
+    """Names of the settings whose change keeps a run from being resumed. Another dev set does not, nor do more steps
+    by themselves.
+    """
     changed = [name for name in ("losses", "model_losses", "fusion", "seed", "precision") if then[name] != now[name]]
     for part in ("model", "data", "optimiser"):
         changed += [f"{part}.{name}" for name in now[part] if then[part].get(name) != now[part][name]]

@@ -16,7 +16,7 @@ from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.layers.packing import PackedTokens
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.parts import COARSE, FINE, MIN_PART_ROWS, Cut, split
-from bandrank.models.quantised import quantise
+from bandrank.models.quantised import adapt, quantise
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank.models.workers import Workers, workers
@@ -255,19 +255,21 @@ def prepare(
     The caller may still read the scorer's templates, costs and weights, but must not change it.
     backend: of the kernels; "auto" and "cuda" fall back to plain torch where they cannot run, or where a trial shows
     that they compute something else, and give the reason in `why_no_kernels`.
-    dtype: int8 is for the CPU kernels (`quantise`), all other computation is then in float32. Raises ValueError where
-    they cannot compute it.
+    dtype: int8 is for the CPU kernels (`quantise`, `adapt`), all other computation is then in float32. Raises
+    ValueError where they cannot compute it.
     graphs: whether batches are replayed from CUDA graphs where possible, or the device to capture them on.
     """
     if dtype == torch.int8 and device.type != "cpu":
         raise ValueError(f"int8 is for a CPU, not for {device}")
     floats = torch.float32 if dtype == torch.int8 else dtype
     scorer.to(device).eval().requires_grad_(requires_grad=False)
+    if dtype == torch.int8:
+        quantise(scorer)
     for name, module in scorer.named_children():
         if name not in KEPT:
             module.to(floats)
     if dtype == torch.int8:
-        quantise(scorer)
+        adapt(scorer)
         backend = "vectorized" if why_not_native(device, floats, scorer.encoder.config.head_dim) else "native"
     without_kernels = _why_no_kernels(scorer, scorer.attention, backend)
     if backend in {"auto", "cuda"}:

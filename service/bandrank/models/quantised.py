@@ -16,11 +16,8 @@ SAMPLES = 4  # candidates of the sample request: about three hundred rows
 
 
 def quantise(scorer: Scorer) -> None:
-    """Replaces the linear layers of the scorer's `int8_parts`; embeddings, norms, heads and its `exact_layers` stay in
-    float32.
-
-    A sample request shows which inputs of a layer are much larger than the others, as some always are in most encoders
-    (Dettmers et al. 2022, arXiv 2208.07339).
+    """Replaces the linear layers of the scorer's `int8_parts`; all else and its `exact_layers` stay as they are. Of
+    layers in another dtype, only one at a time is there in float32.
 
     Raises ValueError as `why_not_quantised` says, for weights that are not finite after some layers were replaced.
     """
@@ -28,10 +25,17 @@ def quantise(scorer: Scorer) -> None:
     if reason := _why_no_layers(scorer):
         raise ValueError(f"{refused}: {reason}")
     try:
-        for name, layer in _quantisable(scorer).items():
-            scorer.set_submodule(name, Int8Linear.of(layer))
+        for name in list(_quantisable(scorer)):  # names alone: a layer that was replaced is to be freed
+            scorer.set_submodule(name, Int8Linear.of(scorer.get_submodule(name)))  # type: ignore[arg-type]  # a Linear
     except ValueError as error:
         raise ValueError(f"{refused}: {error}") from error
+
+
+def adapt(scorer: Scorer) -> None:
+    """Fits the layers that `quantise` made to their inputs, once the other weights are in float32: a sample request
+    shows which inputs of a layer are much larger than the others, as some always are in most encoders (Dettmers et al.
+    2022, arXiv 2208.07339).
+    """
     for int8, rows in _inputs_of_layers(scorer).items():
         int8.adapt(rows)
 

@@ -22,19 +22,18 @@ Encoded = tuple[Wording, list[int], list[int], bytes, bytes | None]
 # Another value of every field of a config, by architecture; of the encoder's those that leave its weights' shapes.
 ENCODER = {"encoder.num_layers": 4, "encoder.num_heads": 2, "encoder.layer_norm_eps": 1e-3}
 TEXTS = ENCODER | {"cls_id": 7, "sep_id": 8, "max_query_tokens": 20, "max_candidate_tokens": 40}
+WORDINGS = {"query_wording": Wording("find {text}"), "candidate_wording": Wording("title: {text}")}
 CALIBRATION = {"score_scale": 2.0, "score_bias": 0.5}
 OTHER_VALUES: dict[str, dict[str, Any]] = {
     "bi_encoder": ENCODER
     | {"cls_id": 7, "sep_id": 8, "pooling": "max", "similarity": "euclidean", "max_tokens": 40}
-    | {
-        "query_wording": Wording("find {text}"),
-        "candidate_wording": Wording("title: {text}"),
-        "dense": (DenseConfig(8),),
-    }
+    | {"dense": (DenseConfig(8),)}
+    | WORDINGS
     | CALIBRATION,
     "colbert": TEXTS
     | {"mask_id": 9, "query_marker": 10, "candidate_marker": 11, "skipped_ids": (), "dim": 8, "floor": True}
     | {"similarity": "l2", "augment": False, "attend_to_masks": True}
+    | WORDINGS
     | CALIBRATION,
     "deformer": TEXTS | {"split": 2, "candidate_cls": True},
     "mix_encoder": TEXTS
@@ -67,6 +66,7 @@ QUERY_FIELDS: dict[str, set[str]] = {
         *(
             "mask_id",
             "query_marker",
+            "query_wording",
             "similarity",
             "augment",
             "attend_to_masks",

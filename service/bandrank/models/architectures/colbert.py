@@ -20,6 +20,7 @@ from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
+from bandrank.models.wording import PLAIN, Wording
 from bandrank_kernels.arrays import offsets
 
 
@@ -27,7 +28,8 @@ from bandrank_kernels.arrays import offsets
 class ColBERTConfig(LateInteractionConfig):
     """The settings of a ColBERT, saved in config.json.
 
-    query_marker, candidate_marker: token ids behind [CLS], or None.  skipped_ids: candidate tokens without a vector.
+    query_marker, candidate_marker: token ids behind [CLS], or None.  query_wording: the words around a query.
+    candidate_wording: those before a candidate.  skipped_ids: candidate tokens without a vector.
     augment: whether a query is filled up to max_query_tokens with [MASK]; these rows attend to the query and take part
     in MaxSim.  attend_to_masks: whether other rows attend to them.
     similarity: "l2" is the negative squared distance.  floor: whether matches below 0 count as 0, as if each candidate
@@ -39,6 +41,8 @@ class ColBERTConfig(LateInteractionConfig):
     mask_id: int
     query_marker: int | None
     candidate_marker: int | None
+    query_wording: Wording = PLAIN
+    candidate_wording: Wording = PLAIN
     skipped_ids: tuple[int, ...] = ()
     dim: int = 128
     similarity: Literal["cosine", "l2"] = "cosine"
@@ -70,6 +74,8 @@ class ColBERT(LateInteractionScorer):
         disentangled = isinstance(self.encoder.layer(0), DisentangledBlock)
         if config.augment and not config.attend_to_masks and disentangled:
             raise ValueError("disentangled attention cannot mask [MASK] rows as keys; attend_to_masks needs no masks")
+        self.query_template = replace(self.query_template, wording=config.query_wording)
+        self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
         if config.query_marker is not None:
             self.query_template = replace(self.query_template, prefix=(config.cls_id, config.query_marker))
         if config.candidate_marker is not None:

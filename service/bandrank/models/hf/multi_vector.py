@@ -6,9 +6,10 @@ from typing import Any
 
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
 from bandrank.models.checkpoint import assemble, read_json, read_object
-from bandrank.models.hf.files import load_tokenizer, transformer_settings
+from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
+from bandrank.models.hf.prompts import wordings
 from bandrank.models.hf.pylate import read_projection, require_maxsim
 from bandrank.models.scorer import Scorer
 
@@ -27,13 +28,15 @@ def read(model: Model) -> Scorer:
         raise model.refuse(f"queries that are filled up by {expansion} are not supported")
     limit = most_tokens(model, most, by_side=True)
     projection = read_projection(model, dense)
-    prompts = library.get("prompts") or {}
+    query, candidate = wordings(library)
     config = ColBERTConfig(
         **model.ids("cls", "sep"),
         mask_id=model.token_id(expansion["token"]) if expansion.get("token") else model.ids("mask")["mask_id"],
         encoder=model.encoder,
-        query_marker=_marker(model, prompts.get("query")),
-        candidate_marker=_marker(model, prompts.get("document")),
+        query_marker=None,  # markers are words of the prompts
+        candidate_marker=None,
+        query_wording=query,
+        candidate_wording=candidate,
         skipped_ids=_skipped(model, read_object(mask / "config.json")),
         dim=len(projection),
         augment=bool(expansion),
@@ -42,17 +45,6 @@ def read(model: Model) -> Scorer:
         max_candidate_tokens=min(settings.get("document_length") or limit, most),
     )
     return assemble(ColBERT, config, model.encoder_weights | {"projection.weight": projection}, source=str(folder))
-
-
-def _marker(model: Model, prompt: str | None) -> int | None:
-    """The id of the token that a prompt is; None for no prompt. Raises BadCheckpoint for other words before a text."""
-    if not prompt:
-        return None
-    tokenizer = load_tokenizer(model.folder)
-    marked, bare = (tokenizer.encode(text, add_special_tokens=False).ids for text in (f"{prompt}a", "a"))
-    if len(marked) != 1 + len(bare) or marked[1:] != bare:
-        raise model.refuse(f"a ColBERT with the prompt {prompt!r}, which is no token, is not supported")
-    return marked[0]
 
 
 def _skipped(model: Model, mask: dict[str, Any]) -> tuple[int, ...]:

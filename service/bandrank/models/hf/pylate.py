@@ -1,5 +1,5 @@
 """ColBERT as PyLate saves it: a transformer and a dense layer, with settings in config_sentence_transformers.json; the
-defaults are PyLate's.
+defaults are PyLate's. A text is tokenised behind its prompt, and the token that is the prefix is put before both.
 """
 
 import string
@@ -16,7 +16,7 @@ from bandrank.models.hf.files import read_weights
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.scorer import Scorer
-from bandrank.models.wording import PLAIN
+from bandrank.models.wording import Wording
 
 MODULES = ["Transformer", "Dense"]
 
@@ -26,15 +26,16 @@ def read(model: Model) -> Scorer:
     folder, encoder = model.folder, model.encoder
     settings = read_object(folder / "config_sentence_transformers.json")
     require_maxsim(model, settings)
-    if wordings(settings) != (PLAIN, PLAIN):
-        raise model.refuse(f"a ColBERT with the prompts {settings['prompts']} is not supported")
+    query, candidate = wordings(settings)
     projection = read_projection(model, folder / read_json(folder / "modules.json")[1]["path"])
     words = settings.get("skiplist_words")
     config = ColBERTConfig(
         **model.ids("cls", "sep", "mask"),
         encoder=encoder,
-        query_marker=_marker(model, settings.get("query_prefix", "[Q] ")),
-        candidate_marker=_marker(model, settings.get("document_prefix", "[D] ")),
+        query_marker=_marker(model, settings.get("query_prefix", "[Q] "), query),
+        candidate_marker=_marker(model, settings.get("document_prefix", "[D] "), candidate),
+        query_wording=query,
+        candidate_wording=candidate,
         skipped_ids=model.ids_of_words(string.punctuation if words is None else words),
         dim=len(projection),
         augment=settings.get("do_query_expansion", True),
@@ -60,6 +61,12 @@ def require_maxsim(model: Model, library: Mapping[str, Any]) -> None:
         raise model.refuse(f"similarity {similarity!r} is not supported, only MaxSim")
 
 
-def _marker(model: Model, prefix: str | None) -> int | None:
-    """The id of the token behind [CLS]; None for no token."""
-    return model.token_id(prefix) if prefix else None
+def _marker(model: Model, prefix: str | None, wording: Wording) -> int | None:
+    """The id of the token behind [CLS], which the words around a text follow; None for no token. Raises BadCheckpoint
+    for words that begin with it too: PyLate reads it twice then, and sentence-transformers once.
+    """
+    if not prefix:
+        return None
+    if wording.plain.startswith(prefix):
+        raise model.refuse(f"a ColBERT with the prefix {prefix!r} and a prompt that begins with it is not supported")
+    return model.token_id(prefix)
