@@ -5,7 +5,6 @@ and nobody guesses one of 2**256. The file does not give the keys away, and a re
 """
 
 import hashlib
-import logging
 import re
 import time
 import tomllib
@@ -22,8 +21,6 @@ from bandrank.api.followed_files import FollowedFiles
 from bandrank.api.rate import TokenBucket
 from bandrank.engine.clients import Client
 from bandrank.errors import BadSetting
-
-log = logging.getLogger(__name__)
 
 NAME = r"[A-Za-z0-9_-]{1,32}"  # shorter than a key, so that one that got into a name's place is never repeated
 
