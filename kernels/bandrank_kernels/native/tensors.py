@@ -170,7 +170,7 @@ def project(x: Tensor, qkv: Int8Weights, norm: Norm | None, turn: Turn) -> Tenso
     Raises ValueError for other tensors and odd sizes.
     """
     head_dim, norms = turn.head_dim, turn.norms
-    if qkv.outputs % head_dim or turn.heads * head_dim > qkv.outputs or (norms is not None and head_dim % MULTIPLE):
+    if qkv.outputs % head_dim or turn.heads * head_dim > qkv.outputs:
         raise ValueError(f"{qkv.outputs} outputs must be heads of {head_dim}, of which {turn.heads} are turned")
     check("x", x, None, qkv.inputs)
     check("positions", turn.positions, len(x), dtype=torch.int64)
@@ -178,15 +178,17 @@ def project(x: Tensor, qkv: Int8Weights, norm: Norm | None, turn: Turn) -> Tenso
     check("cosines", cosines, None, head_dim // 2)
     check("sines", sines, len(cosines), head_dim // 2)
     if norms is not None:
+        if head_dim % MULTIPLE:
+            raise ValueError(f"heads that are normed need a multiple of {MULTIPLE} numbers, got {head_dim}")
         check("weights of heads' norms", norms, turn.heads, head_dim)
         norms = norms.contiguous()
     x, positions = x.contiguous(), turn.positions.contiguous()
     out = x.new_empty(len(x), qkv.outputs // head_dim, head_dim)
     before = _norm(norm, qkv.inputs)
-    tables = cosines.data_ptr(), sines.data_ptr(), None if norms is None else norms.data_ptr(), turn.eps
+    addresses = cosines.data_ptr(), sines.data_ptr(), None if norms is None else norms.data_ptr()
 
     def run(begin: int, end: int) -> None:
-        struct = TurnStruct(turn.heads, head_dim, positions[begin:].data_ptr(), *tables)
+        struct = TurnStruct(turn.heads, head_dim, positions[begin:].data_ptr(), *addresses, turn.eps)
         native().project(x[begin:].data_ptr(), end - begin, qkv.struct, before, struct, out[begin:].data_ptr())
 
     in_parts(len(x), native().block_rows, run)
