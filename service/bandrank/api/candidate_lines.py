@@ -45,7 +45,7 @@ async def register_lines(service: Service, request: Request, client: Client) -> 
     try:
         async for line in _lines(body, service.max_line_bytes):
             if line is not None and len(line) > service.max_line_bytes:
-                await flush()  # those before it
+                await flush()  # the lines before it
                 raise InputTooLarge(
                     f"a line is longer than {service.max_line_bytes} bytes; end each candidate with a newline"
                 )

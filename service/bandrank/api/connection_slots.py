@@ -14,7 +14,7 @@ class Connection(Protocol):
 
 
 class ConnectionSlots:
-    """Slots for connections, of which each address has its share. Used from the event loop.
+    """A number of slots for connections; each address has its share. Used from the event loop.
 
     If none is left for a newcomer, the connection that has been idle longest gives up its slot: one of the same address
     or else of an address that holds as many or more.

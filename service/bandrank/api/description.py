@@ -32,7 +32,7 @@ def errors(*statuses: int, body: type[AnyErrorBody] = ErrorBody) -> Responses:
 
 
 def anywhere(limits: ConnectionLimits) -> Responses:
-    """The responses of every endpoint: those of its connection, which have no JSON, and failures of the service."""
+    """The responses of every endpoint: its connection's, which have no JSON, and failures of the service."""
     patience = f"within {limits.patience_s:g} s"
     headers = f"more than {limits.max_header_bytes} bytes or {limits.max_headers} of them"
     of_connections: Responses = {

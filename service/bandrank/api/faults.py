@@ -75,7 +75,7 @@ def _part(value: object, step: str | int) -> object:
 
 
 def _likely(choice: Path, faults: list[Fault]) -> list[Fault]:
-    """Of a value's faults for each kind that it might have been, keeps those for the kind that it looks like.
+    """The faults of a value that may be of several kinds, for the kind that it looks like.
 
     A value whose parts or whose length are at fault is of the right kind.
     """

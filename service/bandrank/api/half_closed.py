@@ -1,8 +1,8 @@
 """Tells apart clients that hung up and clients that have only shut down their sending side and wait for an answer.
 
 The stream ends in the same way for both. But a client that hung up answers whatever is then written to it with a reset,
-while one that waits reads it. What is written is an interim response, which an HTTP/1.1 client ignores if it did not
-ask for it (RFC 9110, 15.2).
+while one that waits reads it. So an interim response is written, which an HTTP/1.1 client ignores if it did not ask for
+it (RFC 9110, 15.2).
 """
 
 import asyncio

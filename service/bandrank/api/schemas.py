@@ -32,7 +32,7 @@ def bodies_schema(dialects: Sequence[Dialect[Any]]) -> Schema:
 
 
 def shared_schemas(*kinds: type[BaseModel]) -> Schema:
-    """The schemas to which those of `kinds` refer."""
+    """The schemas to which the schemas of `kinds` refer."""
     return {
         name: schema
         for kind in kinds

@@ -129,7 +129,7 @@ class Service:
         return self.why_not_alive() or "the scoring thread hung; restart the service"
 
     def abandon(self, reason: str) -> None:
-        """Fails every request, including those to come, with the reason why none is scored any more."""
+        """Fails every request, now and later, with the reason why none is scored any more."""
         self._passed = False
         self.engine.worker.abandon(reason)
 

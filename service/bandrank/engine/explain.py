@@ -50,7 +50,7 @@ class StageExplanation:
 
     weight: the factor of that score in the result; 0 if the stage only chose which candidates go on.
     cached: whether the candidate's representation was cached before; None for a scorer that does not precompute.
-    excerpt: the excerpt whose score the stage's contributions explain; None if they explain that of all it reads.
+    excerpt: the excerpt whose score the stage's contributions explain; None if they explain `score`.
     """
 
     stage: str

@@ -37,7 +37,7 @@ class FairPool:
 
     @contextmanager
     def admit(self, client: Client, size: int) -> Iterator[float]:
-        """Gives its turn to a request of `size` characters, which count until the block ends.
+        """Yields the turn of a request of `size` characters, which count as waiting until the block ends.
 
         Raises InputTooLarge if its client could never have this much waiting, and Overloaded if it cannot now.
         """
@@ -80,7 +80,7 @@ class FairPool:
 
         try:
             working = loop.run_in_executor(self._threads, work)
-        except RuntimeError:  # the pool is closed, which whoever is next must learn too
+        except RuntimeError:  # the pool is closed, which the next in line must learn too
             self._hand_over()
             raise
         working.add_done_callback(end)

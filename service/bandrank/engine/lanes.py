@@ -78,8 +78,8 @@ class ScoreLane(Generic[Candidates]):
 class PassageLane(Generic[Candidates]):
     """Scores as a `ScoreLane` does, and says which passage of each candidate gave it its score.
 
-    It is a lane apart so that the batches of all other requests are scored as ever. It has the same name because it has
-    the same speed.
+    It is a separate lane, so that the batches of all other requests are scored as before. It has the same name because
+    it has the same speed.
     """
 
     def __init__(self, scores: ScoreLane[Candidates]) -> None:

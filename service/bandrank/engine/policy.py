@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bandrank.errors import UnknownStrategy
 
-AUTO, CASCADE = "auto", "cascade"  # the strategies beside the names of a model's stages
+AUTO, CASCADE = "auto", "cascade"  # the strategies besides the names of a model's stages
 
 PredictSeconds = Callable[[int], float]
 

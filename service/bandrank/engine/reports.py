@@ -23,7 +23,7 @@ class Span:
 class StageReport:
     """What one stage did for a request.
 
-    start, end: monotonic seconds.  spans: its steps, in the order of their starts.  num_candidates: those it scored.
+    start, end: monotonic seconds.  spans: its steps, in the order of their starts.  num_candidates: how many it scored.
     num_tokens: token ids of the query and of each scored candidate, including cached ones.
     truncated_query_tokens, truncated_candidate_tokens: word pieces cut from the query and from each scored candidate.
     cache_hits, cache_misses: candidates looked up, if the scorer precomputes.  instructed: whether the scorer read an

@@ -96,7 +96,7 @@ class ServedModel:
     ) -> dict[int, Passage]:
         """Finds the characters of best passages, by candidate index; the caller keeps the engine admitted.
 
-        best: some or all of a ranking's.  texts: those that were ranked.  Raises what `RequestTokenizer.places` raises.
+        best: some or all of a ranking's.  texts: the ranked texts.  Raises what `RequestTokenizer.places` raises.
         """
         spans = {index: (0, len(texts[index])) for index, passage in best.items() if passage.tokens is None}
         for stage in self.stages:

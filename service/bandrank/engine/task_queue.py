@@ -68,7 +68,7 @@ class TaskQueue:
 
     @property
     def waiting_rows(self) -> float:
-        """The number of queued rows, without those of background work."""
+        """The number of queued rows, without background work."""
         with self._changed:
             return sum(sum(queue.rows.values()) for queue in self._queues)
 

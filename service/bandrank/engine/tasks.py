@@ -13,7 +13,7 @@ Payload = bytes  # a representation as the codec writes it
 
 
 class Run(Protocol):
-    """Candidates of which a part can be taken."""
+    """Candidates that can be sliced."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, part: slice, /) -> Self: ...

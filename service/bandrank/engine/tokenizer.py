@@ -29,7 +29,7 @@ SLICE_CHARACTERS = 128 << 10
 
 @dataclass(frozen=True)
 class TextLimits:
-    """The most characters to read of a query and of a candidate, and those of all requests being tokenised.
+    """The most characters to read of a query and of a candidate, and to have waiting for the tokenizer in all.
 
     The default of `candidate` is 16 characters for each of the 16,384 tokens of the longest candidate that a shipped
     scorer reads.
@@ -153,7 +153,7 @@ class RequestTokenizer:
     async def num_query_pieces(self, query: str, *, client: Client) -> int:
         """The number of word pieces of a query, without the words around it. Raises what `FairPool.admit` raises.
 
-        They are counted in the pool; the pieces of what is not read are estimated, as in `unread_tokens`.
+        They are counted in the pool; beyond the limit of characters they are estimated, as in `unread_tokens`.
         """
         limit = self._limits.query
         read = query[:limit]

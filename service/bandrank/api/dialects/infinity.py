@@ -1,6 +1,6 @@
 """infinity's dialect: like Cohere's, but documents come back as texts, and the faults of a request as a list.
 
-Its clients post the same body to the same path as those of other services, so it has a path of its own: the base URL
+Its clients post the same body to the same path as other services' clients, so it has a path of its own: the base URL
 of a client that needs texts ends with /infinity.
 """
 

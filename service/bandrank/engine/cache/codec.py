@@ -54,8 +54,8 @@ class RepresentationCodec:
     def payloads(self, representations: Ragged) -> list[bytes]:
         """The payloads of representations, (total, size) on any device, with counts of 0.
 
-        Raises ValueError if the size or that of the words is not the codec's, and if a number is not finite or too
-        large for the dtype: a stored representation must score as the computed one does.
+        Raises ValueError if their size, or the size of their words, is not the codec's, and if a number is not finite
+        or too large for the dtype: a stored representation must score as the computed one does.
         """
         values, cu_seqlens = representations.values, representations.cu_seqlens
         if values.ndim != 2 or values.shape[1] != self._size:

@@ -35,8 +35,8 @@ def cut_digest(text: str, num_tokens: int) -> bytes:
 def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype: PayloadDtype) -> bytes:
     """16 bytes that stand for everything a candidate's payload depends on, apart from its text.
 
-    Training only a scorer's query side leaves its fingerprint unchanged. The fingerprint covers the dtype in which a
-    prepared scorer computes, which is that of its weights, but not their device.
+    Training only a scorer's query side leaves its fingerprint unchanged. The fingerprint covers the dtype of a prepared
+    scorer's weights, in which it computes, but not their device.
     """
     hasher = blake2b(digest_size=16)
     side = scorer.candidate_side()

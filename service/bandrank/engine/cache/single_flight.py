@@ -34,7 +34,7 @@ class Flight:
 
     def failed_for_its_starter(self, requested: frozenset[bytes]) -> bool:
         """Whether another caller, who needs the requested keys, may still succeed: the starter was late, was refused or
-        has gone, or the key that failed may not be among those requested.
+        has gone, or the key that failed may not be a requested one.
         """
         if self.task.cancelled():
             return True
