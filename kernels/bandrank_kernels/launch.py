@@ -228,7 +228,7 @@ def launch(request: Launch, device: torch.device) -> None:
     """Enqueues a launch on torch's current stream of `device`; returns at once.
 
     The tensors that the request holds may be freed as soon as this returns: torch reuses their memory only on the same
-    stream, behind this kernel. Raises ValueError if CUDA would refuse the launch.
+    stream, after this kernel. Raises ValueError if CUDA would refuse the launch.
     """
     assert device.index is not None, "a tensor's device has an index. This is a bug."
     kernel = load(request.kernel, device)

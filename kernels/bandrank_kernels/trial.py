@@ -34,7 +34,7 @@ def why_distrusted(
     """Why a backend's results cannot be trusted, as a clause; None if they equal those of plain torch in float32, up to
     rounding, on random numbers in a fixed ragged batch.
 
-    pattern: None tries the norm alone, which also runs beside attention without kernels. A norm without a kernel is not
+    pattern: None tries the norm alone, which may run even if attention has no kernels. A norm without a kernel is not
     tried.  Takes milliseconds, and the time to compile kernels that have not run yet.
     """
     for name, compute in _operations(pattern, num_heads, head_dim, device, dtype):

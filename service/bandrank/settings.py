@@ -238,7 +238,7 @@ class Settings(BaseModel):
         )
 
     def shadow_among(self, served: Sequence[ModelSettings]) -> ModelSettings | None:
-        """The shadow: one of the served models, or one beside them; None if there is none. Raises BadSetting."""
+        """The shadow: one of the served models, or another one; None if there is none. Raises BadSetting."""
         if not self.shadow_model or not self.shadow_share:
             return None
         by_name = {model.name: model for model in served}

@@ -124,7 +124,7 @@ class Heads:
 
 
 def on_device(pieces: Sequence[AnyPiece], device: torch.device) -> list[AnyPiece]:
-    """The pieces with their tensors, which are in host memory, on `device`: in one transfer that is not waited for."""
+    """The pieces with their tensors, which are in host memory, on `device`: in one transfer, without waiting for it."""
     if device.type == "cpu":
         return list(pieces)
     named = [{field.name: getattr(piece, field.name) for field in fields(piece)} for piece in pieces]

@@ -21,7 +21,7 @@ from bandrank.proxy.search_request import SearchRequest
 
 log = logging.getLogger(__name__)
 
-ANSWER_BYTES = 2  # of memory for each byte of an answer, beside its text: what is written, and what is being sent
+ANSWER_BYTES = 2  # of memory for each byte of an answer, besides its text: what is written, and what is being sent
 ENGINE_SHARE = 0.9  # of the budget: the rest is for merging what was scored
 
 Ranked = tuple[Call, Answer]

@@ -66,7 +66,7 @@ inline Ints lane_numbers() {
 struct InBand {
     int64_t near, count;  // the first of them, in the band, and how many
     int64_t offset;       // of the first query row, in the band
-    int32_t window, ahead;    // how far each sees before and behind itself
+    int32_t window, ahead;    // how far each sees before and after itself
 
     InBand(const Task& task, int64_t first, int64_t lanes)
         : offset(first - task.band.first), window((int32_t)task.window), ahead(task.causal ? 0 : window) {

@@ -28,7 +28,7 @@ constexpr int LANES = 8, REGISTERS = 16;
 constexpr int TILE_VECTORS = 2, TILE_ROWS = 6;  // 12 accumulators
 #else
 constexpr int LANES = 4, REGISTERS = 32;
-constexpr int TILE_VECTORS = 4, TILE_ROWS = 4;  // 16 accumulators, beside as many rows and weights as a step multiplies
+constexpr int TILE_VECTORS = 4, TILE_ROWS = 4;  // 16 accumulators, besides the rows and weights that a step multiplies
 #endif
 constexpr int PANEL = LANES * TILE_VECTORS;  // outputs of a weight matrix that are stored together
 
