@@ -18,7 +18,7 @@ def offsets(lengths: Sequence[int] | Ints) -> Offsets:
 
 
 def lengths_of(cu_seqlens: Offsets) -> Ints:
-    """(n,) the length of each of n runs, of which `cu_seqlens` are the offsets."""
+    """(n,) the lengths of the n runs whose offsets are `cu_seqlens`."""
     return cu_seqlens[1:] - cu_seqlens[:-1]
 
 

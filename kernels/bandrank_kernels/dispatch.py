@@ -20,9 +20,9 @@ class BackendUnavailable(RuntimeError):
 def choose_backend(backend: Backend, device: torch.device, *, unsupported: str | None = None) -> Backend:
     """The backend that runs on `device` when `backend` is requested; there is no silent fallback.
 
-    unsupported: why the operation's CUDA kernels cannot run this call, None if they can. "native" are the CPU kernels,
-    and plain torch for an operation that they have no form of. "auto" is "cuda" where they can run and "vectorized"
-    elsewhere, and logs in one line, once per reason, which of the two it is and why.
+    unsupported: why the operation's CUDA kernels cannot run this call, None if they can. "native" means the CPU
+    kernels, or plain torch for an operation that they lack. "auto" is "cuda" if the CUDA kernels can run, else
+    "vectorized"; it logs in one line, once per reason, which of the two it is and why.
     Raises BackendUnavailable if a backend requested by name cannot run, ValueError for an unknown name.
     """
     match backend:

@@ -69,7 +69,7 @@ class GraphDevice(Protocol):
 
 
 class CudaGraphs:
-    """A GPU. All graphs share one pool of memory, so that together they take about as much as the largest: they must be
+    """A GPU. All graphs share one memory pool, so that together they take about as much as the largest. So they must be
     replayed one after the other, and the output of one read before the next is replayed.
     """
 

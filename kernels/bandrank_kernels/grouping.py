@@ -1,4 +1,4 @@
-"""Sequences and other items cut into groups that are computed together, each within a budget or a single item."""
+"""Cuts sequences and other items into groups that are computed together, each within a budget or a single item."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,8 @@ LENGTH_SLACK = 8  # rows: below this, padding costs less than one more group
 
 
 def runs_within(costs: Sequence[float], budget: float, *, max_items: float = math.inf) -> Iterator[slice]:
-    """Cuts items into runs whose costs add up to `budget` at most, or that are one item which costs more; no run has
-    more than `max_items`.
+    """Cuts items into runs of at most `max_items`, whose costs add up to at most `budget` unless a single item costs
+    more.
     """
     begin, spent = 0, 0.0
     for index, cost in enumerate(costs):
@@ -26,7 +26,7 @@ def runs_within(costs: Sequence[float], budget: float, *, max_items: float = mat
 
 
 def padded_runs(lengths: Sequence[int], max_rows: int, *, alike: bool = False) -> Iterator[slice]:
-    """Cuts sequences into runs of `max_rows` rows at most when padded to their longest, or of one longer sequence.
+    """Cuts sequences into runs of at most `max_rows` rows when padded to their longest, or of one longer sequence.
 
     alike: the longest of a run is also at most LENGTH_RATIO times as long as the shortest, or LENGTH_SLACK rows longer.
     """
@@ -43,7 +43,7 @@ def padded_runs(lengths: Sequence[int], max_rows: int, *, alike: bool = False) -
 
 
 def like_lengths(lengths: Ints, max_rows: int) -> Iterator[Ints]:
-    """Indices of sequences in groups of like length, shortest first, each group padded to `max_rows` rows at most.
+    """Indices of sequences in groups of similar length, shortest first, each padded to at most `max_rows` rows.
 
     lengths: (n,).  Together the groups are 0 .. n - 1; sequences of equal length keep their order.
     """

@@ -3,7 +3,7 @@
 A kernel takes one argument, a C struct by value, laid out by a NumPy structured dtype of the same fields. Addresses in
 it are `tensor.data_ptr()`; outputs were allocated by torch, so that CuPy's memory pool never competes with torch's. It
 runs on torch's current stream, and so inside `torch.cuda.graph` too, once the same kernel has been launched in the same
-thread before capture: to load a module is not capturable. CUDA's limits are checked in Python, before the launch.
+thread before: loading a module cannot be captured. CUDA's limits are checked in Python, before the launch.
 
 This is the only file that imports cupy, the first time a kernel may be needed.
 """
@@ -79,7 +79,7 @@ def struct_layout(*, addresses: str, longs: str, ints: str = "", floats: str = "
 
 
 def struct_of(layout: np.dtype[np.void], **values: object) -> Struct:
-    """One struct of `layout` with these values, in an array of one as cupy passes structs by value.
+    """One struct of `layout` with these values, in an array of one, which cupy passes by value.
 
     A tensor stands for its address, None for the null pointer.
     Raises ValueError if fields are missing or unknown, OverflowError if a value does not fit its field.
@@ -96,7 +96,7 @@ def _plain(value: object) -> object:
 
 
 def is_vectorizable(tensor: torch.Tensor) -> bool:
-    """Whether every run of the tensor's last dimension is whole 16-byte pieces at 16-byte addresses."""
+    """Whether each run along the tensor's last dimension is whole 16-byte pieces at 16-byte addresses."""
     size = tensor.element_size()
     steps = [stride for length, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True) if length > 1]
     apart = [tensor.data_ptr(), tensor.shape[-1] * size, *(step * size for step in steps)]
@@ -201,7 +201,7 @@ class _LoadedKernel:
 
     @property
     def resources(self) -> dict[str, int]:
-        """What the kernel takes, by the driver: registers and spilled bytes of a thread, shared bytes of a block."""
+        """What the kernel takes, says the driver: registers and spilled bytes per thread, shared bytes per block."""
         raw = self._raw
         return {
             "registers": raw.num_regs,
@@ -228,7 +228,7 @@ def launch(request: Launch, device: torch.device) -> None:
     """Enqueues a launch on torch's current stream of `device`; returns at once.
 
     The tensors that the request holds may be freed as soon as this returns: torch reuses their memory only on the same
-    stream, behind this kernel. Raises ValueError if CUDA would refuse the launch.
+    stream, after this kernel. Raises ValueError if CUDA would refuse the launch.
     """
     assert device.index is not None, "a tensor's device has an index. This is a bug."
     kernel = load(request.kernel, device)

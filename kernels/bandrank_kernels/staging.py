@@ -1,6 +1,6 @@
-"""Transfers of batches to a device, each beside the computation of the batch before.
+"""Transfers batches to a device, each while the batch before is computed.
 
-A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
+A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ class _Slot:
 
 
 class Staging:
-    """Moves a batch's tensors in one transfer to where a graph reads them, without a wait for what is computed there.
+    """Moves a batch's tensors in one transfer to where a graph reads them, without waiting for what runs there.
 
         host buffer  --copy stream, at once-->  landing buffer  --current stream, in its turn-->  the graph's inputs
 
-    Two pairs of buffers take turns, so that the transfer of a batch runs beside the computing of the one before; the
-    host waits only for the transfer before that, to have its buffer back.
+    Two pairs of buffers take turns, so that a batch is transferred while the one before is computed; the host waits
+    only for the transfer before that, to get its buffer back.
     """
 
     def __init__(self, device: GraphDevice, num_bytes: int) -> None:

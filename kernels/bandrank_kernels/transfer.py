@@ -43,19 +43,19 @@ def num_bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def write(tensors: Sequence[Tensor], buffer: Tensor) -> None:
-    """Lays tensors in host memory out in a buffer of bytes there. Raises ValueError if one is elsewhere."""
+    """Lays tensors out in a buffer of bytes, both in host memory. Raises ValueError if a tensor is elsewhere."""
     for tensor in tensors:
         if tensor.device.type != "cpu":
             raise ValueError(f"only tensors in host memory are copied together, got one on {tensor.device}")
     memory = buffer.numpy()
     for begin, tensor in zip(_starts(tensors), tensors, strict=True):
-        if tensor.nbytes:  # torch does not always see nothing as bytes
+        if tensor.nbytes:  # torch cannot always view an empty tensor as bytes
             # Copied by numpy: torch would wake its threads for a large one, and wait for a core for each of them.
             memory[begin : begin + tensor.nbytes] = tensor.reshape(-1).view(torch.uint8).numpy()
 
 
 def views(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors in a buffer in which tensors like `like`, in shape and dtype, were laid out."""
+    """Views of the tensors that were laid out in a buffer. like: tensors of their shapes and dtypes."""
     return [
         buffer[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         for begin, tensor in zip(_starts(like), like, strict=True)

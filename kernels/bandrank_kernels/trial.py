@@ -1,4 +1,4 @@
-"""A trial of the CUDA kernels on the card at hand, before anything is served with them."""
+"""Tries the CUDA kernels on the card at hand, before anything is served with them."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,7 +16,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan,
 QUERY_ROWS = (3, 12, 30)
 CANDIDATE_ROWS = ((1, 5, 64, 200), (33,), (15, 16, 130))
 EPS = 1e-12
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}  # of the norm: some roundings each
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}  # relative to the norm: a few roundings
 
 Compute = Callable[[Backend, torch.dtype], Tensor]
 
@@ -31,11 +31,11 @@ def why_distrusted(
     head_dim: int,
     backend: Backend = "cuda",
 ) -> str | None:
-    """Why results of a backend cannot be trusted, as a clause; None if they are those of plain torch in float32 to
+    """Why a backend's results cannot be trusted, as a clause; None if they equal those of plain torch in float32, up to
     rounding, on random numbers in a fixed ragged batch.
 
-    pattern: None tries the norm alone, which also runs beside attention that has no kernels. A norm that has none is
-    not tried.  Takes milliseconds, and the time to compile the kernels where nothing has run them yet.
+    pattern: None tries the norm alone, which may run even if attention has no kernels. A norm without a kernel is not
+    tried.  Takes milliseconds, and the time to compile kernels that have not run yet.
     """
     for name, compute in _operations(pattern, num_heads, head_dim, device, dtype):
         try:
@@ -43,7 +43,7 @@ def why_distrusted(
             difference = float((result - exact).norm() / exact.norm())
         except Exception as error:  # noqa: BLE001  # whatever it is, plain torch may still run
             return f"in a trial, {name} failed: {type(error).__name__}: {error}"
-        if not difference <= TOLERANCE[dtype]:  # which is true of NaN too
+        if not difference <= TOLERANCE[dtype]:  # true of NaN, too
             return f"in a trial, {name} differed from plain torch by {difference:.2g} of its norm"
     return None
 
@@ -61,7 +61,7 @@ def _rows(pattern: AttentionPattern) -> PackedRows:
 def _operations(
     pattern: AttentionPattern | None, num_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype
 ) -> Iterator[tuple[str, Compute]]:
-    """What a request runs, by name."""
+    """The operations that a request runs, by name."""
     generator = torch.Generator().manual_seed(0)
     hidden_size = num_heads * head_dim
     rows = _rows(pattern or AttentionPattern())

@@ -109,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def take_corpus(arguments: list[str]) -> str | None:
-    """Takes the file from the arguments of `precompute`; None where they ask for help. Raises BadSetting."""
+    """Pops the file from the arguments of `precompute`; None if they ask for help. Raises BadSetting."""
     if {"-h", "--help"} & {*arguments}:
         return None
     if not arguments or arguments[0].startswith("-"):
@@ -119,10 +119,10 @@ def take_corpus(arguments: list[str]) -> str | None:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Lets SIGTERM and SIGINT end the process with 0, while nothing has been promised to anybody.
+    """Lets SIGTERM and SIGINT end the process with 0 at once, while no request has been accepted.
 
-    The first process of a container does not get a signal that it does not handle, and a download takes minutes. At
-    once, since a thread may download and be waited for otherwise.
+    The first process of a container does not get a signal that it does not handle, and a download takes minutes. A
+    regular exit would wait for a thread that downloads.
     """
     before = [signal.signal(number, lambda *_: os._exit(0)) for number in STOPS]
     try:
@@ -133,7 +133,8 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = False) -> int:
-    """Serves until SIGTERM or SIGINT and answers the admitted requests; returns 1 if the scoring thread died.
+    """Serves until SIGTERM or SIGINT, then answers the admitted requests; returns 1 if it failed to start or the
+    scoring thread died.
 
     proxy: whether it is a search proxy, which goes on without its scoring thread.  Raises BadSetting.
     """
@@ -153,7 +154,7 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
         if not proxy:
             stop()
 
-    # A signal is a graceful stop from here on, also before uvicorn handles it and when uvicorn raises it again.
+    # From here on a signal stops gracefully, even before uvicorn handles it and when uvicorn raises it again.
     for number in STOPS:
         signal.signal(number, stop)
     serving = assemble(loaded, settings, on_death=on_death)
@@ -184,7 +185,7 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
     what = f"{settings.proxy_upstream}, re-ranked by" if proxy else ""
     names = ", ".join(serving.models.by_name)
     log.info("starting %s on %s://%s:%d", f"{what} {names}".lstrip(), scheme, settings.host, settings.port)
-    # Objects loaded by now stay to the end; a collection that walks all of them delays every request by 0.2 s.
+    # Objects loaded by now live to the end; a collection that walks them all would delay requests by 0.2 s.
     gc.collect()
     gc.freeze()
     try:

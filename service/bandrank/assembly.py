@@ -1,4 +1,4 @@
-"""Makes a loaded model a text scorer of an engine."""
+"""Adds a loaded model to an engine as a text scorer."""
 
 import torch
 
@@ -35,7 +35,7 @@ def add_text_scorer(engine: Engine, model: LoadedModel, dtype: torch.dtype, sett
     prepared.capture_usual(engine.worker.max_batch_rows)
     if settings.kernels == "cuda" and (reason := prepared.why_no_kernels):
         raise BadSetting("kernels", f"cannot be cuda for {model.name}: {reason}")
-    # That most scorers that precompute have no graphs is no reason to do without those of the other scorers.
+    # Most scorers that precompute have no graphs: for them, "on" is no error.
     expected = isinstance(model.scorer, Capturable) or not model.scorer.precomputes
     if settings.cuda_graphs == "on" and expected and (reason := prepared.why_no_graphs()):
         raise BadSetting("cuda_graphs", f"cannot be on for {model.name}: {reason}")
@@ -67,7 +67,7 @@ def add_prepared(  # noqa: PLR0917
     settings: Settings,
     cache: RepresentationCache | None,
 ) -> AnyTextScorer:
-    """Adds the text scorer of a scorer on the engine's device. cache: for representations; may outlive the engine."""
+    """Adds a text scorer around a scorer on the engine's device. cache: of representations; may outlive the engine."""
     tokenizer = RequestTokenizer(
         encoder,
         cache_bytes=settings.token_cache_bytes,

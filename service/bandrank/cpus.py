@@ -1,8 +1,8 @@
-"""How many processors the process may use at once, and as many threads of torch.
+"""Limits torch's threads to the number of processors that the process may use at once.
 
-torch counts the processors of the machine that the process may run on. Where control groups limit its time as well
-(`docker run --cpus`, limits of Kubernetes), that many threads would use up a period's time at its beginning, and all of
-them would then stop until the next one.
+torch counts the processors that the process may run on. If control groups limit its CPU time as well
+(`docker run --cpus`, Kubernetes limits), that many threads would use up the quota early in each period, and all of them
+would then stall until the next one.
 """
 
 import logging
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-THREADS = "OMP_NUM_THREADS"  # who sets it has decided
+THREADS = "OMP_NUM_THREADS"  # if it is set, it decides
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +28,16 @@ def limit_threads() -> None:
 
 
 def usable_processors() -> int:
-    """The processors that the process may run on, but no more than its control groups give it time on, rounded up."""
+    """The processors that the process may run on, at most the CPU quota of its control groups, rounded up."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(allowed, quota())))
 
 
 def quota(groups: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> float:
-    """The processors whose time the least of the process's control groups gives it, of either version; inf: all.
+    """The tightest CPU quota of the process's control groups, of either version, in processors; inf without a limit.
 
-    groups: the groups that the process is in, as Linux lists them.  mounts: where their files are. In a container the
-    files of its own group may be those at the top.
+    groups: the file in which Linux lists the process's groups.  mounts: where their files are. In a container the files
+    of its own group may be at the top.
     """
     least = math.inf
     with suppress(OSError):
@@ -52,7 +52,7 @@ def quota(groups: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs
 
 
 def _upwards(mount: Path, group: str) -> Iterator[Path]:
-    """The folder of a group and those above it, up to the mount."""
+    """A group's folder and its parents, up to the mount."""
     folder = mount / group.lstrip("/")
     return (each for each in (folder, *folder.parents) if each.is_relative_to(mount))
 
@@ -67,6 +67,6 @@ def _of_version_2(folder: Path) -> float:
 def _of_version_1(folder: Path) -> float:
     with suppress(OSError, ValueError):
         time_us = int((folder / "cpu.cfs_quota_us").read_text(encoding="ascii"))
-        if time_us > 0:  # -1: as much as there is
+        if time_us > 0:  # -1: no limit
             return time_us / int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
     return math.inf

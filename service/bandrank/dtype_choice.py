@@ -15,13 +15,13 @@ from bandrank.models.quantised import why_not_quantised
 
 log = logging.getLogger(__name__)
 
-# What an x86 processor must have to multiply a dtype itself, as torch.cpu.get_capabilities() names it: one of these.
+# An x86 processor multiplies a dtype in hardware if it has one of these features of torch.cpu.get_capabilities().
 IN_HARDWARE = {torch.bfloat16: ("avx512_bf16", "amx_bf16"), torch.float16: ("avx512_fp16", "amx_fp16")}
 
 
 def choose_dtype(name: Dtype, device: torch.device, model: LoadedModel) -> torch.dtype:
-    """The named dtype. "auto" on a GPU is float16, or bfloat16 for a scorer that overflows it; on a CPU the fastest of
-    float32 and those that the checkpoint is marked fit for, as measured now.
+    """The named dtype. On a GPU, "auto" is float16, or bfloat16 for a scorer that overflows it; on a CPU, it is the
+    fastest of float32 and the dtypes that the checkpoint is marked fit for, as timed now.
 
     Raises BadSetting for int8 where it cannot be computed.
     """

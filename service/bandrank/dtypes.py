@@ -5,6 +5,6 @@ from typing import Literal, get_args
 import torch
 
 FloatName = Literal["float32", "bfloat16", "float16"]
-DtypeName = Literal[FloatName, "int8"]  # that scorers compute in; int8: the linear layers of the encoder, on a CPU
-PayloadDtype = Literal["float32", "float16", "int8"]  # that cached representations are kept in
+DtypeName = Literal[FloatName, "int8"]  # of computation; int8: in the linear layers of the encoder, on a CPU
+PayloadDtype = Literal["float32", "float16", "int8"]  # of cached representations
 DTYPES: dict[DtypeName, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}

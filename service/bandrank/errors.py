@@ -3,38 +3,38 @@
 BandrankError
     InvalidInput        422  the request cannot be understood
     InputTooLarge       413  the request is larger than this service takes
-    TooSlow             408  no more of the request came
-    UnsupportedMedia    415  the body is compressed, or not of a type that is read here
-    Unauthorized        401  the request has no key, or none that is known
+    TooSlow             408  the request stopped arriving
+    UnsupportedMedia    415  the body is compressed, or of a type that is not read here
+    Unauthorized        401  the request has no key, or an unknown one
     Forbidden           403  the client may not do this
     UnknownModel        404  the requested model is not served
     NoEmbeddings        400  the requested model has no bi-encoder
     UnknownStrategy     404  the model does not have the requested strategy
-    UnknownCandidates   404  none of the ids that stand for texts is registered
+    UnknownCandidates   404  none of the ids given in place of texts is registered
     Overloaded          429  more work is queued than can be done in time, or the key's rate is used up; try again later
-        ShareUsed       429  the client itself holds all that it may of something that others need, too
+        ShareUsed       429  the client itself holds its whole share of something that others need, too
     DeadlineExceeded    504  the work was not done in time
     ScoringFailed       500  the model failed; not the client's fault
-    BadGateway          502  the search engine behind the proxy ends the connection, or does not answer in HTTP
+    BadGateway          502  the search engine behind the proxy ends the connection or does not answer in HTTP
         Unreachable     502  it cannot be reached at all
-    NotReady            503  the service is starting, stopping, or broken, or what it needs does not answer
+    NotReady            503  the service is starting, stopping or broken, or what it depends on does not answer
     GatewayTimeout      504  the search engine behind the proxy does not answer in time
     StoreFull           507  no room for more registered candidates
 
-BadSetting is the operator's.
+BadSetting is for the operator alone.
 """
 
 from typing import ClassVar, Self
 
 
 class BandrankError(Exception):
-    """An error with an HTTP status and a name that stays the same over versions."""
+    """An error with an HTTP status and a name that is stable across versions."""
 
     status: ClassVar[int] = 500
     error_type: ClassVar[str] = "internal"
 
     def saying(self, message: str) -> Self:
-        """The same error with another message. What is raised may be raised for others too, and is not changed."""
+        """A copy with another message; the original may be raised for other requests, too, and stays as it is."""
         other = type(self).__new__(type(self), message)
         vars(other).update(vars(self))
         return other

@@ -1,4 +1,4 @@
-"""`bandrank export`: a model of any family as a windowed cross-encoder in our own format, to be trained."""
+"""`bandrank export`: turns a model of any family into a windowed cross-encoder in our own format, to train."""
 
 import argparse
 import sys
@@ -31,7 +31,7 @@ def export(arguments: Sequence[str]) -> int:
         scorer = windowed(model.scorer, options.window, seed=options.seed)
         folder.mkdir(parents=True, exist_ok=True)
         tokenizer = folder / checkpoint.TOKENIZER
-        # Not copied: the model may have a vocabulary alone.
+        # Not copied: the model may have only a vocabulary.
         checkpoint.write_whole(tokenizer, model.tokenizer.to_str(pretty=True).encode())
         checkpoint.save(scorer, folder, tokenizer=tokenizer)
     except ValueError as error:  # BadCheckpoint is one

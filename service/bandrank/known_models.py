@@ -1,4 +1,4 @@
-"""`bandrank models`: the families of models that load, with models that people use."""
+"""`bandrank models`: lists the families of models that load, with popular examples."""
 
 import argparse
 import sys

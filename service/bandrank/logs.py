@@ -1,6 +1,6 @@
-"""Logging to stderr, as lines of text or of JSON.
+"""Logging to stderr, as lines of text or JSON.
 
-Values come from clients, too: none of them can end a line, or pass for another record.
+Some values come from clients: none can end a line or pass for another record.
 """
 
 import json
@@ -13,15 +13,15 @@ from typing import Any, Literal
 LogFormat = Literal["text", "json"]
 ACCESS = "bandrank.access"  # the logger of answered requests
 
-# Of the request that the current task answers, and of the trace that it is a part of, if any.
+# The ids of the request that the current task answers and of the trace it belongs to, if any.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 trace_id: ContextVar[str] = ContextVar("trace_id", default="")
 
 
 def configure(level: str, log_format: LogFormat, *, access_log: bool = False) -> None:
-    """Logs records of all libraries from `level` on, and of answered requests if wanted, whatever the level.
+    """Logs the records of all libraries from `level` up and, if `access_log`, each answered request at any level.
 
-    Does nothing to the handlers of a process that has set up its own.
+    Leaves a process that has handlers of its own with these.
     """
     logging.basicConfig(level=level.upper(), handlers=[handler_of(log_format)])
     logging.getLogger(ACCESS).setLevel(logging.INFO if access_log else logging.CRITICAL + 1)
@@ -36,7 +36,7 @@ def handler_of(log_format: LogFormat) -> logging.Handler:
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object of a record: time, level, logger, message, its extra fields, and its exception as one string."""
+    """Writes a record as a JSON object: time, level, logger, message, extra fields, and its exception as one string."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line of a record: time, level, logger, message and the extra fields; its exception follows, indented."""
+    """Writes a record as a line: time, level, logger, message, extra fields; its exception follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
@@ -59,7 +59,7 @@ class TextFormatter(logging.Formatter):
         return "\n  ".join([line, *map(_escaped, _trace(self, record).splitlines())])
 
 
-# What every record has, and what uvicorn adds to repeat its message in colour.
+# The attributes of every record, and uvicorn's copy of its message in colour.
 NO_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 PLAIN = re.compile(r"[\w.:/-]+", re.ASCII)
 
@@ -86,13 +86,13 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _escaped(text: str) -> str:
-    """The text with everything but printable characters escaped, as in Python."""
+    """The text with unprintable characters escaped, as in Python."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _quoted(value: object) -> str:
-    """The value as it is where nothing could be mistaken, else as JSON."""
+    """The value as it is if that is unambiguous, else as JSON."""
     text = str(value)
     return text if PLAIN.fullmatch(text) else json.dumps(value, default=str)

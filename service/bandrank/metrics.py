@@ -37,9 +37,9 @@ Metric = TypeVar("Metric", bound=MetricWrapperBase)
 
 
 class Metrics:
-    """The series, in a registry of this instance, so that two services in one process do not mix.
+    """The series, in a registry of their own, so that two services in one process do not mix.
 
-    A label's values that are known here start at 0; further ones appear when they are first used.
+    Label values that are known in advance start at 0; others appear when first used.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class Metrics:
         )
 
     def watch_device(self, memory: Mapping[str, Callable[[], float]]) -> None:
-        """Makes a scrape read the device's memory, in bytes, by each kind of DEVICE_MEMORY."""
+        """Makes each scrape read the device's memory, in bytes, of every kind in DEVICE_MEMORY."""
         for kind in DEVICE_MEMORY:
             self._device_memory.labels(kind).set_function(memory[kind])
 
@@ -183,7 +183,7 @@ class Metrics:
         )
 
     def _add_shadow(self) -> None:
-        """What a shadow model does, and how far it agrees with the models that answered."""
+        """Adds what a shadow model does, and how far it agrees with the models that answered."""
         names: dict[str, Sequence[str]] = {"model": (), "shadow": ()}
 
         def counter(name: str, text: str, **more: Sequence[str]) -> Counter:
@@ -219,7 +219,7 @@ class Metrics:
         )
 
     def _add(self, kind: Callable[..., Metric], name: str, text: str, /, **labels: Sequence[str]) -> Metric:
-        """A registered series; `labels` gives each label with those of its values that start at 0."""
+        """Registers a series. labels: of each label, the values that start at 0."""
         metric = kind(f"bandrank_{name}", text, labels, registry=self.registry)
         for values in product(*labels.values()) if labels else ():
             metric.labels(*values)

@@ -18,7 +18,7 @@ Similarity = Literal["auto", "cosine", "dot"]
 class ModelSettings(BaseModel, frozen=True, extra="forbid"):
     """A model to serve.
 
-    name: the name that requests use.  aliases: others that they may use, such as those of a service that this one
+    name: the name that requests use.  aliases: other names that they may use, such as those in a service that this one
     replaces.  The other fields are the settings of the same name.
     """
 
@@ -43,8 +43,8 @@ def read_models(
 ) -> tuple[ModelSettings, ...]:
     """The models in a TOML file, in its order, or the checkpoints in a folder, sorted by name.
 
-    A file has a table [[models]] for each model, with `name`, `model` and any other field of ModelSettings. The path of
-    a folder is relative to the file; a folder beside it goes before a shipped name or a hub id of the same spelling.
+    A file has a table [[models]] for each model, with `name`, `model` and any other field of ModelSettings. Folders are
+    relative to the file; a folder beside it takes precedence over a shipped name or hub id of the same spelling.
     cascade_depth, dtype, first_stage_weight, similarity: the defaults of each model.  Raises BadSetting.
     """
     shared: dict[str, Any] = {
@@ -87,7 +87,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def refusal(name: str, error: ErrorDetails) -> BadSetting:
-    """The BadSetting for an error that pydantic reports; a URL's value is left out, for its password."""
+    """The BadSetting for an error that pydantic reports, without the value of a URL, which may hold a password."""
     if error["type"] == "missing":
         return BadSetting(name, "is missing")
     if error["type"] == "extra_forbidden":

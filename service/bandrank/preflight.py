@@ -1,4 +1,4 @@
-"""What can be known to be wrong with settings before models are loaded and timed, which takes a while."""
+"""Checks settings before models are loaded and timed, which takes a while."""
 
 import logging
 import socket
@@ -19,8 +19,8 @@ log = logging.getLogger("bandrank")
 
 
 def preflight_models(settings: Settings) -> None:
-    """Raises BadSetting for a list of models, a device, an address of Redis or a shadow's strategy that cannot be used,
-    as far as that can be known before a model is loaded.
+    """Raises BadSetting for a list of models, a device, a Redis address or a shadow strategy that cannot be used, as
+    far as can be told before a model is loaded.
     """
     if settings.shadow_among(settings.served_models()) is not None:
         check_shadow_strategy(settings)
@@ -29,10 +29,10 @@ def preflight_models(settings: Settings) -> None:
 
 
 def preflight(settings: Settings, *, proxy: bool) -> None:
-    """Raises BadSetting for keys, trusted proxies, a certificate or a port that cannot be used; for a proxy also for a
-    search engine's address, its authorities or rules.
+    """Raises BadSetting for keys, trusted proxies, a certificate or a port that cannot be used; for a proxy, also for
+    the search engine's address, its certificate authorities or the rules.
 
-    Logs a warning if others reach the port, and need no key.
+    Logs a warning if other machines can reach the port without a key.
     """
     if settings.keys:
         read_keys(Path(settings.keys))
@@ -56,7 +56,7 @@ def preflight_corpus(path: Path, settings: Settings) -> None:
 
 
 def _listen_briefly(host: str, port: int) -> str:
-    """The address of a host, once a socket was bound to it. Raises BadSetting."""
+    """Binds a socket to a port for a moment, and returns its address. Raises BadSetting."""
     try:
         (family, kind, _, _, address), *_ = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

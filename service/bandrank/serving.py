@@ -28,17 +28,17 @@ from bandrank.settings import Settings
 log = logging.getLogger(__name__)
 
 FAST, ACCURATE = "fast", "accurate"  # the stages' names
-STRATEGIES = strategies([Role(FAST), Role(ACCURATE)])  # those of a model with both; others have some of them
+STRATEGIES = strategies([Role(FAST), Role(ACCURATE)])  # of a model with both stages; others have some of these
 
 
 @dataclass(frozen=True)
 class LoadedScorers:
     """The loaded scorers of a served model.
 
-    main: the scorer that the model is named after.  fast: one that precomputes and runs before it, or None.
+    main: the scorer that the model is named after.  fast: a scorer that precomputes and runs before it, or None.
     cascade_depth: how many candidates a cascade leaves to `main`.  served: whether requests may ask for the model.
-    shadow: whether it scores the sampled requests.  first_stage_weight: of the scores that candidates come with, where
-    a request does not say.  aliases: further names that requests may use.
+    shadow: whether it scores the sampled requests.  first_stage_weight: weight of the scores that candidates come with,
+    unless a request sets it.  aliases: further names that requests may use.
     Raises BadSetting if the two scorers do not fit.
     """
 
@@ -64,7 +64,7 @@ class LoadedScorers:
 
 @dataclass(frozen=True)
 class Serving:
-    """The served models, over an engine that has been started, and the candidates that requests may name.
+    """The served models on a started engine, and the candidates that requests may name.
 
     shadow: the model that scores the sampled requests, served or not; None if there is none.
     """
@@ -75,11 +75,10 @@ class Serving:
 
 
 def load_models(settings: Settings) -> list[LoadedScorers]:
-    """Loads the models that the settings name, those that are served first. A scorer that adds to another's scores
-    brings that other scorer along.
+    """Loads the models that the settings name, the served ones first. A scorer that adds to another's scores brings
+    that scorer along.
 
-    Models that name the same scorer in the same dtype, and with the same similarity, share it. Raises BadCheckpoint and
-    BadSetting.
+    Models that name the same scorer with the same dtype and similarity share it. Raises BadCheckpoint and BadSetting.
     """
 
     @cache
@@ -131,7 +130,7 @@ def assemble(
     clock: Callable[[], float] = time.monotonic,
     on_death: Callable[[], None] = lambda: None,
 ) -> Serving:
-    """A started engine and its models. on_death is called from the scoring thread if it dies.
+    """Starts an engine with its models. on_death is called from the scoring thread if it dies.
 
     Raises BadSetting for settings that this machine cannot meet.
     """
@@ -197,13 +196,13 @@ def choose_device(name: str) -> torch.device:
 
 
 def check_shadow_strategy(settings: Settings, known: Sequence[str] = STRATEGIES) -> None:
-    """Raises BadSetting for a strategy of the shadow that is none of these; by default, that no model has."""
+    """Raises BadSetting unless the shadow's strategy is known; by default, to a model with both stages."""
     if settings.shadow_strategy and settings.shadow_strategy not in known:
         raise BadSetting("shadow_strategy", f"must be one of {', '.join(known)}, got {settings.shadow_strategy!r}")
 
 
 def connect_redis(settings: Settings, metrics: Metrics) -> RedisClient | None:
-    """A client of the settings' Redis, None if they name none; nothing is connected yet. Raises BadSetting."""
+    """A client of the settings' Redis, not yet connected; None if they name none. Raises BadSetting."""
     if not settings.redis_url:
         return None
     try:

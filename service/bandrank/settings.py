@@ -28,7 +28,7 @@ from bandrank.model_settings import Dtype, ModelSettings, Similarity, read_model
 PREFIX = "BANDRANK_"
 # Variables of the demo, of the soak test and of the fuzzer.
 RESERVED = frozenset({"BANDRANK_DEMO_DATA", "BANDRANK_SOAK_S", "BANDRANK_FUZZ_EXAMPLES", "BANDRANK_FUZZ_SEED"})
-# Kubernetes tells every container of each service of its namespace so, and one may well be named bandrank.
+# Kubernetes sets such variables for every service of a namespace, one of which may well be named bandrank.
 SERVICE_LINK = re.compile(
     r"BANDRANK_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=|PORT=(tcp|udp|sctp)://).*"
 )
@@ -73,7 +73,7 @@ class Settings(BaseModel):
     unknown_model: Literal["default", "refuse"] = "default"
     """What a request in another service's wire format gets if it names a model that is not served, such as one of that
     service's own: the first model, or 404."""
-    host: str = "127.0.0.1"  # who starts it in a checkout does not mean to serve the network
+    host: str = "127.0.0.1"  # a start from a checkout is not meant to serve the network
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on."""
@@ -195,7 +195,7 @@ class Settings(BaseModel):
         """Settings from flags such as `--max-batch-rows`, else the environment, else the file that `config` names.
 
         An empty BANDRANK_* variable counts as not set, as do those that Kubernetes sets; an unknown one is an error, so
-        that misspelt ones are noticed.  command: of `bandrank`, with its arguments.  about: what it does, for the help.
+        that misspelt ones are noticed.  command: its name and arguments.  about: what it does, for the help.
         Raises BadSetting.
         """
         known = {variable(name): name for name in cls.model_fields}
@@ -238,7 +238,7 @@ class Settings(BaseModel):
         )
 
     def shadow_among(self, served: Sequence[ModelSettings]) -> ModelSettings | None:
-        """The shadow: one of the served models, or one beside them; None if there is none. Raises BadSetting."""
+        """The shadow: one of the served models, or another one; None if there is none. Raises BadSetting."""
         if not self.shadow_model or not self.shadow_share:
             return None
         by_name = {model.name: model for model in served}
@@ -265,14 +265,14 @@ class _Flags(Settings, BaseSettings):
 
 
 class _Parser(ArgumentParser):
-    """Says what is wrong with a flag in one line: the usage of all would push it off the screen."""
+    """Reports a wrong flag in one line: the usage of all flags would push it off the screen."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"bandrank: {message}; {LISTED}\n")
 
 
 def public_name(model: str) -> str:
-    """The name of a model that is given as a shipped name, a folder or a hub id: nobody need know where a folder is."""
+    """The public name of a model given as a shipped name, a folder or a hub id; it does not tell where a folder is."""
     path = Path(model)
     return (path.absolute().name if path.is_dir() else "") or model
 
@@ -283,7 +283,7 @@ def variable(name: str) -> str:
 
 
 def _meant(unknown: Sequence[str]) -> str:
-    """Which settings have names near to variables that are none."""
+    """Suggests settings whose names are close to unknown variables."""
     names = [name.removeprefix(PREFIX).lower() for name in unknown]
     near = dict.fromkeys(variable(one) for name in names for one in get_close_matches(name, Settings.model_fields, n=1))
     return f"did you mean {', '.join(near)}? " if near else ""

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from bandrank_bench.gpu import check, goals, launches, operations, report, sweep, watched
+from bandrank_bench.gpu import check, goals, launches, machine, operations, report, sweep, watched
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape
 from bandrank_bench.gpu.stages import STAGES, Journal, Record, Stage, run_stage
 from bandrank_bench.gpu.supervise import DEVICE_LOST, supervise
+from bandrank_kernels.cuda.assembly import AssemblerNotFound
 from bandrank_kernels.windowed_attention.cuda.variants import choose_variant
 
 LAB = Lab(dry=False)
@@ -203,6 +204,23 @@ def test_a_run_ends_where_no_kernel_can_be_compiled(broken: Stage, tmp_path: Pat
         check.main(["--dry", "--out", str(tmp_path / "run.jsonl")], [first, later])
         assert [record.stage for record in Journal(tmp_path / "run.jsonl").read()] == stages
     assert [stage.name for stage in STAGES if stage.needed] == ["compile"]
+
+
+def test_a_run_goes_on_where_no_kernel_failed_to_compile(
+    broken: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dry run without NVRTC; and one with time for a single kernel, which comes before all of them at once."""
+
+    def none(*_: object) -> None:
+        raise AssemblerNotFound("NVRTC is not installed")
+
+    monkeypatch.setattr(machine, "assemble", none)
+    (needed,) = (stage for stage in STAGES if stage.needed)
+    check.main(["--dry", "--out", str(tmp_path / "run.jsonl")], [needed, broken])
+    records = Journal(tmp_path / "run.jsonl").read()
+
+    assert {(record.stage, record.status) for record in records} >= {("compile", "skipped"), ("broken", "ok")}
+    assert [case.name for case in machine.compilations(LAB)].index("all, side by side") == 1
 
 
 def test_a_process_that_hangs_is_killed(broken: Stage, journal: Journal) -> None:

@@ -1,5 +1,7 @@
 """Rows are read wherever they lie: more than 2 ** 32 numbers behind each other, which no 32 bits count."""
 
+from tempfile import NamedTemporaryFile
+
 import pytest
 import torch
 from emulation.compiled import needs_compiler
@@ -23,8 +25,10 @@ STEP = 2**29  # numbers from one to the next: 1 GiB of float16, where up to 2 ar
 
 
 def apart(rows: Tensor) -> Tensor:
-    """A copy whose rows are far apart, in memory of which the system gives out the pages that are written alone."""
-    memory = torch.empty(STEP * (len(rows) - 1) + rows[0].numel(), dtype=rows.dtype)
+    """A copy whose rows are far apart, in a file of holes: of memory a system gives out no more than it has."""
+    with NamedTemporaryFile() as file:
+        size = STEP * (len(rows) - 1) + rows[0].numel()
+        memory = torch.from_file(file.name, shared=True, size=size, dtype=rows.dtype)
     return memory.as_strided(rows.shape, (STEP, *rows.stride()[1:])).copy_(rows)
 
 

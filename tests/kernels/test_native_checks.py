@@ -104,6 +104,7 @@ def whole(hidden: torch.Tensor) -> torch.Tensor:
         (lambda: turned(X.double()), "x must be"),
         (lambda: turned(heads=4), "48 outputs must be heads of 16, of which 4 are turned"),
         (lambda: turned(norms=torch.ones(1, 16)), r"weights of heads' norms must be \(2, 16\)"),
+        (lambda: turned(head_dim=24, half=12, norms=torch.ones(2, 24)), "need a multiple of 16 numbers, got 24"),
         (lambda: shared(rows=5), "expected rows by 2 and a query, got 5 rows and 4"),
         (lambda: shared(keys=3), r"values must be \(2, 3, 32\)"),
         (lambda: shared(own=0), r"rows must be \(any, 1, 2, 32\)"),

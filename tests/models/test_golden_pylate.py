@@ -1,15 +1,17 @@
 """ColBERT in PyLate's format and in that of `sentence-transformers`, against that library, which reads both."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from sentence_transformers import MultiVectorEncoder
-from support.decoders import PUBLISHED, save_decoder, tiny_decoder
+from support.decoders import PUBLISHED, save_decoder, tiny_decoder, tiny_decoder_config
 from support.models import edit_json, random_text, score_batch, tiny_hf_encoder
 from support.modernbert import save_pylate, tiny_modernbert_encoder
+from support.precomputing import tiny_colbert
 from support.tokenizer import CLS_ID, MASK_ID, SEP_ID
 from transformers import Qwen3Model
 
@@ -126,11 +128,13 @@ def test_what_the_library_may_save_and_is_not_supported(
 
 
 def test_a_decoder_is_no_colbert(tmp_path: Path) -> None:
-    """It has no [CLS], and its kernels mask no single keys."""
+    """It has no [CLS], and its attention masks no single keys; one made without a folder is refused for that too."""
     folder = save_pylate(tmp_path)
     save_decoder(folder, tiny_decoder(Qwen3Model, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"]))
     with pytest.raises(BadCheckpoint, match="a decoder as a ColBERT is not supported"):
         hf.load(folder)
+    with pytest.raises(ValueError, match="causal and disentangled attention cannot mask"):
+        ColBERT(replace(tiny_colbert(attend_to_masks=False).config, encoder=tiny_decoder_config()))
 
 
 def test_the_mask_that_the_tokenizer_names(tmp_path: Path) -> None:

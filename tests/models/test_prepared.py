@@ -83,7 +83,7 @@ def test_kernels_that_fail_their_trial_are_not_used(
         (tiny_cross_encoder, "no kernels", sparse(None)),  # norms run
         (tiny_deformer, "no kernels", sparse(None)),  # and texts alone, in lower layers
         (tiny_sequence_cross_encoder, None, sparse(None)),  # a pair is such a text
-        (tiny_decoder_reranker, "the kernels have no causal attention", "nothing"),
+        (tiny_decoder_reranker, "the CUDA kernels have no causal attention", "nothing"),
     ],
 )
 def test_kernels_are_tried_before_any_of_them_runs(

@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
             run_stage(stage, Lab(dry=True), journal, cap_s=cap_s)
         else:
             supervise(stage, journal, child(journal), cap_s=cap_s)
-        if stage.needed and not any(record.status == "ok" for record in journal.of(stage.name)):
+        statuses = {record.status for record in journal.of(stage.name)}
+        if stage.needed and "failed" in statuses and "ok" not in statuses:
             print(f"{stage.name} has failed: the run ends here")
             break
     records = journal.read()

@@ -71,7 +71,8 @@ class Stage:
     module: has a function `listing(lab)` that lists the cases: cheap, and the same each time.
     share_s: seconds of a run of all stages that has ten minutes; a run of some has more for each, and what a stage
     leaves is shared by those behind it.  case_s: seconds after which a case is taken to hang, and is left out.
-    gate: a failure fails the whole run.  needed: where no case is right, no stage behind it can be, and the run ends.
+    gate: a failure fails the whole run.  needed: where cases fail and none is right, no stage behind it can be, and the
+    run ends.
     """
 
     name: str

@@ -9,7 +9,7 @@
 //
 // A warp has 16 rows, a block of kWarps warps 16 kWarps consecutive ones. Rows have 32 kSlices dims, in whole 16-byte pieces.
 // lane = 4 g + t; fragments are those of mma.sync m16n8k16 in the PTX manual. A dot product does not care about the order of its
-// terms, nor a product for the order of its columns, so that the lanes read what lies together:
+// terms, nor a product about the order of its columns, so the lanes read what lies together:
 //
 //   Q, K  lane (g, t) holds dims 8 t .. 8 t + 7 of each slice of row g: one 16-byte load, two steps of 16 dims.
 //   V     lane (g, t) holds dims 4 g .. 4 g + 3 of each slice of rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9: 8-byte loads;
@@ -45,7 +45,7 @@ __device__ __forceinline__ bool is_inside(int row, int length) { return 0 <= row
 template <class T>
 __device__ __forceinline__ uint4 load_16_bytes(const T* p) { return *reinterpret_cast<const uint4*>(p); }
 
-// Copies `count` numbers from shared memory to `to`, both `lead` numbers behind a 16-byte boundary.
+// Copies `count` numbers from shared memory to `to`, both `lead` numbers after a 16-byte boundary.
 template <class T>
 __device__ __forceinline__ void copy_out(const T* shared, T* to, int count, int lead) {
   for (int n = static_cast<int>(threadIdx.x) * kElements - lead; n < count; n += kWarps * 32 * kElements) {

@@ -1,5 +1,5 @@
-"""The products inside a band of which the sparse cross-encoder's paper makes its attention, and their kernels (Schlatt
-et al. 2024, section 3.2). The fused attention needs neither; the benchmark's form of the paper is made of both.
+"""The two products inside a band that make up attention in the sparse cross-encoder's paper, and their kernels (Schlatt
+et al. 2024, section 3.2). The fused attention needs neither; the benchmark's form of the paper uses both.
 """
 
 import functools
@@ -171,5 +171,5 @@ def _columns(length: int, window: int) -> Iterator[tuple[int, slice, slice]]:
 
 
 def _wide(rows: Tensor) -> Tensor:
-    """The rows in the dtype that sums are made in."""
+    """The rows in the dtype of their sums."""
     return rows.to(torch.promote_types(rows.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""Compiles kernels to machine code without a GPU, by NVRTC, the compiler that CuPy calls, through ctypes.
+"""Compiles kernels to machine code without a GPU: calls NVRTC, the compiler that CuPy uses, through ctypes.
 
 NVRTC's library and CUDA's headers come from the wheels nvidia-cuda-nvrtc and nvidia-cuda-runtime (in `bandrank[dev]`),
 or else from a toolkit in CUDA_PATH or /usr/local/cuda.

@@ -1,9 +1,9 @@
 // Asynchronous copies from global to shared memory (sm_80 and later).
 //
 // A thread's copies are counted in groups, some of which may be empty. After a wait a thread sees its copies;
-// behind a barrier it also sees those of other threads.
+// after a barrier it also sees those of other threads.
 
-// Copies 16 bytes; if they are not real, writes as many zeros and reads nothing.
+// Copies 16 bytes; if they are not real, writes 16 zeros and reads nothing.
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool real) {
 #ifdef CUDA_ON_CPU
   cuda_on_cpu::copy_async(to, from, 16, real);

@@ -12,7 +12,7 @@
 #endif
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-// Stands for minus infinity, whose difference with itself is NaN. exp2 of it is 0, whatever the scale.
+// Stands in for minus infinity, whose difference with itself is NaN. exp2 of it is 0, whatever the scale.
 [[maybe_unused]] constexpr float kHidden = -1e30f;
 
 template <class T> struct IsBfloat16 { static constexpr bool value = false; };
@@ -114,7 +114,7 @@ __device__ __forceinline__ unsigned shared_address(const void* generic) {
 }
 #endif
 
-// Four matrices of 8 x 8 16-bit numbers from shared memory. Lane 8 i + r brings the address of row r of matrix i, and lane
+// Four matrices of 8 x 8 16-bit numbers from shared memory. Lane 8 i + r gives the address of row r of matrix i, and lane
 // 4 g + t gets numbers 2t and 2t + 1 of row g of each.
 __device__ __forceinline__ uint4 load_matrices(const uint4* row) {
 #ifdef CUDA_ON_CPU

@@ -1,1 +1,1 @@
-"""Kernels in C++ for a CPU: int8 linear layers, BERT's block behind attention, and windowed attention."""
+"""C++ kernels for a CPU: int8 linear layers, BERT's block after its attention, and windowed attention."""

@@ -1,5 +1,5 @@
-"""Compiles the CPU kernels: `python -m bandrank_kernels.native.build` into this package, in every variant for this kind
-of processor.
+"""Compiles the CPU kernels. `python -m bandrank_kernels.native.build` compiles every variant for this kind of processor
+into this package.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ class CannotBuild(RuntimeError):
 
 
 def digest() -> str:
-    """Names the state of the sources and options."""
+    """Identifies the sources and options."""
     content = hashlib.sha256(repr((OPTIONS, [variant.options for variant in VARIANTS])).encode())
     for source in sorted(SOURCES.iterdir()):
         content.update(source.name.encode() + source.read_bytes())
@@ -53,7 +53,7 @@ def find_compiler() -> list[str]:
 
 
 def build(variant: Variant, folder: Path) -> Path:
-    """Compiles a variant into a folder; whoever builds the same at the same time gets a whole file too.
+    """Compiles a variant into a folder; builds of the same at the same time each get a whole file.
 
     Raises CannotBuild if there is no compiler, if it fails, or if the folder cannot be written.
     """
@@ -67,7 +67,7 @@ def build(variant: Variant, folder: Path) -> Path:
             result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
             if result.returncode:
                 raise CannotBuild(f"{compiler[0]} fails: {_first_error(result.stderr)}")
-            with made.open("rb") as content:  # on the disk before its name: a crash leaves no part of a library there
+            with made.open("rb") as content:  # synced before it gets its name: a crash leaves no partial library
                 os.fsync(content.fileno())
             made.replace(target)
     except OSError as error:
@@ -78,7 +78,7 @@ def build(variant: Variant, folder: Path) -> Path:
 
 
 def find(variant: Variant) -> Path:
-    """A variant's library: that in the package, or else in the user's cache, or else a new build there.
+    """A variant's library: from the package, else from the user's cache, else newly built there.
 
     Raises CannotBuild.
     """
@@ -98,9 +98,7 @@ def user_cache() -> Path:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether there is a library, up to the table of sections at its end: the system kills a process that loads part
-    of one.
-    """
+    """Whether a library is whole, up to the section table at its end: loading a truncated one kills the process."""
     try:
         with path.open("rb") as file:
             header = file.read(64)

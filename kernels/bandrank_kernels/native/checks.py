@@ -20,7 +20,7 @@ def check(name: str, tensor: Tensor, *shape: int | None, dtype: torch.dtype = to
 
 
 def why_odd(head_dim: int) -> str | None:
-    """Why the kernels compute no attention of heads of this size, as a clause; None if they do."""
+    """Why the kernels cannot attend with heads of this size, as a clause; None if they can."""
     if head_dim % HEAD_DIM_MULTIPLE or not 0 < head_dim <= MAX_HEAD_DIM:
         return f"head_dim must be a multiple of {HEAD_DIM_MULTIPLE} up to {MAX_HEAD_DIM}, got {head_dim}"
     return None

@@ -1,4 +1,4 @@
-"""Loads the CPU kernels, and builds them once where no built ones are found."""
+"""Loads the CPU kernels, and builds them once if none are found."""
 
 import ctypes
 import functools
@@ -153,13 +153,11 @@ class CannotLoad(RuntimeError):
 
 
 class Library:
-    """The functions of one built variant, which raise MemoryError where there is none. While one runs, other Python
-    threads run too.
+    """The functions of one built variant. They raise MemoryError if memory runs out, and let other Python threads run.
 
-    variant: its name.  panel: the outputs of a layer that are packed together.  depth: the bytes of a row that are
-    multiplied together.  block_rows: the rows that go through a chain of layers together.  bias_room: the numbers
-    behind the biases of a head that may be read.  tiled: whether attention multiplies bfloat16 numbers, where no biases
-    are added.
+    variant: its name.  panel: outputs of a layer that are packed together.  depth: bytes of a row that are multiplied
+    together.  block_rows: rows that go through a chain of layers together.  bias_room: numbers after the biases of a
+    head that may be read.  tiled: whether attention multiplies bfloat16 numbers if no biases are added.
     """
 
     def __init__(self, path: Path, variant: str) -> None:
@@ -189,11 +187,11 @@ class Library:
         self.stack, self.pre_norm, self.project = typed("stack"), typed("pre_norm"), typed("project")
 
     def padded(self, outputs: int) -> int:
-        """The outputs of a layer's whole panels."""
+        """The outputs of a layer, rounded up to whole panels."""
         return -(-outputs // self.panel) * self.panel
 
     def padded_bytes(self, num_bytes: int) -> int:
-        """The bytes of a row in whole products."""
+        """The bytes of a row, rounded up to whole products."""
         return -(-num_bytes // self.depth) * self.depth
 
 

@@ -1,4 +1,4 @@
-"""Attention to a query that many rows share, by the CPU kernels: each row by itself, the same bits in any company."""
+"""Attention to a query that many rows share, by the CPU kernels: each row by itself, to the same bits in any batch."""
 
 from torch import Tensor
 
@@ -10,12 +10,12 @@ MIN_ROWS = 64  # that are worth a thread
 
 
 def attend_shared(rows: Tensor, keys: Tensor, values: Tensor, own: int = 0) -> Tensor:
-    """(n, num_heads * head_dim) what each row attends to in the query, and in the `own` rows of its candidate, with one
+    """(n, num_heads * head_dim) attention of each row to the query and to the `own` rows of its candidate, with one
     softmax.
 
-    rows: (n, 3, num_heads, head_dim) queries, keys and values, of which a candidate's follow each other; or
-    (n, 1, num_heads, head_dim), the queries alone, if own is 0.  keys, values: (num_heads, query_len, head_dim), of at
-    least one row of the query. All are float32 in host memory, with head_dim as `why_not_native` says.
+    rows: (n, 3, num_heads, head_dim) queries, keys and values, those of a candidate consecutive; or
+    (n, 1, num_heads, head_dim), the queries alone, if own is 0.  keys, values: (num_heads, query_len, head_dim), with
+    at least one row. All are float32 in host memory, with a head_dim that `why_odd` accepts.
     Raises ValueError for other tensors.
     """
     check("keys", keys, None, None, None)

@@ -1,8 +1,8 @@
 """Int8 linear layers, BERT's block and dense layers on torch tensors, by the CPU kernels.
 
-Every row is computed by itself, in an order that nothing beside it changes: its results are the same bits in any batch.
-All take and give float32 tensors in host memory, of which only those of `linear` may have gaps between rows without a
-copy; they raise ValueError for other tensors, and share large ones among as many threads as torch has for the caller.
+Every row is computed by itself, in an order that no other row changes: its results are the same bits in any batch. All
+functions take and return float32 tensors in host memory, and all but `linear` copy those with gaps between rows. They
+raise ValueError for other tensors, and share large ones among as many threads as torch has for the caller.
 """
 
 import ctypes
@@ -29,8 +29,8 @@ from bandrank_kernels.native.library import (
 )
 from bandrank_kernels.native.threads import in_parts
 
-MULTIPLE = 16  # inputs of a layer and numbers of a row come in such runs: a whole register of any variant
-MOST_BYTES = 1 << 16  # of a row: their products add up to less than 2^31, whatever they are
+MULTIPLE = 16  # inputs of a layer and numbers of a row are multiples of this: a whole register of any variant
+MOST_BYTES = 1 << 16  # of a row: their products always add up to less than 2^31
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Split:
     An input in m bytes makes the steps of its row no coarser than one of an m-th of its size, and is itself rounded to
     these finer steps (outlier channel splitting, Zhao et al. 2019, arXiv 1901.09504).
 
-    sources: (copies,) int32, the input of each byte behind the first ones.  shares: (inputs + copies,) float32, 1 / m
+    sources: (copies,) int32, the input of each byte after the first ones.  shares: (inputs + copies,) float32, 1 / m
     of each byte.  offsets: the same shape, (1/2 + j) / m of the j-th byte of an input.
     """
 
@@ -61,13 +61,13 @@ class Split:
         return cls(sources.int(), shares, (0.5 + index) * shares)
 
     def struct(self) -> SplitStruct:
-        """What the kernels are given; valid as long as this object."""
+        """The kernels' argument; valid as long as this object."""
         return SplitStruct(len(self.sources), *(each.data_ptr() for each in (self.sources, self.shares, self.offsets)))
 
 
 @dataclass(frozen=True, eq=False)
 class Int8Weights:
-    """The weights of a linear layer as bytes, with a scale for each output, as the kernels want them.
+    """The weights of a linear layer as bytes with a scale for each output, packed for the kernels.
 
     panels: int8.  scales, bias: float32.  sums: int32, of the bytes of each output.  split: of the inputs, or None.
     """
@@ -82,9 +82,9 @@ class Int8Weights:
 
     @classmethod
     def pack(cls, rows: Tensor, scales: Tensor, bias: Tensor | None, split: Split | None = None) -> "Int8Weights":
-        """From (outputs, inputs) int8 rows and their (outputs,) scales.
+        """Packs (outputs, inputs) int8 rows and their (outputs,) scales.
 
-        Raises ValueError for other tensors, and for odd sizes.
+        Raises ValueError for other tensors and unsupported sizes.
         """
         check("rows", rows, None, None, dtype=torch.int8)
         outputs, inputs = rows.shape
@@ -103,7 +103,7 @@ class Int8Weights:
 
     @cached_property
     def struct(self) -> WeightsStruct:
-        """What the kernels are given; valid as long as this object."""
+        """The kernels' argument; valid as long as this object."""
         split = SplitStruct() if self.split is None else self.split.struct()
         tensors = (self.panels, self.scales, self.sums, self.bias)
         return WeightsStruct(self.outputs, self.inputs, split, *(each.data_ptr() for each in tensors))
@@ -128,7 +128,7 @@ def linear(x: Tensor, weights: Int8Weights, *, gelu: bool = False) -> Tensor:
 
 
 class Unit(IntEnum):
-    """`Unit` of layers.h: what is between the two products of a feed-forward half."""
+    """`Unit` of layers.h: what a feed-forward half computes between its two products."""
 
     GELU = 0
     GEGLU = 1
@@ -153,7 +153,7 @@ class Turn:
     """Rotary positions (Su et al. 2021) of the first heads of rows.
 
     heads: how many.  positions: (n,) int64.  tables: cosines and sines, (m, head_dim / 2), of all positions below m.
-    norms: (heads, head_dim) weights of RMSNorms before that, or None.  eps: of these.
+    norms: (heads, head_dim) weights of the RMSNorms before, or None.  eps: of these.
     """
 
     head_dim: int
@@ -165,12 +165,12 @@ class Turn:
 
 
 def project(x: Tensor, qkv: Int8Weights, norm: Norm | None, turn: Turn) -> Tensor:
-    """(n, heads, head_dim) queries, keys and values of rows, or some of them. x: (n, inputs), normed before by `norm`.
+    """(n, heads, head_dim) queries, keys and values of rows, or some of these. x: (n, inputs), normed first by `norm`.
 
-    Raises ValueError for other tensors and odd sizes.
+    Raises ValueError for other tensors and unsupported sizes.
     """
     head_dim, norms = turn.head_dim, turn.norms
-    if qkv.outputs % head_dim or turn.heads * head_dim > qkv.outputs or (norms is not None and head_dim % MULTIPLE):
+    if qkv.outputs % head_dim or turn.heads * head_dim > qkv.outputs:
         raise ValueError(f"{qkv.outputs} outputs must be heads of {head_dim}, of which {turn.heads} are turned")
     check("x", x, None, qkv.inputs)
     check("positions", turn.positions, len(x), dtype=torch.int64)
@@ -178,15 +178,17 @@ def project(x: Tensor, qkv: Int8Weights, norm: Norm | None, turn: Turn) -> Tenso
     check("cosines", cosines, None, head_dim // 2)
     check("sines", sines, len(cosines), head_dim // 2)
     if norms is not None:
+        if head_dim % MULTIPLE:
+            raise ValueError(f"heads that are normed need a multiple of {MULTIPLE} numbers, got {head_dim}")
         check("weights of heads' norms", norms, turn.heads, head_dim)
         norms = norms.contiguous()
     x, positions = x.contiguous(), turn.positions.contiguous()
     out = x.new_empty(len(x), qkv.outputs // head_dim, head_dim)
     before = _norm(norm, qkv.inputs)
-    tables = cosines.data_ptr(), sines.data_ptr(), None if norms is None else norms.data_ptr(), turn.eps
+    addresses = cosines.data_ptr(), sines.data_ptr(), None if norms is None else norms.data_ptr()
 
     def run(begin: int, end: int) -> None:
-        struct = TurnStruct(turn.heads, head_dim, positions[begin:].data_ptr(), *tables)
+        struct = TurnStruct(turn.heads, head_dim, positions[begin:].data_ptr(), *addresses, turn.eps)
         native().project(x[begin:].data_ptr(), end - begin, qkv.struct, before, struct, out[begin:].data_ptr())
 
     in_parts(len(x), native().block_rows, run)
@@ -195,7 +197,7 @@ def project(x: Tensor, qkv: Int8Weights, norm: Norm | None, turn: Turn) -> Tenso
 
 @dataclass(frozen=True, eq=False)
 class _BehindAttention:
-    """A block behind its attention: the output projection, the feed-forward half, and its norms."""
+    """A block after its attention: the output projection, the feed-forward half, and the norms."""
 
     out: Int8Weights
     up: Int8Weights
@@ -230,27 +232,27 @@ class _BehindAttention:
 
 @dataclass(frozen=True, eq=False)
 class PostNorm(_BehindAttention):
-    """BERT's: a norm follows each half."""
+    """BERT's block: a norm follows each half."""
 
     attention_norm: Norm
     out_norm: Norm
 
     @cached_property
     def struct(self) -> PostNormStruct:
-        """What the kernels are given; valid as long as this object."""
+        """The kernels' argument; valid as long as this object."""
         size = self.out.outputs
         return PostNormStruct(self._products(), _norm(self.attention_norm, size), _norm(self.out_norm, size))
 
     def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
+        """(n, hidden_size) the block's output. attended: the heads' output.  hidden: the block's input."""
         return self._by_blocks(native().post_norm, attended, hidden, self.struct)
 
 
 @dataclass(frozen=True, eq=False)
 class PreNorm(_BehindAttention):
-    """ModernBERT's: a norm precedes the feed-forward half.
+    """ModernBERT's block: a norm precedes the feed-forward half.
 
-    final_norm: of the last block of an encoder.  update_norm, down_norm: of what the halves add.
+    final_norm: of an encoder's last block.  update_norm, down_norm: of what the halves add.
     """
 
     up_norm: Norm
@@ -260,12 +262,12 @@ class PreNorm(_BehindAttention):
 
     @cached_property
     def struct(self) -> PreNormStruct:
-        """What the kernels are given; valid as long as this object."""
+        """The kernels' argument; valid as long as this object."""
         norms = self.up_norm, self.final_norm, self.update_norm, self.down_norm
         return PreNormStruct(self._products(), *(_norm(each, self.out.outputs) for each in norms))
 
     def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
+        """(n, hidden_size) the block's output. attended: the heads' output.  hidden: the block's input."""
         return self._by_blocks(native().pre_norm, attended, hidden, self.struct)
 
 
@@ -281,7 +283,7 @@ def _norm(norm: Norm | None, size: int) -> NormStruct:
 
 @dataclass(frozen=True, eq=False)
 class Int8Layer:
-    """A layer of BERT's in int8. qkv: the queries, keys and values of all heads.  rest: what follows the attention."""
+    """A BERT layer in int8. qkv: makes the queries, keys and values of all heads.  rest: what follows attention."""
 
     qkv: Int8Weights
     rest: PostNorm
@@ -289,13 +291,13 @@ class Int8Layer:
 
     @cached_property
     def struct(self) -> LayerStruct:
-        """What the kernels are given; valid as long as this object."""
+        """The kernels' argument; valid as long as this object."""
         return LayerStruct(ctypes.pointer(self.qkv.struct), ctypes.pointer(self.rest.struct))
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A small linear layer in float32, such as that of a head. transposed: (inputs, padded outputs)."""
+    """A small linear layer in float32, such as a head's. transposed: (inputs, padded outputs)."""
 
     outputs: int
     transposed: Tensor
@@ -303,7 +305,7 @@ class Dense:
 
     @classmethod
     def of(cls, layer: nn.Linear) -> "Dense":
-        """A copy of one of torch's layers."""
+        """A copy of a torch layer."""
         weight = layer.weight.detach().float()
         padded = native().padded(len(weight))
         transposed = weight.new_zeros(weight.shape[1], padded)

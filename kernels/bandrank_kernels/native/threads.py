@@ -1,4 +1,4 @@
-"""Parts of one operation side by side, where the thread that asks for it may use more than one."""
+"""Runs parts of one operation in parallel, if the calling thread may use more than one thread."""
 
 import functools
 import os
@@ -11,11 +11,11 @@ import torch
 
 
 def in_parts(count: int, min_part: int, run: Callable[[int, int], None]) -> None:
-    """Calls run(begin, end) for runs that cover 0 .. count - 1, at least `min_part` each, on up to as many threads as
+    """Calls run(begin, end) for ranges that cover 0 .. count - 1, at least `min_part` each, on up to as many threads as
     torch has for the caller. `run` writes its own results, and lets other threads run meanwhile.
 
-    Whoever is free takes the next part: where no other thread can be had, as while the process ends, the caller takes
-    all. An error of a part is raised when all have ended.
+    A free thread takes the next part; if no other thread can be had, as while the process ends, the caller takes them
+    all. An error in a part is raised when all have ended.
     """
     threads = torch.get_num_threads()
     parts = min(threads, count // min_part)

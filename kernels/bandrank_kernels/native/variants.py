@@ -20,7 +20,7 @@ class Variant:
     machine: str = "x86_64"
 
 
-# All that the compiler may use, whatever the kernels are written for: a virtual machine may lack any of it.
+# All that the compiler may use, not just what the kernels use: a virtual machine may lack any of it.
 X86_64_V2 = frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})
 AVX2 = X86_64_V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"}
@@ -49,7 +49,7 @@ def buildable_variants() -> tuple[Variant, ...]:
 
 @functools.cache
 def usable_variants() -> tuple[Variant, ...]:
-    """The variants that this processor runs, the best first; none where it cannot be asked."""
+    """The variants that this processor runs, the best first; none if its features are unknown."""
     has = _processor_flags()
     return tuple(variant for variant in buildable_variants() if variant.needs <= has)
 

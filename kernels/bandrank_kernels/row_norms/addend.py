@@ -1,4 +1,4 @@
-"""The terms of the sums in both operations: rows, or rows of a table, chosen by their numbers."""
+"""The terms of the sums in both operations: rows, or rows of a table chosen by number."""
 
 from typing import NamedTuple
 

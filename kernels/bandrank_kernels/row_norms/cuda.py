@@ -1,4 +1,4 @@
-"""The CUDA backend: plans the one launch of norm_of_sum.cu by shapes alone.
+"""The CUDA backend: plans the one launch of norm_of_sum.cu from shapes alone.
 
 Rows are read in place if their columns are contiguous and each row starts at a 16-byte address; others are copied
 first.
@@ -100,7 +100,7 @@ def _in_pieces(tensor: Tensor) -> Tensor:
 
 
 def norm_of_sum(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """(total, hidden_size)."""
+    """(total, hidden_size) LayerNorm of the sum."""
     out = weight.new_empty((addends[0].total, len(weight)))
     if out.numel():
         launch(plan(addends, weight, bias, eps, out), out.device)

@@ -74,7 +74,7 @@ def _backend(
 def vectorized(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """(total, hidden_size), in plain torch: gathers, sums and LayerNorm, each a pass over the rows.
 
-    Sums are in the order of the addends and rounded after each.
+    Adds in the order of the addends, and rounds after each.
     """
     total, *others = (rows if numbers is None else embedding(numbers, rows) for rows, numbers in addends)
     for rows in others:

@@ -8,7 +8,7 @@ from bandrank_kernels.row_norms.addend import Addend
 
 
 def norm_of_sum(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """(total, hidden_size)."""
+    """(total, hidden_size) LayerNorm of the sum."""
     rows = weight.new_zeros((addends[0].total, len(weight)))
     for addend in addends:
         rows = rows + (addend.rows if addend.numbers is None else addend.rows[addend.numbers])

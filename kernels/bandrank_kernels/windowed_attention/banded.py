@@ -1,4 +1,4 @@
-"""Attention of candidate rows over a window: blocks of packed rows, each with its keys gathered, one SDPA call a chunk.
+"""Attention of candidate rows over a window: blocks of packed rows with their keys gathered, one SDPA call per chunk.
 
 A block is BLOCK_ROWS consecutive candidate rows, of one candidate or several. Its keys are the rows of the block with
 `window` rows on each side, the [CLS] rows of its candidates, and the rows of their queries; a bias says which row
@@ -80,13 +80,13 @@ def plan_blocks(
 ) -> list[BlockChunk]:
     """Chunks of blocks that cover all candidate rows, in host memory. The pattern's window is finite.
 
-    first_row: where candidate rows start, if not behind [CLS] and query rows.
+    first_row: where candidate rows start, if not after [CLS] and query rows.
     """
     first_row = rows.first_candidate_row if first_row is None else first_row
     total = int(rows.cu_candidates[-1])
     owner = np.repeat(np.arange(rows.num_candidates), rows.candidate_lengths)
     assert pattern.window is not None, "a band without a window. This is a bug."
-    window = min(pattern.window, int(rows.candidate_lengths.max(initial=0)))  # no row has others farther away
+    window = min(pattern.window, int(rows.candidate_lengths.max(initial=0)))  # no two rows are farther apart
     pattern = replace(pattern, window=window)
     block_rows = max(BLOCK_ROWS, window)
     whole = total // block_rows

@@ -1,6 +1,6 @@
-"""Buckets of batches: batches in one bucket have launches of one size, and so share a captured CUDA graph.
+"""Buckets of batches: batches in one bucket have launches of the same size, and so share a captured CUDA graph.
 
-A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
+A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ SHORTEST_CANDIDATE = 32  # above the widest window of narrow.cuh, so that no buc
 @dataclass(frozen=True)
 class Capacity:
     """The largest batch that fits. num_rows: rows of the packed matrix.  num_candidates: candidates, and queries too.
-    query_rows, candidate_rows: rows of the longest.
+    query_rows, candidate_rows: rows of the longest query and candidate.
 
-    Buckets of rows grow in steps of 1.125, as all products run over them. The other sizes, which cost next to nothing,
-    are powers of two (that of a query together with [CLS]), so that there are few buckets.
+    The number of rows grows in steps of 1.125, since all products run over rows. The other sizes, which cost next to
+    nothing, are powers of two (a query's together with [CLS]), so that there are few buckets.
     """
 
     num_rows: int
@@ -62,7 +62,7 @@ def row_bucket(num_rows: int) -> int:
 
 
 def row_buckets() -> Iterator[int]:
-    """All of them, ascending without end."""
+    """All buckets, in rows, ascending without end."""
     bucket = MIN_ROWS
     while True:
         yield bucket

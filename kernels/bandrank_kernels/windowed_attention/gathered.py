@@ -1,4 +1,4 @@
-"""Attention of whole sequences: gathered into groups of like length, padded little, one SDPA call a group."""
+"""Attention of whole sequences, gathered into groups of similar length with little padding, one SDPA call per group."""
 
 from dataclasses import dataclass
 
@@ -95,7 +95,7 @@ class ClsGroup(Piece):
         if not heads.in_closed_form:
             return super().differentiate(query, key_value, rows_gradient)
         by_query, by_row = heads.gradients(rows_gradient[:, None])
-        return by_query.view_as(query), by_row.sum(1).view_as(key_value)  # a row is a key and a value
+        return by_query.view_as(query), by_row.sum(1).view_as(key_value)  # a row is both key and value
 
     def _heads(self, query: Tensor, key_value: Tensor) -> Heads:
         keys = key_value.view(*self.group.key_index.shape, -1)[:, None]

@@ -1,4 +1,4 @@
-"""Attention in texts whose every row sees its neighbours alone, as in ModernBERT's local layers (Warner et al. 2024,
+"""Attention in texts where each row sees only its neighbours, as in ModernBERT's local layers (Warner et al. 2024,
 arXiv 2412.13663, section 2.1).
 """
 

@@ -39,15 +39,15 @@ from bandrank_kernels.windowed_attention.spans import (
 from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, plan_cls_groups
 
 MIN_TASKS = 4  # that are worth a thread
-# Rows of a sequence that are one piece of a layer. The pieces of a long one share the threads. It is cut alike in any
-# company, since what its [CLS] meets is summed piece by piece.
+# Threads share a long sequence in pieces of this many rows. It is cut alike in any batch, since the attention of its
+# [CLS] is summed piece by piece.
 PIECE_ROWS = 4 * TASK_ROWS
-# In a window up to this, projecting a row again for each chunk that sees it is cheaper than keeping it in memory.
+# For windows up to this, projecting a row again for each chunk that sees it is cheaper than keeping it in memory.
 NEAR_ROWS = 16
 
 
 def why_not_native(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
-    """Why the CPU kernels compute no attention of this kind, as a clause; None if they do."""
+    """Why the CPU kernels cannot compute this attention, as a clause; None if they can."""
     if device.type != "cpu":
         return f"the tensors are on {device}"
     if dtype != torch.float32:
@@ -57,7 +57,7 @@ def why_not_native(device: torch.device, dtype: torch.dtype, head_dim: int) -> s
 
 @dataclass(frozen=True, eq=False)
 class DistanceBiases:
-    """What each head adds to the logit of two rows for the position of the query row less that of the key row.
+    """What each head adds to a logit for the distance of its rows: the query row's position less the key row's.
 
     table: (num_heads, 2 * reach + 1 and some room) float32, for distances from -reach on.  positions: (rows,) int64;
     those of consecutive rows of a query, or of a candidate, are consecutive.
@@ -77,12 +77,12 @@ class DistanceBiases:
 
     @cached_property
     def struct(self) -> BiasesStruct:
-        """What the kernels are given; valid as long as this object."""
+        """The kernels' argument; valid as long as this object."""
         return BiasesStruct(self.table.data_ptr(), self.table.shape[1], self.reach, self.positions.data_ptr())
 
 
 class NativePlan(AttentionPlan):
-    """A table of tasks, each a run of query rows with the runs of its keys; every row is of one task."""
+    """A table of tasks, each a run of query rows with the runs of its keys; every row is in one task."""
 
     def __init__(self, rows: PackedRows, pattern: AttentionPattern) -> None:
         self._rows, self._pattern = rows, pattern
@@ -123,15 +123,15 @@ class NativePlan(AttentionPlan):
         return states[(len(layers) - 1) % 2] if first is None else first
 
     def _whole(self, hidden: Tensor, layer: Int8Layer) -> Tensor:
-        """The input of a layer without gaps. Raises ValueError unless it has the rows of this batch."""
+        """A layer's input, contiguous. Raises ValueError unless it has the rows of this batch."""
         check("hidden", hidden, self._rows.num_rows, layer.qkv.inputs)
         return hidden.contiguous()
 
     def _attend_before(self, hidden: Tensor, layer: Int8Layer, out: Tensor | None) -> Tensor:
-        """(rows before the first sequence, hidden_size) what the heads give for them.
+        """(rows before the first sequence, hidden_size) the heads' output for these rows.
 
-        out: (rows, hidden_size), for the layer's output for the rows of sequences; None to leave it out, and what the
-        heads give for queries.
+        out: (rows, hidden_size), takes the layer's output for the rows of sequences; None to leave it out, and the
+        heads' output for queries.
         """
         size, heads = hidden.shape[1], layer.heads
         head_dim = size // heads
@@ -156,7 +156,7 @@ class NativePlan(AttentionPlan):
         return attended
 
     def _joint_layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor:
-        """The layer where every row of a candidate, its query and its [CLS] sees all others of them."""
+        """The layer's output where all rows of a candidate, its query and its [CLS] see each other."""
         table, heads = self._joint, layer.heads
         assert table is not None
         out = torch.empty_like(hidden)
@@ -185,7 +185,7 @@ class NativePlan(AttentionPlan):
     @cached_property
     def _pieces(self) -> tuple[Tasks, PatternStruct]:
         """A row for each piece of a candidate, as `Piece` in layers.h: its rows, those of its query, its [CLS] row, and
-        all rows of the candidate; and who sees whom. In a batch of queries alone these are the sequences.
+        all rows of the candidate; and who sees whom. In a batch of queries alone, these are cut instead.
         """
         rows, pattern = self._rows, self._pattern
         cls, query, own = self._spans
@@ -201,7 +201,7 @@ class NativePlan(AttentionPlan):
         return np.ascontiguousarray(table, np.int64), PatternStruct(window, *seen)
 
     def _sequences(self, heads: int, head_dim: int) -> SequencesStruct | None:
-        """The batch as `Sequences` in stack.h, valid as long as this plan; None if no layer is computed in one."""
+        """The batch as `Sequences` in stack.h, valid as long as this plan; None if layers are not computed whole."""
         sizes = heads, head_dim, self._rows.num_rows, self._before
         if self._pattern.shares_queries:
             tasks, (pieces, pattern) = self._query_tasks, self._pieces
@@ -230,7 +230,7 @@ class NativePlan(AttentionPlan):
         rows = self._rows
         return cls_spans(rows), query_spans(rows).take(rows.candidate_query), candidate_spans(rows)
 
-    # Keys are in one order for all, so that those of a candidate that see the same rows see that they do.
+    # All list keys in one order, so that tasks of a candidate with the same keys have equal columns.
 
     @cached_property
     def _cls_tasks(self) -> Tasks:
@@ -238,7 +238,7 @@ class NativePlan(AttentionPlan):
         keys = _keys((cls, True), (query, pattern.cls_to_query), (candidate, pattern.cls_to_candidate))
         tasks = tasks_of(cls, keys)
         if not pattern.is_full:
-            tasks[:, WINDOW] = 0  # one row, for which there is a faster way than for several
+            tasks[:, WINDOW] = 0  # for a single row, there is a faster way
         return tasks
 
     @cached_property
@@ -258,7 +258,7 @@ class NativePlan(AttentionPlan):
 
     @cached_property
     def _tasks(self) -> Tasks:
-        """The tasks of all rows. Tasks with the same keys are adjacent, so that these are fetched once."""
+        """The tasks of all rows. Those with the same keys are adjacent, so that keys are fetched once."""
         tasks = np.concatenate([self._cls_tasks, self._query_tasks, self._candidate_tasks])
         return np.ascontiguousarray(tasks[np.lexsort(tasks[:, KEYS:WINDOW].T[::-1])])
 
@@ -282,17 +282,17 @@ class NativePlan(AttentionPlan):
 
 
 def attend_whole(tasks: Tasks, counts: tuple[int, int], *qkv: Tensor) -> Tensor:
-    """(n, num_heads, head_dim) `attend_tasks` for so many queries, which all have tasks, and so many keys."""
+    """(n, num_heads, head_dim) `attend_tasks` where all queries have tasks. counts: of queries and of keys."""
     for name, count, each in zip(("query", "key"), counts, qkv, strict=False):
         check(name, each, count, None, None)
     return attend_tasks(tasks, qkv, qkv[0].new_empty(qkv[0].shape))
 
 
 def attend_tasks(tasks: Tasks, qkv: Sequence[Tensor], out: Tensor, biases: DistanceBiases | None = None) -> Tensor:
-    """`out`, with the attention of all tasks. Rows of no task are not written.
+    """Writes the attention of all tasks to `out`, and returns it. Rows without a task are not written.
 
     qkv: (n, num_heads, head_dim) float32 queries, (rows, num_kv_heads, head_dim) keys and values, any stride between
-    rows; as many heads of queries share each of theirs.  out: as many rows as have tasks, from the first one on, of
+    rows; equally many heads of queries share each head of keys.  out: as many rows as have tasks, from the first on, of
     num_heads * head_dim numbers.  Raises ValueError for other tensors.
     """
     query, key, value = qkv
@@ -325,7 +325,7 @@ def attend_tasks(tasks: Tasks, qkv: Sequence[Tensor], out: Tensor, biases: Dista
 
 
 def _without_gaps(rows: Tensor) -> Tensor:
-    """(n, heads, head_dim) rows whose numbers follow each other; a copy if they did not."""
+    """(n, heads, head_dim) rows whose numbers are contiguous; a copy if they were not."""
     return rows if rows.stride()[1:] == (rows.shape[2], 1) else rows.contiguous()
 
 

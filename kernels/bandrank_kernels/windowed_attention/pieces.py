@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from bandrank_kernels.transfer import to_device
 
-PART_SCORES = 1 << 21  # that are differentiated together, so that they stay in a CPU's cache
+PART_SCORES = 1 << 21  # differentiated together, so that they stay in a CPU's cache
 MAX_SCORES = 1 << 24  # of one attention, of which the closed form of the gradients holds four copies
 
 Sources = tuple[Tensor, Tensor]  # of queries, and of keys and values
@@ -37,7 +37,7 @@ class Piece(ABC):
         """The piece's rows of the result."""
 
     def differentiate(self, query: Tensor, key_value: Tensor, rows_gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients by the arguments of `attend`, given the gradient by its result."""
+        """The gradients of the arguments of `attend`, given that of its result."""
         query.requires_grad_()
         key_value.requires_grad_()
         with torch.enable_grad():
@@ -87,9 +87,9 @@ class Heads:
         return self.query.device.type == "cpu" and self.query.dtype != torch.float32 and self._num_scores <= MAX_SCORES
 
     def gradients(self, towards: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients by queries (n * num_rows, ...), and by keys and values as gathered (n * num_keys, 2, ...).
+        """The gradients of queries (n * num_rows, ...), and of keys and values as gathered (n * num_keys, 2, ...).
 
-        towards: the gradient by the attended values, of the queries' shape.
+        towards: the gradient of the attended values, of the queries' shape.
         """
         size = max(1, PART_SCORES // max(1, self._num_scores))
         runs = [slice(first, first + size) for first in range(0, len(self.query), size)]
@@ -97,7 +97,7 @@ class Heads:
         return torch.cat(by_query), torch.cat(by_key_value)
 
     def _differentiated(self, towards: Tensor) -> tuple[Tensor, Tensor]:
-        """With P the softmax of the scores S and dP = towards V^T, torch has dS: dQ = dS K, dK = dS^T Q and
+        """With P the softmax of the scores S and dP = towards V^T, torch computes dS; then dQ = dS K, dK = dS^T Q and
         dV = P^T towards, the first two scaled.
         """
         towards, scaled = towards.contiguous(), self.query * self.scale
@@ -119,12 +119,12 @@ class Heads:
 
     @property
     def _num_scores(self) -> int:
-        """Of one attention."""
+        """Scores of one attention."""
         return math.prod(self.query.shape[1:3]) * self.key.shape[2]
 
 
 def on_device(pieces: Sequence[AnyPiece], device: torch.device) -> list[AnyPiece]:
-    """The pieces with their tensors, which are in host memory, on `device`: in one transfer that is not waited for."""
+    """The pieces with their tensors, which are in host memory, on `device`: in one transfer, without waiting for it."""
     if device.type == "cpu":
         return list(pieces)
     named = [{field.name: getattr(piece, field.name) for field in fields(piece)} for piece in pieces]

@@ -39,7 +39,7 @@ class AttentionPlan(ABC):
         """
 
     def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """`attend` with fewer heads in key and value, each for as many of queries (Ainslie et al. 2023)."""
+        """`attend` with fewer heads in key and value, each shared by equally many of queries (Ainslie et al. 2023)."""
         return self.attend(stacked(query, key, value))
 
     def attend_first(self, qkv: Tensor, num_candidates: int) -> Tensor:
@@ -47,7 +47,7 @@ class AttentionPlan(ABC):
         return self.attend(qkv)[:num_candidates]
 
     def layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor | None:
-        """(num_rows, hidden_size) the output of a whole layer, if this plan computes it in one; otherwise None.
+        """(num_rows, hidden_size) the output of a whole layer; None if this plan does not compute whole layers.
 
         hidden: (num_rows, hidden_size) float32, its input.
         """
@@ -61,7 +61,7 @@ class AttentionPlan(ABC):
 
     def layers(self, hidden: Tensor, layers: Sequence[Int8Layer], num_candidates: int | None = None) -> Tensor | None:
         """What `layer` gives after all of these layers or, with `num_candidates`, what `layer_first` gives in the last
-        of them; None if this plan does not compute them in one.
+        of them; None if this plan does not compute them in one call.
         """
         del hidden, layers, num_candidates
         return None
@@ -76,6 +76,6 @@ class AttentionPlan(ABC):
 
 
 def stacked(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(n, 3, num_heads, head_dim) the same for `attend`, with copies of heads that are shared."""
+    """(n, 3, num_heads, head_dim) qkv for `attend`, with copies of shared heads."""
     shared = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
     return torch.stack([query, *shared], 1)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from bandrank_kernels.arrays import Bools, Ints, indices_within
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
-# Rows that are one task: with a window its keys and values stay in the first-level cache.
+# The most rows of a task: with a window, its keys and values stay in the first-level cache.
 TASK_ROWS = 128
 # The columns of a table of tasks, as `Task` in attention_task.h: query run, three runs of keys, band, window, causal.
 QUERIES, KEYS, BAND, WINDOW, CAUSAL = 0, 2, 8, 10, 11
@@ -67,9 +67,9 @@ def query_spans(rows: PackedRows) -> Spans:
 
 
 def tasks_of(queries: Spans, keys: Spans | None, window: int | None = None, *, causal: bool = False) -> Tasks:
-    """Tasks of at most `TASK_ROWS` rows of each span of query rows; their keys are the runs of its entry in `keys`, and
-    with a window the rows of the span within it, if causal none behind the query row. Without one, rows are computed
-    alike however few of them are in the task, since `layer` cuts sequences elsewhere.
+    """Cuts each span of query rows into tasks of at most `TASK_ROWS` rows. Their keys are the runs of its entry in
+    `keys` and, with a window, the span's rows within it, if causal none after the query row. Without a window, a row is
+    computed alike however few rows its task has, since `layer` cuts sequences elsewhere.
     """
     starts, lengths = queries.starts[:, 0], queries.lengths[:, 0]
     owner, begin, end = cut(lengths, TASK_ROWS)
@@ -87,8 +87,8 @@ def tasks_of(queries: Spans, keys: Spans | None, window: int | None = None, *, c
 
 
 def cut(lengths: Ints, max_rows: int, *, min_runs: int = 0) -> tuple[Ints, Ints, Ints]:
-    """Runs of at most `max_rows` rows that cover sequences of these lengths, at least `min_runs` of each: the index of
-    the sequence of each run, and where in it the run begins and ends.
+    """Cuts sequences of these lengths into runs of at most `max_rows` rows, at least `min_runs` each. Returns the
+    sequence of each run, and where in it the run begins and ends.
     """
     runs = np.maximum(-(-lengths // max_rows), min_runs)
     owner = np.repeat(np.arange(len(lengths)), runs)

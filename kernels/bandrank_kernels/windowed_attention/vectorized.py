@@ -80,5 +80,5 @@ def _cls_groups(rows: PackedRows, pattern: AttentionPattern, dtype: torch.dtype)
 def attend_cls_groups(groups: Sequence[SequenceGroup], query: Tensor, rows: Tensor, scale: float) -> Tensor:
     """Computes `AttentionPlan.attend_cls` by groups that cover the [CLS] rows."""
     pieces = [ClsGroup(group, scale) for group in groups]
-    # Under autocast the queries have half precision, and the rows, which LayerNorm made, have not.
+    # Under autocast the queries are in half precision, but not the rows, which LayerNorm made.
     return attend_pieces(pieces, torch.empty_like(query), query, rows.to(query.dtype))

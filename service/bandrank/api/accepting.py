@@ -1,7 +1,7 @@
 """A server that takes several new connections in each round of its event loop.
 
-uvloop takes one: a probe that comes behind two hundred connections would wait until two hundred rounds had each begun
-the work of one of them. Taken sooner, they wait where probes pass them (`pace.py`).
+uvloop takes one per round, so a probe behind two hundred connections would wait until two hundred rounds had each begun
+the work of one. Once connections are taken, probes can pass them (`pace.py`).
 """
 
 import asyncio

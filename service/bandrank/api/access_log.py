@@ -1,4 +1,4 @@
-"""One line in the log for each answered request, where that is wanted."""
+"""One line in the log for each answered request, if wanted."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Who sends a request, and whether they may."""
+"""Decides who sent a request, and whether they may."""
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +24,7 @@ REASONS: dict[type[BandrankError], str] = {Unauthorized: "unauthorized", Forbidd
 KEY_HEADERS = ("X-API-Key", "api-key")
 FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"})
 
-# They describe the API: a request is read by `_presented`, which refuses what is ambiguous.
+# These only describe the API. `_presented` reads the keys of a request, and several different ones are refused.
 SECURITY_SCHEMES: dict[str, dict[str, str]] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A key of this service, where it has keys."},
     **{name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS},
@@ -32,7 +32,7 @@ SECURITY_SCHEMES: dict[str, dict[str, str]] = {
 SECURED: dict[str, Any] = {"security": [{name: []} for name in SECURITY_SCHEMES]}
 
 
-@cache  # so that the dependency of a scope is one and the same, and is asked once for a request
+@cache  # so that a scope has one dependency, which is called once for a request
 def admitted(scope: Scope) -> Callable[..., Awaitable[Client]]:
     """A dependency of endpoints: the client of a request, if it may do what the scope says.
 
@@ -58,7 +58,7 @@ def account_for(scope: Scope) -> Callable[..., AsyncIterator[Account]]:
 
 
 class Admission:
-    """Who may do what: by the keys of a file or, where there is none, by the address."""
+    """Who may do what: by the keys in a file or, without one, by address."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         """Raises BadSetting for a file of keys that cannot be used."""
@@ -67,7 +67,7 @@ class Admission:
         self._refused = metrics.refused_requests
 
     def admit(self, request: Request, scope: Scope) -> Client:
-        """The client. Raises Unauthorized, Forbidden, and Overloaded beyond the rate of a key."""
+        """The client of a request. Raises Unauthorized, Forbidden, and Overloaded if a key exceeds its rate."""
         try:
             return self._of_address(request, scope) if self.keys is None else self._of_key(self.keys, request, scope)
         except (Unauthorized, Forbidden, Overloaded) as refusal:
@@ -94,12 +94,12 @@ class Admission:
         return client_at(request.client)
 
     def _check_registering(self, headers: Headers, host: str) -> None:
-        # A page may have the browser send requests to this machine, as to its own site: its name is then resolved to
-        # the loopback address after the page was loaded (DNS rebinding). The address says nothing of the page, and
-        # browsers ask no permission for requests to one's own site, but they do add these headers.
+        # A page can make the browser send requests to this machine as if to the page's own site, if its name resolves
+        # to the loopback address once the page is loaded (DNS rebinding). The address says nothing about the page, and
+        # browsers ask no permission for requests to the page's own site, but they do add these headers.
         if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
             raise Forbidden(f"no web page may register or delete candidates without a key; set {variable('keys')}")
-        # What was forwarded comes from elsewhere, also where the header claims that it comes from loopback.
+        # A forwarded request comes from elsewhere, even if the header claims that it comes from loopback.
         if self._register_from == "loopback" and (FORWARDED & {*headers} or not is_loopback(host)):
             raise Forbidden(
                 "candidates can be registered and deleted from the service's own machine alone; for others set "
@@ -108,7 +108,7 @@ class Admission:
 
 
 def _presented(headers: Headers) -> set[bytes]:
-    """The distinct keys in a request; an `Authorization` of another scheme is none."""
+    """The distinct keys in a request; an `Authorization` with another scheme does not count."""
     bearer = (value.partition(" ") for value in headers.getlist("authorization"))
     keys = [key for scheme, _, key in bearer if scheme.lower() == "bearer"]
     keys += [key for name in KEY_HEADERS for key in headers.getlist(name)]
@@ -116,7 +116,7 @@ def _presented(headers: Headers) -> set[bytes]:
 
 
 def _check_rate(key: Key) -> None:
-    """Raises Overloaded if the key has been used too often."""
+    """Raises Overloaded if the key exceeds its rate."""
     if key.bucket is not None and (wait_s := key.bucket.take()) > 0:
         raise Overloaded(
             f"this key may send {key.bucket.per_s:g} requests a second; try again in {math.ceil(wait_s)} s",

@@ -32,11 +32,11 @@ from bandrank.metrics import Metrics
 log = logging.getLogger(__name__)
 
 OPENAPI_PATH, OTHER_PATH = "/openapi.json", "other"
-REFUSED = ("4", "503")  # how their statuses begin; 503: the service stops, or Redis does not answer
+REFUSED = ("4", "503")  # how their statuses begin; 503: the service is stopping, or Redis does not answer
 
 
 def create_app(service: Service) -> FastAPI:
-    """The application around a service, which it starts before the first request and closes after the last."""
+    """The application around a service. It starts the service before the first request and closes it after the last."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -48,7 +48,7 @@ def create_app(service: Service) -> FastAPI:
         await service.close()
 
     own = (embeddings.router, explain.router, status.router, foreign_status.router, candidates.router, page_router())
-    # `include_router` would write down once more what each endpoint says of itself, at the first request.
+    # `include_router` would build the description of each endpoint once more, at the first request.
     routes = [route for router in (*rerank.routers(), *own) for route in router.routes]
     app = _App(
         title="bandrank",
@@ -74,7 +74,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 def _error_body(path: str, status: int) -> type[AnyErrorBody]:
-    """The kind of body of an error that the clients of a path read."""
+    """The body of an error that clients of a path can read."""
     if path in {embeddings.PATH, *embeddings.OTHER_PATHS}:
         return OpenAIErrorBody
     dialects = DIALECTS.get(path)
@@ -84,7 +84,7 @@ def _error_body(path: str, status: int) -> type[AnyErrorBody]:
 class _App(FastAPI):
     """An application whose description includes the bodies that endpoints read themselves.
 
-    Ids and the access log are around all of it, also around what answers an unexpected error.
+    Ids and the access log wrap everything, including the answer to an unexpected error.
     """
 
     def build_middleware_stack(self) -> ASGIApp:
@@ -103,10 +103,10 @@ class _App(FastAPI):
 class RequestMetrics:
     """Counts each answer by path and status; a client that hung up counts as 499.
 
-    It observes how long a request took if it was worked on: a refusal takes milliseconds, and the more there are, the
-    faster an overloaded service would seem.
+    It also observes how long a request took, but only if it was worked on: a refusal takes milliseconds, and an
+    overloaded service would seem faster the more it refuses.
 
-    paths: those that exist, as templates; any other counts as "other". Those of dialects are counted together as well.
+    paths: the existing ones, as templates; any other counts as "other". Those of dialects are also counted together.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Candidates to register as a stream of lines, which may go on for hours: read no faster than they are encoded."""
+"""Registers candidates from a stream of lines, which may go on for hours: read no faster than they are encoded."""
 
 import asyncio
 import time
@@ -17,20 +17,20 @@ from bandrank.engine.task_queue import STOPPING
 from bandrank.errors import BandrankError, InputTooLarge, InvalidInput, NotReady, Overloaded, TooSlow
 
 LINES_AT_ONCE, BYTES_AT_ONCE = 256, 1 << 20  # stored and encoded together
-# Lines of a stream that are read before others have their turn, in those that are empty: a real pause, in which the
-# scoring thread gets hold of the interpreter.
+# How many lines of a stream are read before a pause, counted in empty ones. The pause is a real one, so that the
+# scoring thread gets the interpreter lock.
 MAX_EFFORT, LINE_EFFORT, PAUSE_S = 4096, 15, 0.001
-RETRY_S = 0.1  # between two tries to register what was refused, at least
-STREAM_COPIES = 4  # of lines that are queued, in memory: as bytes, as texts, and on their way to Redis
+RETRY_S = 0.1  # at least, between two tries to register what was refused
+STREAM_COPIES = 4  # of queued lines, in memory: as bytes, as texts, and on their way to Redis
 MAX_ERRORS = 20  # listed in a response
-QUIET_S = 1.0  # what has been read waits no longer for more
-# A stream progresses by this many bytes in this time. Connections ask for as many in somewhat more, and end without a
-# word of what is registered.
+QUIET_S = 1.0  # lines that were read wait no longer for more
+# A stream must progress by this many bytes in this time. Connections have about the same bound, with somewhat more
+# time, but end without saying what is registered.
 LEAST_BYTES, PATIENCE_S = 4096, 8.0
 
 
 def memory_of_stream(max_line_bytes: int) -> int:
-    """The bytes that a stream takes at most."""
+    """The most bytes of memory that a stream takes."""
     return STREAM_COPIES * (max_line_bytes + BYTES_AT_ONCE)
 
 
@@ -45,7 +45,7 @@ async def register_lines(service: Service, request: Request, client: Client) -> 
     try:
         async for line in _lines(body, service.max_line_bytes):
             if line is not None and len(line) > service.max_line_bytes:
-                await flush()  # those before it
+                await flush()  # the lines before it
                 raise InputTooLarge(
                     f"a line is longer than {service.max_line_bytes} bytes; end each candidate with a newline"
                 )
@@ -54,7 +54,7 @@ async def register_lines(service: Service, request: Request, client: Client) -> 
                 effort += LINE_EFFORT if line else 1
             if upload.is_due or service.stopping.is_set():
                 await flush()
-            if effort >= MAX_EFFORT:  # a chunk may hold thousands of lines with nothing to wait for, or for long
+            if effort >= MAX_EFFORT:  # a chunk may hold thousands of lines without a wait, or with short ones
                 await asyncio.sleep(PAUSE_S)
                 effort = 0
             if service.stopping.is_set():
@@ -68,13 +68,13 @@ async def register_lines(service: Service, request: Request, client: Client) -> 
 
 
 class _Upload:
-    """The lines of a stream, registered some at a time. answer: what has become of them so far."""
+    """The lines of a stream, registered in parts. answer: what has become of them so far."""
 
     def __init__(self, service: Service, client: Client) -> None:
         self.answer = RegisterResponse(registered=0, encoded=0)
         self._service, self._client = service, client
         self._num_lines = 0
-        self._lines_done = self._errors_done = 0  # of those up to the last flush
+        self._lines_done = self._errors_done = 0  # up to the last flush
         self._queued: list[RegisteredCandidate] = []
         self._queued_bytes = 0
         self._since = time.monotonic()
@@ -87,7 +87,7 @@ class _Upload:
 
     @property
     def progress(self) -> str:
-        """Which lines are registered, and which of these could not be read."""
+        """How many lines are registered, and which of them could not be read."""
         unread = ""
         if self._errors_done:
             first = self.answer.errors[0]
@@ -109,7 +109,9 @@ class _Upload:
                 self.answer.errors.append(LineError(line=self._num_lines, error=str(error)))
 
     async def flush(self) -> None:
-        """Registers the queued candidates. A stream can wait for its turn: meanwhile it is not read any further."""
+        """Registers the queued candidates. It waits while the service is overloaded, and the stream is not read
+        meanwhile.
+        """
         texts = {candidate.id: candidate.whole for candidate in self._queued}  # the last one of an id counts
         while True:
             try:
@@ -118,7 +120,7 @@ class _Upload:
             except Overloaded as error:
                 if self._service.stopping.is_set():
                     raise
-                with suppress(TimeoutError):  # the service was not told to stop in the meantime
+                with suppress(TimeoutError):  # the service is not stopping
                     await asyncio.wait_for(self._service.stopping.wait(), max(RETRY_S, error.retry_after_s))
         self.answer.registered += len(texts)
         self._lines_done, self._errors_done = self._num_lines, self.answer.num_errors
@@ -130,15 +132,16 @@ class _Upload:
 
 
 async def _lines(body: "_Body", max_bytes: int) -> AsyncIterator[bytes | None]:
-    """The body's lines, up to one of more than `max_bytes`, of which no more is read than shows that; None where no
-    more came for a while. Raises TooSlow.
+    """The body's lines; None whenever no more came for a while. Raises TooSlow.
+
+    A line longer than `max_bytes` is the last, and is read only as far as it takes to see that.
     """
     rest = bytearray()
     async for chunk in body.chunks():
         if chunk is None:
             yield None
             continue
-        *complete, last = chunk.split(b"\n")  # what came before has no end in it, and is not searched again
+        *complete, last = chunk.split(b"\n")  # `rest` has no newline in it, and is not searched again
         for part in complete:
             rest += part
             yield bytes(rest)
@@ -150,7 +153,7 @@ async def _lines(body: "_Body", max_bytes: int) -> AsyncIterator[bytes | None]:
 
 
 class _Body:
-    """The body of a request, of which a chunk may be read ahead."""
+    """The body of a request, one chunk of which may be read ahead."""
 
     def __init__(self, request: Request) -> None:
         self._request, self._stream = request, request.stream()
@@ -176,7 +179,7 @@ class _Body:
             progress.check()
 
     async def hung_up(self) -> bool:
-        """Waits until the client hangs up: for ever behind a chunk that was read ahead."""
+        """Waits until the client hangs up; never returns if a chunk was read ahead."""
         coming = self._next()
         await asyncio.wait([coming])
         if coming.exception() is not None:
@@ -189,7 +192,7 @@ class _Body:
     def close(self) -> None:
         """Reads no more."""
         if self._coming is not None and not self._coming.cancel():
-            self._coming.exception()  # looked at, or asyncio would log it
+            self._coming.exception()  # retrieved, or asyncio would log it
 
     def _next(self) -> "asyncio.Future[bytes | None]":
         if self._coming is None:
@@ -205,7 +208,7 @@ class _Body:
 
 
 class _Progress:
-    """How many bytes came in the last PATIENCE_S, of the time that was spent waiting for them."""
+    """The number of bytes that came in the last PATIENCE_S spent waiting for them."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -213,7 +216,7 @@ class _Progress:
         self._num_bytes = 0
 
     def waited(self, seconds: float) -> None:
-        """Counts time in which the stream was waited for."""
+        """Counts time spent waiting for the stream."""
         self._now += seconds
         while self._recent and self._recent[0][0] <= self._now - PATIENCE_S:
             self._num_bytes -= self._recent.popleft()[1]

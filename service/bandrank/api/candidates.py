@@ -22,7 +22,7 @@ router = new_router()
 
 Registering = Annotated[Account, Depends(account_for(Scope.REGISTER))]
 
-CHECKED_AT_ONCE = 8192  # candidates, before others have their turn
+CHECKED_AT_ONCE = 8192  # candidates, before others get a turn
 LINES = {  # OpenAPI 3.1 has no word for a body of several values
     "type": "string",
     "description": "A RegisteredCandidate as JSON in each line. Blank lines are skipped, and lines that cannot be read "
@@ -96,7 +96,7 @@ async def delete(request: Request, service: ServiceOfApp, account: Registering) 
 
 
 def _texts(candidates: Iterable[RegisteredCandidate], max_bytes: int) -> dict[str, str]:
-    """The texts by id; of several with the same id the last one counts. Raises InputTooLarge for a large text."""
+    """The texts by id; the last one counts if an id is repeated. Raises InputTooLarge for a large text."""
     texts = {candidate.id: candidate.whole for candidate in candidates}
     for text in texts.values():
         if len(text) > max_bytes or (4 * len(text) > max_bytes and len(text.encode()) > max_bytes):

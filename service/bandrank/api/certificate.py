@@ -1,4 +1,4 @@
-"""The certificate of the port, which is renewed on disk long before the service is started anew."""
+"""The certificate that is served, which is renewed on disk long before the service is restarted."""
 
 import re
 import ssl
@@ -13,12 +13,12 @@ from bandrank.errors import BadSetting
 from bandrank.settings import Settings
 
 PEM = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.*?)-----END", re.DOTALL)
-# Its validity in DER: two times in a row, of which each has 12 digits up to 2049 and 14 from then on.
+# The validity in DER: two times in a row, each with 12 digits up to 2049 and with 14 from then on.
 VALIDITY = re.compile(rb"(?:\x17\x0d\d{12}|\x18\x0f\d{14})Z(?:\x17\x0d(\d{12})|\x18\x0f(\d{14}))Z")
 
 
 def served_certificate(settings: Settings) -> "ServedCertificate | None":
-    """The certificate and its key, to serve with; None without any. Raises BadSetting if they cannot be used."""
+    """The certificate to serve with, and its key; None if none is set. Raises BadSetting if they cannot be used."""
     certificate, key = settings.tls_certificate, settings.tls_key
     if not certificate and not key:
         return None
@@ -29,7 +29,7 @@ def served_certificate(settings: Settings) -> "ServedCertificate | None":
 
 
 class ServedCertificate:
-    """What new connections are greeted with, from files that may be renewed. Used from the event loop."""
+    """The TLS context of new connections, from files that may be renewed. Used from the event loop."""
 
     def __init__(self, certificate: str, key: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises BadSetting if the files cannot be used."""
@@ -39,7 +39,7 @@ class ServedCertificate:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """That of the next connection; those that are open keep their own."""
+        """The context of the next connection; open connections keep theirs."""
         self._files.look()
         return self._context
 
@@ -55,10 +55,10 @@ class ServedCertificate:
                 pem = Path(path).read_bytes()
             except OSError as error:
                 raise BadSetting(name, f"cannot be read: {path}: {error.strerror}") from None
-        # A new context each time: one into which half of a pair was loaded can serve nobody any more.
+        # A new context each time, because one that has loaded half of a pair can serve nobody any more.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION  # a client could have the server repeat the costly part
+        context.options |= ssl.OP_NO_RENEGOTIATION  # clients could make the server repeat the costly part
         context.set_alpn_protocols(["http/1.1"])
         name, fault = "tls_certificate", f"is not a certificate in PEM: {self._certificate}"
         try:
@@ -73,7 +73,7 @@ class ServedCertificate:
 
 
 def not_after(pem: bytes) -> float:
-    """When the first certificate in PEM expires, in Unix seconds (RFC 5280, 4.1.2.5). Raises ValueError for none."""
+    """When PEM's first certificate expires, in Unix seconds (RFC 5280, 4.1.2.5). Raises ValueError if there is none."""
     found = PEM.search(pem)
     times = None if found is None else VALIDITY.search(b64decode(found[1]))
     if times is None:

@@ -1,4 +1,4 @@
-"""Who may hold a connection: no address can crowd out the others."""
+"""Slots for connections, shared so that no address can crowd out the others."""
 
 from collections import OrderedDict
 from typing import Protocol
@@ -7,23 +7,23 @@ from bandrank.engine.clients import Client, Shares
 
 
 class Connection(Protocol):
-    """What can be closed to make room for others."""
+    """A connection that can be closed to make room for others."""
 
     def give_up(self, reason: str) -> None:
-        """Closes the connection at once, whatever is unsent, and releases its slot."""
+        """Closes the connection at once, dropping unsent bytes, and releases its slot."""
 
 
 class ConnectionSlots:
-    """Slots for connections, of which each address has its share. Used from the event loop.
+    """A number of slots for connections; each address has its share. Used from the event loop.
 
-    Where there is none for a newcomer, the connection that has been idle for longest gives up its own: of the same
-    address, else of one that holds as many or more.
+    If none is left for a newcomer, the connection that has been idle longest gives up its slot: one of the same address
+    or else of an address that holds as many or more.
     """
 
     def __init__(self, total: int) -> None:
-        self._shares = Shares(max(2, total))  # a share is less than all: of one slot nobody would get any
+        self._shares = Shares(max(2, total))  # a share is less than all: nobody would get a single slot
         self._holders: dict[Connection, Client] = {}
-        self._idle: OrderedDict[Connection, None] = OrderedDict()  # those that nothing is owed to, oldest first
+        self._idle: OrderedDict[Connection, None] = OrderedDict()  # connections that are owed nothing, oldest first
 
     def take(self, newcomer: Connection, client: Client) -> bool:
         """Takes a slot for a connection, which counts as idle; returns False if there is none."""
@@ -42,7 +42,7 @@ class ConnectionSlots:
         self._idle.pop(connection, None)
 
     def set_idle(self, connection: Connection, *, idle: bool) -> None:
-        """Says whether nothing is owed to a connection from now on."""
+        """Says whether a connection is owed nothing from now on."""
         if idle:
             self._idle[connection] = None
         else:

@@ -1,7 +1,7 @@
 """HTTP connections with bounds: on their number, on the size of headers, and on how slow a client may be.
 
-uvicorn bounds none of these with its fast parser: a connection that says nothing, sends its headers byte by byte or
-never reads its answer would be kept for ever.
+uvicorn has none of these with its fast parser: it would forever keep a connection that says nothing, sends its headers
+byte by byte or never reads its answer.
 """
 
 import asyncio
@@ -29,10 +29,11 @@ RESERVED_FILES = 128  # for Redis, logs, model files and the interpreter itself
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What connections may take.
+    """The limits of connections.
 
-    max_connections: an address has its share of them; beyond them only probes are answered, on up to `reserved` more,
-    which are shared in the same way.  max_header_bytes, max_headers: of a request, its first line included.
+    max_connections: an address has its share of them. Beyond them only probes are answered, on up to `reserved` more
+    connections, which are shared in the same way.  max_header_bytes, max_headers: of a request, its first line
+    included.
     patience_s: seconds within which the headers have to arrive, and in which a body or an answer has to progress by
     `least_bytes`.
     """
@@ -57,12 +58,12 @@ class Phase(Enum):
 class Connections:
     """The connections of a server. Used from the event loop.
 
-    draining: whether each connection ends with its next answer, so that clients go elsewhere, and none is left that
-    could send a request at the moment when the rest is closed.
+    draining: whether each connection ends with its next answer, so that clients go elsewhere and no connection is left
+    on which a request could come at the moment of closing.
     """
 
     def __init__(self, limits: ConnectionLimits, metrics: Metrics, *, outgoing: int = 0) -> None:
-        """outgoing: connections that requests open in their turn, one each at most, as those to a search engine."""
+        """outgoing: the connections that requests open in turn, at most one each, such as to a search engine."""
         beside = limits.reserved + RESERVED_FILES
         left = allow_files(limits.max_connections + outgoing + beside) - beside
         most = max(1, min(limits.max_connections, max(left - outgoing, left // 2)))
@@ -79,7 +80,7 @@ class Connections:
         metrics.connections.set_function(lambda: len(self.open))
 
     def protocol(self) -> Callable[..., "BoundedProtocol"]:
-        """What uvicorn makes for each connection."""
+        """A factory that makes uvicorn's protocol for each connection."""
 
         def make(*args: Any, **kwargs: Any) -> BoundedProtocol:
             return BoundedProtocol(self, *args, **kwargs)
@@ -87,7 +88,7 @@ class Connections:
         return make
 
     def add(self, connection: Connection, peer: object) -> bool:
-        """Counts a new connection from an address; closes it, which is False, if there is no slot for it."""
+        """Counts a new connection from an address; closes it and returns False if there is no slot for it."""
         for slots in (self._slots, self._reserve):
             if slots.take(connection, client_at(peer)):
                 self.open[connection] = slots
@@ -96,21 +97,21 @@ class Connections:
         return False
 
     def is_reserve(self, connection: Connection) -> bool:
-        """Whether a connection is one too many, on which only probes are answered."""
+        """Whether a connection is beyond the limit, so that only probes are answered on it."""
         return self.open[connection] is self._reserve
 
     def set_idle(self, connection: Connection, *, idle: bool) -> None:
-        """Says whether nothing is owed to a connection from now on, if it is still counted."""
+        """Says whether a connection, if it is still counted, is owed nothing from now on."""
         if (slots := self.open.get(connection)) is not None:
             slots.set_idle(connection, idle=idle)
 
     def discard(self, connection: Connection) -> None:
-        """Counts a connection no more."""
+        """Stops counting a connection."""
         if (slots := self.open.pop(connection, None)) is not None:
             slots.release(connection)
 
     def refuse(self, connection: Connection, reason: str) -> None:
-        """Counts a connection no more, and why."""
+        """Stops counting a connection, and counts why."""
         self.metrics.refused_connections.labels(reason).inc()
         self.discard(connection)
 
@@ -126,19 +127,19 @@ def allow_files(count: int) -> int:
 
 
 class BoundedProtocol(WithoutUpgrades):
-    """A connection that is closed when it asks for too much, or for too long."""
+    """A connection that is closed when its client asks for too much or takes too long."""
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.wire: asyncio.Transport | None = None  # below TLS, with what is encrypted and unsent
+        self.wire: asyncio.Transport | None = None  # below TLS, with encrypted bytes that are unsent
         self._connections = connections
         self._limits = connections.limits
-        self._header_bytes = self._named_bytes = 0  # as they come; and of the fields that are complete
+        self._header_bytes = self._named_bytes = 0  # as they arrive, and in complete fields
         self._received = self._received_before = self._unsent = 0
         self._check: asyncio.TimerHandle | None = None
         self._phase = Phase.HEADERS
         self._since = self.loop.time()
-        self._answering: RequestResponseCycle | None = None  # the first of those that are owed an answer
+        self._answering: RequestResponseCycle | None = None  # the first request that is owed an answer
         self._descriptor = -1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -159,7 +160,7 @@ class BoundedProtocol(WithoutUpgrades):
             self._check.cancel()
         super().connection_lost(exc)
         if (owed := self._answering) is not None and not owed.response_complete:
-            owed.disconnected = True  # uvicorn tells the last of the requests that came, behind which others may wait
+            owed.disconnected = True  # uvicorn tells only the request that came last
             owed.message_event.set()
 
     def data_received(self, data: bytes) -> None:
@@ -171,7 +172,7 @@ class BoundedProtocol(WithoutUpgrades):
             self._refuse(431, "headers")
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as in asyncio.Protocol
-        """Keeps the connection open, by returning True, if its client may wait for an answer to all that it sent."""
+        """Keeps the connection open, by returning True, if its client may still wait for an answer to what it sent."""
         owed = self._answering if self._phase is Phase.ANSWER else None
         if not CAN_WATCH or owed is None or owed.scope["http_version"] != "1.1" or self.scheme == "https":
             return None
@@ -207,7 +208,7 @@ class BoundedProtocol(WithoutUpgrades):
         super().on_headers_complete()
         if self._connections.draining and self.cycle is not before:
             if self.pipeline and not before.response_started:
-                before.keep_alive = True  # until the request that has come behind it is answered
+                before.keep_alive = True  # until the request behind it is answered
             self.cycle.keep_alive = False
         if self.scope.get("path") == PAGE_PATH:
             self.cycle.default_headers = headers_of_page(self.cycle.default_headers)
@@ -236,19 +237,19 @@ class BoundedProtocol(WithoutUpgrades):
         if self._answering is None:
             if self._phase is Phase.ANSWER:
                 self._enter(Phase.IDLE)
-            self._connections.set_idle(self, idle=True)  # also while the rest of a body comes that nobody needs
+            self._connections.set_idle(self, idle=True)  # even if the rest of an unneeded body still arrives
 
     def send_400_response(self, msg: str) -> None:
         self._connections.metrics.refused_connections.labels("malformed").inc()
         super().send_400_response(msg)
 
     def give_up(self, reason: str) -> None:
-        """Closes the connection at once, whatever is unsent."""
+        """Closes the connection at once, dropping unsent bytes."""
         self._connections.refuse(self, reason)
         self.transport.abort()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Says nothing where uvicorn would log what any client can ask for."""
+        """Logs nothing: any client could make uvicorn log this."""
 
     def _enter(self, phase: Phase) -> None:
         self._phase, self._since = phase, self.loop.time()
@@ -268,7 +269,7 @@ class BoundedProtocol(WithoutUpgrades):
             self._refuse(408, "slow_headers")
         elif waited and self._phase is Phase.BODY and received < limits.least_bytes and not self.flow.read_paused:
             self._refuse(408, "slow_body")
-        self._check = self.loop.call_later(limits.patience_s, self._watch)  # also while it closes, for what is unsent
+        self._check = self.loop.call_later(limits.patience_s, self._watch)  # also while it closes, for unsent bytes
 
     def _refuse(self, status: int, reason: str) -> None:
         """Answers with a status, if nothing has been answered yet, and closes the connection."""

@@ -1,4 +1,4 @@
-"""What /openapi.json says that no endpoint's types say: limits, headers, and answers that any request may get."""
+"""What /openapi.json says beyond the endpoints' types: limits, headers, and answers that any request may get."""
 
 from typing import Any
 
@@ -26,13 +26,13 @@ def errors(*statuses: int, body: type[AnyErrorBody] = ErrorBody) -> Responses:
     responses: Responses = {status: {"model": body} for status in statuses}
     if 429 in responses:
         responses[429]["headers"] = RETRY_AFTER
-    if 400 in responses:  # which any connection may get as well, without JSON
+    if 400 in responses:  # any connection may get this too, without JSON
         responses[400]["content"] = NOT_HTTP
     return responses
 
 
 def anywhere(limits: ConnectionLimits) -> Responses:
-    """The responses of every endpoint: those of its connection, which have no JSON, and failures of the service."""
+    """The responses of every endpoint: its connection's, which have no JSON, and failures of the service."""
     patience = f"within {limits.patience_s:g} s"
     headers = f"more than {limits.max_header_bytes} bytes or {limits.max_headers} of them"
     of_connections: Responses = {
@@ -50,7 +50,7 @@ def anywhere(limits: ConnectionLimits) -> Responses:
 
 
 def new_router() -> APIRouter:
-    """A router of endpoints that may answer as every endpoint may."""
+    """A router whose endpoints may answer as every endpoint may."""
     return APIRouter(responses=anywhere(ConnectionLimits()))
 
 

@@ -1,4 +1,4 @@
-"""Work that is given up when the client hangs up."""
+"""Gives up work when the client hangs up."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -10,8 +10,9 @@ T = TypeVar("T")
 
 
 async def unless_gone(gone: Awaitable[bool], work: Awaitable[T]) -> T:
-    """The result of `work`. If `gone` says before that the client hung up, cancels the work, waits for its end and
-    raises ClientDisconnect.
+    """The result of `work`, unless `gone` says first that the client hung up.
+
+    In that case it cancels the work, waits until that has ended and raises ClientDisconnect.
     """
     watching, working = asyncio.ensure_future(gone), asyncio.ensure_future(work)
     try:
@@ -22,7 +23,7 @@ async def unless_gone(gone: Awaitable[bool], work: Awaitable[T]) -> T:
     finally:
         watching.cancel()
         working.cancel()
-        await asyncio.gather(working, return_exceptions=True)  # what it raises when it is cancelled is of no use
+        await asyncio.gather(working, return_exceptions=True)  # what it raises after that is of no use
 
 
 async def hung_up(request: Request) -> bool:

@@ -14,8 +14,8 @@ from bandrank.api.accepting import AcceptingServer
 class DrainingServer(AcceptingServer):
     """Closes its port `drain_s` seconds after the first SIGTERM or SIGINT, or at the second.
 
-    A load balancer that asks for readiness has this time to send requests elsewhere. on_drain: called when it begins.
-    on_close: called when the port is to be closed.
+    A load balancer that checks readiness has this time to send requests elsewhere.  on_drain: called when it begins.
+    on_close: called before the port is closed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The endpoint of embeddings, in OpenAI's format: texts in, the vectors of a served bi-encoder out."""
+"""The endpoint for embeddings, in OpenAI's format: texts in, the vectors of a served bi-encoder out."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from bandrank.errors import InputTooLarge, NoEmbeddings
 router = new_router()
 
 PATH = "/v1/embeddings"
-# Those of Voyage and of infinity have one base URL for all that they do; /embeddings is where infinity itself has it.
+# Clients of Voyage and infinity have one base URL for everything; /embeddings is infinity's own path.
 OTHER_PATHS = (f"/voyage{PATH}", "/infinity/embeddings", "/embeddings")
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]
@@ -37,7 +37,7 @@ QUERY_TYPES = {"query", "search_query", "retrieval.query"}  # what Voyage, Coher
 
 
 def _no_token_ids(value: object) -> object:
-    """The value. Raises ValueError for token ids, which some clients send in the place of texts."""
+    """Returns the value. Raises ValueError for token ids, which some clients send in place of texts."""
     items = value if isinstance(value, list) else [value]
     if items and isinstance(items[0], int | list):
         raise ValueError(
@@ -71,7 +71,7 @@ class EmbeddingsRequest(NamesModel):
 
     @property
     def texts(self) -> Sequence[str]:
-        """A list of them, also where one came alone."""
+        """The texts as a list, even if one came alone."""
         return [self.input] if isinstance(self.input, str) else self.input
 
     @property
@@ -144,7 +144,7 @@ for path in (PATH, *OTHER_PATHS):
 
 
 async def _write(embedded: Embeddings, encoding: Encoding, service: Service, account: Account) -> memoryview:
-    """The JSON of the EmbeddingsResponse, written part by part, between which others have their turn.
+    """Writes the JSON of the EmbeddingsResponse in parts, between which others get a turn.
 
     Raises InputTooLarge if it gets larger than an answer may be, and what `Account.hold` raises.
     """

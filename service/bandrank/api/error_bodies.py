@@ -1,4 +1,4 @@
-"""The bodies of errors: the one that almost every client can read, and those of clients that read another."""
+"""The bodies of errors: one that almost every client can read, and others for the clients that cannot."""
 
 from abc import ABC, abstractmethod
 from typing import Self

@@ -1,4 +1,4 @@
-"""Turns errors into responses: with the body that the clients of the path read."""
+"""Turns errors into responses, with the body that clients of the path read."""
 
 import logging
 import math
@@ -20,7 +20,7 @@ SHOWN_PATH = 80  # characters; a client may send thousands
 
 
 def add_handlers(app: FastAPI, kind_of: Callable[[str, int], type[AnyErrorBody]]) -> None:
-    """Adds a handler for every error of the application; async, because others would run in another thread.
+    """Adds a handler for every error of the application. They are async because others would run in another thread.
 
     kind_of: the kind of body that the clients of a path read, by the path and the status.
     """
@@ -36,10 +36,10 @@ def add_handlers(app: FastAPI, kind_of: Callable[[str, int], type[AnyErrorBody]]
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         headers = dict(error.headers or {})
-        if "Allow" in headers:  # where the framework names the methods of one of the path's routes
+        if "Allow" in headers:  # the framework names the methods of only one of the path's routes
             headers["Allow"] = ", ".join(sorted(app.state.methods.get(path_of(request.scope), {headers["Allow"]})))
         message = str(error.detail)
-        if error.status_code == HTTPStatus.NOT_FOUND:  # clients build paths of their own, and show their users none
+        if error.status_code == HTTPStatus.NOT_FOUND:  # clients build paths that they do not show to users
             message = f"there is nothing at {request.scope['path'][:SHOWN_PATH]!r}; look at the base URL of the client"
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             message = f"{request.scope['path'][:SHOWN_PATH]!r} takes {headers.get('Allow')}, not {request.method}"
@@ -56,12 +56,12 @@ def add_handlers(app: FastAPI, kind_of: Callable[[str, int], type[AnyErrorBody]]
 
 
 def headers_of(error: BandrankError) -> dict[str, str]:
-    """What an answer to an error says in headers: when to try again, or what a request has to bring."""
+    """The headers of an error's response: when to try again, or how to authenticate."""
     if isinstance(error, Overloaded):
         return {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
     return {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
 
 
 def path_of(scope: Scope) -> str:
-    """The path of a request that has been answered: that of its route, with names in place of what varies, if any."""
+    """The path of an answered request: the template of its route or, without a route, the path itself."""
     return str(getattr(scope.get("route"), "path", scope["path"]))

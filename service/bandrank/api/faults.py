@@ -1,4 +1,7 @@
-"""The faults of a body in words of JSON: pydantic names types of Python, and each kind that a value might have been."""
+"""Describes the faults of a body in terms of JSON.
+
+pydantic names Python's types, and every kind that a value might have been.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +23,8 @@ Path = tuple[str | int, ...]
 class Fault:
     """What is wrong with the value at a path.
 
-    choice: the path of the outermost value around it, or of itself, that may be of several kinds, of which each has its
-    own faults; None if there is no such value.
+    choice: the path of the outermost value, around it or itself, that may be of several kinds, each with its own
+    faults; None if there is no such value.
     """
 
     path: Path
@@ -34,7 +37,7 @@ class Fault:
 
 
 def in_words(error: ValidationError, data: object) -> str:
-    """The first faults of some data, and how many more there are."""
+    """Describes the first faults of some data, and says how many more there are."""
     found = [
         _fault(fault["loc"], fault["type"], fault["msg"], data)
         for fault in error.errors(include_url=False, include_input=False, include_context=False)
@@ -50,7 +53,7 @@ def in_words(error: ValidationError, data: object) -> str:
 
 
 def _fault(location: Sequence[str | int], kind: str, message: str, data: object) -> Fault:
-    """A fault by its place in the data, where pydantic's has names of the kinds that it tried between the fields'."""
+    """A fault with its path in the data. pydantic's location also has the kinds that it tried, between the fields."""
     path: list[str | int] = []
     choice: Path | None = None
     value = data
@@ -65,15 +68,16 @@ def _fault(location: Sequence[str | int], kind: str, message: str, data: object)
 
 
 def _part(value: object, step: str | int) -> object:
-    """What an object has under a key, or an array at an index; NOTHING for any other step."""
+    """The value of an object's key, or of an array's index; NOTHING for any other step."""
     if isinstance(value, dict):
         return value.get(step, NOTHING)
     return value[step] if isinstance(value, list) and isinstance(step, int) else NOTHING
 
 
 def _likely(choice: Path, faults: list[Fault]) -> list[Fault]:
-    """Of the faults of a value by each kind that it might have been, those of the kind that it looks like: a value
-    whose parts are wrong, or whose length is, is of the right kind.
+    """The faults of a value that may be of several kinds, for the kind that it looks like.
+
+    A value whose parts or whose length are at fault is of the right kind.
     """
     by_path: dict[Path, list[Fault]] = {}
     for fault in [fault for fault in faults if fault.path != choice] or faults:
@@ -86,6 +90,6 @@ def _likely(choice: Path, faults: list[Fault]) -> list[Fault]:
 
 
 def _of_no_kind(faults: list[Fault]) -> Fault:
-    """One fault of a value that names all kinds."""
+    """One fault that names all kinds that a value might have been."""
     kinds = dict.fromkeys(fault.message.removeprefix(EXPECTED) for fault in faults)
     return replace(faults[0], message=EXPECTED + " or ".join(kinds))

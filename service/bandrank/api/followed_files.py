@@ -12,16 +12,17 @@ LOOK_EVERY_S = 1.0
 
 
 class FollowedFiles:
-    """Looks at files when what they say is used, at most once a second: nothing polls. Used from the event loop.
+    """Looks at files when their content is used, at most once a second; nothing polls. Used from the event loop.
 
-    A link counts as what it leads to: Kubernetes swaps one where it renews a secret, and writes no file.
+    A link counts as its target: to renew a secret, Kubernetes swaps a link and writes no file.
     """
 
     def __init__(
         self, paths: Sequence[str], read: Callable[[], None], *, kept: str, clock: Callable[[], float]
     ) -> None:
-        """Reads them for the first time. read: raises BadSetting if they cannot be used, and changes nothing then;
-        kept: says so in the log.
+        """Reads the files for the first time.
+
+        read: raises BadSetting if they cannot be used, and then changes nothing.  kept: what the log says in that case.
         """
         self._paths = [Path(path) for path in paths]
         self._read, self._kept, self._clock = read, kept, clock
@@ -31,7 +32,7 @@ class FollowedFiles:
         self._look_at = clock() + LOOK_EVERY_S
 
     def look(self) -> None:
-        """Reads the files if they have changed, or could not be used before, which the log has once for each change."""
+        """Reads the files if they have changed or could not be used before; logs a failure once for each change."""
         if self._clock() < self._look_at:
             return
         self._look_at = self._clock() + LOOK_EVERY_S
@@ -54,7 +55,7 @@ class FollowedFiles:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes with a file, be it written in place, replaced or made readable; None if there is none."""
+    """A stamp that changes if a file is written in place, replaced or made readable; None if there is no file."""
     try:
         facts = path.stat()
     except OSError:

@@ -1,8 +1,8 @@
-"""Clients that have shut their sending side down and wait, told apart from those that hung up.
+"""Tells apart clients that hung up and clients that have only shut down their sending side and wait for an answer.
 
-The end of the stream looks the same for both. But what is then written to a client that hung up is answered with a
-reset, while one that waits reads it; an HTTP/1.1 client ignores an interim response that it did not ask for (RFC 9110,
-15.2).
+The stream ends in the same way for both. But a client that hung up answers whatever is then written to it with a reset,
+while one that waits reads it. So an interim response is written, which an HTTP/1.1 client ignores if it did not ask for
+it (RFC 9110, 15.2).
 """
 
 import asyncio
@@ -17,8 +17,8 @@ CAN_WATCH = hasattr(select, "epoll")  # on Linux
 class HangUps:
     """Calls back when a connection is reset. Used from the event loop.
 
-    The loop notices that only of connections that it reads from or writes to; after the end of a stream it does
-    neither. So an epoll of its own, which is open while there is something to watch, waits for resets alone.
+    The loop notices a reset only of connections that it reads from or writes to, and after the end of a stream it does
+    neither. So a separate epoll, open while there is something to watch, waits for resets alone.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class HangUps:
         self._epoll.register(descriptor, 0)  # errors and hang-ups are reported in any case
 
     def forget(self, descriptor: int) -> None:
-        """Watches a socket no longer; it may not have been watched."""
+        """Stops watching a socket, if it was watched."""
         if self._epoll is None or self._gone.pop(descriptor, None) is None:
             return
         with contextlib.suppress(OSError):  # it is closed already

@@ -1,4 +1,4 @@
-"""What uvicorn is told for the sake of security: whom to believe, and the headers of every answer."""
+"""How uvicorn is hardened: the proxies that it trusts, and the headers of every answer."""
 
 from collections.abc import Sequence
 from ipaddress import ip_network
@@ -7,14 +7,14 @@ from typing import Any
 from bandrank.errors import BadSetting
 from bandrank.settings import Settings
 
-# No answer but one is a page: nothing may take it for one, load anything by it, show it in a frame or keep a copy.
+# Only one answer is a page. No other may be taken for one, load anything, be shown in a frame or be cached.
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
-# The page at / may load its own files and ask this service, and no text can become a script in it.
+# The page at / may load its own files and call this service, and no text can become a script in it.
 PAGE_PATH = "/"
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -31,7 +31,7 @@ def hardening(settings: Settings) -> dict[str, Any]:
         "server_header": False,
         "proxy_headers": bool(proxies),
         "forwarded_allow_ips": proxies,
-        "ws": "none",  # there are none, and a connection that became one would be bounded by nothing
+        "ws": "none",  # there are no WebSockets, and nothing would bound a connection that became one
     }
 
 
@@ -42,7 +42,7 @@ def headers_of_page(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes,
 
 
 def _addresses(proxies: str) -> list[str]:
-    """The addresses and networks in a list; none in "none". Raises BadSetting: uvicorn would take them for names."""
+    """The addresses and networks in a list; none in "none". Raises BadSetting for names, which uvicorn would take."""
     addresses = [] if proxies == "none" else [part.strip() for part in proxies.split(",") if part.strip()]
     for address in addresses:
         try:

@@ -1,7 +1,8 @@
-"""API keys: a file with the hash of each, and what its holder may do.
+"""API keys: a file with the hash of each key, and what its holder may do.
 
-A key is 32 random bytes, so one SHA-256 of it is as good as a slow hash: those protect passwords, which can be guessed,
-and nobody guesses one of 2**256. The file does not give the keys away, and a request costs microseconds to check.
+A key is 32 random bytes, so one SHA-256 of it is as good as a slow hash. Slow hashes protect passwords, which can be
+guessed, but nobody guesses one of 2**256 keys. The file does not give the keys away, and checking a request takes
+microseconds.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ from bandrank.api.rate import TokenBucket
 from bandrank.engine.clients import Client
 from bandrank.errors import BadSetting
 
-NAME = r"[A-Za-z0-9_-]{1,32}"  # shorter than a key, so that one that got into a name's place is never repeated
+NAME = r"[A-Za-z0-9_-]{1,32}"  # shorter than a key, so that a key in a name's place is never repeated
 
 
 class Scope(StrEnum):
@@ -37,7 +38,7 @@ class Scope(StrEnum):
 
 
 class KeyTable(BaseModel):
-    """A key in the file, under its name. sha256: of the key, in hexadecimal.  share: that of its client."""
+    """The table of a key in the file. sha256: the key's hash, in hexadecimal.  share: its client's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -49,7 +50,7 @@ class KeyTable(BaseModel):
 
 @dataclass(frozen=True)
 class Key:
-    """A key that is in use. bucket: None where it may be used as often as its holder likes."""
+    """A key in use. bucket: bounds its rate; None if nothing does."""
 
     name: str
     table: KeyTable
@@ -76,8 +77,9 @@ class KeyFile:
         return [key.name for key in self._by_digest.values()]
 
     def find(self, presented: bytes) -> Key | None:
-        """The key that was presented; None if there is no such key. How long it takes says nothing of a key: who tries
-        some cannot choose their hashes.
+        """The key that was presented; None if there is no such key.
+
+        The time that this takes says nothing about a key: an attacker cannot choose the hashes of guesses.
         """
         self._file.look()
         return self._by_digest.get(hashlib.sha256(presented).digest())
@@ -87,7 +89,7 @@ class KeyFile:
         self._by_digest = self._in_use(read_keys(self._path), before)
 
     def _in_use(self, tables: Mapping[str, KeyTable], before: Mapping[str, Key]) -> dict[bytes, Key]:
-        """The keys of tables by their hashes. One that has not changed stays, with what is left of its rate."""
+        """The keys of tables by their hashes. An unchanged key stays, with what is left of its rate."""
 
         def key(name: str, table: KeyTable) -> Key:
             rate = table.requests_per_s

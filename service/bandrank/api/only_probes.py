@@ -1,4 +1,4 @@
-"""What is answered on a connection beyond those that may be open."""
+"""Answers only probes and scrapes, on connections beyond the limit."""
 
 from collections.abc import Callable
 
@@ -13,13 +13,13 @@ PROBES = frozenset(
     | {"/health", "/ping", "/v1/health/live", "/v1/health/ready", "/.well-known/live", "/.well-known/ready"}
     | {"/infinity/health"}
 )
-ANSWERED = PROBES | {"/metrics", "/_bandrank/metrics"}  # these take milliseconds each, and begin in their turn
+ANSWERED = PROBES | {"/metrics", "/_bandrank/metrics"}  # scrapes take milliseconds each, and wait their turn
 
 
 class OnlyProbes:
     """Answers probes and scrapes, and everything else with 503.
 
-    on_refusal: called for each of the refused, which nobody else counts.
+    on_refusal: called for each refused request, which nothing else counts.
     """
 
     def __init__(self, app: ASGIApp, *, on_refusal: Callable[[], None]) -> None:

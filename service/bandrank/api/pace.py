@@ -1,4 +1,4 @@
-"""Keeps the rounds of the event loop short: whatever comes at once, it soon looks at its sockets again."""
+"""Keeps the rounds of the event loop short: however much arrives at once, it soon looks at its sockets again."""
 
 import asyncio
 import time
@@ -19,26 +19,26 @@ BEGUN, NEW = 0.0, 1.0  # turns among the requests of a client
 
 
 class Pace:
-    """Bounds how long the event loop is kept from probes, and from everybody else, by much work that comes at once.
+    """Bounds how long a burst of work keeps the event loop from probes, and from everybody else.
 
-    A round of the loop is what it runs between two looks at its sockets. Work that would begin late in a round waits;
-    of what waits, each round begins one piece: of the client whose pieces took least time, and of that client's in the
-    order in which they came. Requests that are begun go before new ones of the client: they are done in several pieces,
-    and would wait for all of those anew with each. A single piece may take long.
+    A round of the loop is what it runs between two looks at its sockets. Work that would begin late in a round waits,
+    and each round begins one waiting piece: of the client whose pieces took the least time, the one that came first.
+    Requests that have begun go before the client's new ones: they are done in several pieces, each of which would
+    otherwise wait for all new ones again. A single piece may take long.
     """
 
     def __init__(self) -> None:
-        self._began_s: float | None = None  # the round, as far as it was seen
+        self._began_s: float | None = None  # when the round was first seen
         self._waiting = FairQueue()
         self._served: Client | None = None  # whose piece the round began with
 
     async def turn(self, client: Client, *, new: bool = False) -> None:
-        """Returns when work of the client may begin. new: whether it is the first of its request."""
+        """Returns when work of the client may begin. new: whether it is the first work of its request."""
         if self._waiting or self._round_s() > QUANTUM_S:
             await self._waiting.wait(client, NEW if new else BEGUN)
 
     async def run(self, client: Client, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `work`, which is called in the client's turn. Raises what it raises."""
+        """Calls `work` in the client's turn and returns its result. Raises what it raises."""
         await self.turn(client)
         return work(*args, **kwargs)
 
@@ -59,9 +59,9 @@ class Pace:
 
 
 class Paced:
-    """Middleware: of many requests that arrive at once, each round of the loop begins a few. Probes begin at once.
+    """Middleware: each round of the loop begins only a few of the requests that arrive together; probes begin at once.
 
-    Whose key a request has is not known yet: it counts as one of its address until it is.
+    The key of a request is not known yet, so until it is, the request counts for its address.
     """
 
     def __init__(self, app: ASGIApp, pace: Pace, probes: Collection[str]) -> None:

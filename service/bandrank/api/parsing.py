@@ -18,29 +18,30 @@ Kind = TypeVar("Kind")  # a model, or a dataclass
 Json = bytes | bytearray
 
 QUOTE, MANY_QUOTES = ord('"'), 1 << 16
-READERS: dict[type, TypeAdapter[Any]] = {}  # of each kind, which take a while to make
+READERS: dict[type, TypeAdapter[Any]] = {}  # by kind, as they take a while to make
 
 JSON = "application/json"
 NDJSON = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
-# A body that is too large is read on, and thrown away, up to this many times the limit, so that the client gets the
-# answer instead of a broken pipe.
+# The rest of a body that is too large is read and thrown away, up to this many times the limit, so that the client gets
+# the answer instead of a broken pipe.
 DRAIN_FACTOR = 8
-# Of a body, field names included; an object or a list counts as LIST_VALUES, for what it takes in memory. pydantic
-# reads that many in half a second, and turns those beside a fault into Python objects, with the interpreter locked: a
-# thread would not help.
+# The most values in a body, field names included; an object or a list counts as LIST_VALUES, for the memory it takes.
+# pydantic reads that many in half a second, and turns those beside a fault into Python objects, holding the
+# interpreter lock: a thread would not help.
 MAX_VALUES, LIST_VALUES = 5 << 18, 4
-# Field names are what takes longest of them. Of a request for a ranking, whose candidates may be documents with fields:
-# the most for each candidate that it may have, and how many it may have in any case.
+# Field names take longest. The most in a request for a ranking, whose candidates may be documents with fields: so many
+# for each candidate that it may have, and so many in any case.
 CANDIDATE_FIELDS, FEW_FIELDS = 64, 1 << 16
-# Memory that reading a body takes beside its bytes: their texts, which may be copied, and the objects of its values.
+# Memory that reading a body takes besides its bytes: for each byte, texts that may be copied; for each value, objects.
 TEXT_BYTES, VALUE_BYTES = 2, 64
 
 
 def media_type(request: Request, also: Collection[str] = ()) -> str:
     """The media type of the body: application/json or one of `also`. Raises UnsupportedMedia.
 
-    Browsers ask before they send these types to another site, and not before they send text or a form; so none of their
-    pages can use a service that does not let it. A type may be missing unless a browser says that a page sends it.
+    Browsers ask for permission before a page sends these types to another site, but not before it sends text or a form.
+    So no page can use a service that does not let it. The type may be missing unless a browser says that a page sent
+    it.
     """
     headers = request.headers
     if (encoding := headers.get("content-encoding", "identity").strip().lower()) not in {"", "identity"}:
@@ -62,10 +63,10 @@ async def read_json(request: Request, kind: type[Kind], max_bytes: int, account:
 
 
 async def read_body(request: Request, max_bytes: int, account: Account, pace: Pace) -> bytearray:
-    """The whole body. The account holds it, as it arrives, and then what reading it will take.
+    """The whole body. The account holds it as it arrives, and then what parsing it will take.
 
-    Raises InputTooLarge if it has more than `max_bytes`, of which no more are kept, InvalidInput if it has too many
-    values, and what `Account.hold` raises.
+    Raises InputTooLarge if it has more than `max_bytes`, and keeps none of it then; InvalidInput if it has too many
+    values; and what `Account.hold` raises.
     """
     body = bytearray()  # grows in place: joining the chunks at the end would hold the event loop, and twice the memory
     size = most_values = 0
@@ -87,9 +88,9 @@ async def read_body(request: Request, max_bytes: int, account: Account, pace: Pa
 
 
 def check_values(body: Json, most: int | None = None) -> int:
-    """The number of values in some JSON that has not been read yet; up to the limit, it may be too high.
+    """The number of values in JSON that is not parsed yet; up to the limit, it may be too high.
 
-    most: what `values_at_most` says of its parts. Raises InvalidInput for too many.
+    most: the sum of `values_at_most` over its parts. Raises InvalidInput for too many values.
     """
     count = values_at_most(body) if most is None else most
     if count > MAX_VALUES and (count := values_at_most(_outside_strings(body))) > MAX_VALUES:
@@ -105,9 +106,9 @@ def check_fields(body: Json, max_candidates: int) -> None:
 
 
 def load(body: Json) -> object:
-    """What some JSON says, in Python's own types. Raises InvalidInput.
+    """Parses JSON into Python's own types. Raises InvalidInput.
 
-    It may begin with the mark that Windows puts at the beginning of files in UTF-8, which curl and others send along.
+    It may begin with the byte order mark that Windows puts into UTF-8 files, which curl and others send along.
     """
     if body.startswith(BOM_UTF8):  # noqa: FURB188 - removeprefix would copy every bytearray
         body = body[len(BOM_UTF8) :]
@@ -118,7 +119,7 @@ def load(body: Json) -> object:
 
 
 def _cause(body: Json, fault: str) -> str:
-    """What is likely behind a fault of JSON that looks right to its sender; nothing where the fault says it all."""
+    """The likely cause of a fault in JSON that looks right to its sender; empty if the fault says it all."""
     if "surrogate" in fault or "hex escape" in fault:
         return "; half of a surrogate pair cannot be read, such as a text has that was cut within an emoji"
     try:
@@ -143,12 +144,12 @@ def parse(kind: type[Kind], body: Json) -> Kind:
 
 
 def values_at_most(text: Json) -> int:
-    """The number of values in some JSON, or more: characters in strings count as well."""
+    """The number of values in JSON, or more: characters in strings count as well."""
     return text.count(b",") + text.count(b":") + LIST_VALUES * (text.count(b"[") + text.count(b"{"))
 
 
 def _outside_strings(body: Json) -> bytes:
-    """Some JSON without what is in its strings."""
+    """JSON without the contents of its strings."""
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the other quotes are at the ends of strings
     if unescaped.count(b'"') < MANY_QUOTES:
         return b" ".join(unescaped.split(b'"')[::2])

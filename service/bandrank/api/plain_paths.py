@@ -1,7 +1,7 @@
-"""Paths with slashes too many, as of a client that adds `/rerank` to a base URL that ends with a slash.
+"""Accepts paths with too many slashes, as from a client that adds `/rerank` to a base URL that ends with a slash.
 
-Services that FastAPI describes, such as vLLM and infinity, redirect a path that ends with one, and clients follow. A
-redirect would go to whatever Host a client sends, so none is needed here.
+FastAPI services such as vLLM and infinity redirect a path that ends with a slash, and clients follow. A redirect would
+go to whatever Host a client sends, so there is none here.
 """
 
 import re
@@ -12,9 +12,9 @@ SLASHES = re.compile("/{2,}")
 
 
 class PlainPaths:
-    """Middleware: the path of a POST counts without slashes at its end, and as if those side by side were one.
+    """Middleware that drops slashes at the end of a POST's path, and merges those side by side.
 
-    Other methods are left alone: a proxy may keep some of their paths, such as /metrics, from others by name.
+    Other methods are left alone: a proxy may keep clients from some of their paths, such as /metrics, by name.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,4 +1,4 @@
-"""How many requests a client may send."""
+"""Limits how many requests a client may send."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ class TokenBucket:
         self._left, self._at = self._most, clock()
 
     def take(self) -> float:
-        """Takes a token, which is 0; or says in how many seconds there will be one."""
+        """Takes a token and returns 0, or returns in how many seconds there will be one."""
         now = self._clock()
         self._left, self._at = min(self._most, self._left + (now - self._at) * self.per_s), now
         if self._left >= 1:

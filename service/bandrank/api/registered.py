@@ -1,4 +1,4 @@
-"""What is registered, and what an answer says of it."""
+"""What is registered, and what an answer says about it."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any

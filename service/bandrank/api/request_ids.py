@@ -1,4 +1,4 @@
-"""An id for each request, which its answer and its lines in the log carry, and its trace's, which those lines carry."""
+"""An id for each request, in its answer and its log lines, and the id of its trace, in its log lines."""
 
 import random
 import re
@@ -16,10 +16,10 @@ TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f
 
 
 class RequestIds:
-    """Takes the id over that a request brings in X-Request-Id, or makes one, and adds it to the answer.
+    """Adopts the id that a request brings in X-Request-Id, or makes one, and adds it to the answer.
 
-    An id that is too long or has other characters than letters, digits, `.`, `_` and `-` is replaced. The trace that
-    `traceparent` names is taken over for the log; one that is malformed is ignored.
+    An id that is too long or has characters other than letters, digits, `.`, `_` and `-` is replaced. The trace that
+    `traceparent` names goes into the log; a malformed header is ignored.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -40,7 +40,7 @@ class RequestIds:
 
 
 def note_ids(scope: Scope) -> bytes:
-    """Lets the lines that the current task logs carry the ids of the request and of its trace; returns the request's.
+    """Puts the ids of the request and of its trace into what the current task logs; returns the request's.
 
     They are not reset: the server logs what the application raises after it has returned, and every request has a task
     with a context of its own.
@@ -54,14 +54,14 @@ def note_ids(scope: Scope) -> bytes:
 def id_of(scope: Scope) -> bytes:
     """The id that a request brings, if it can be used, or a new one.
 
-    New ones are not from the system's randomness: ids are not secret, and a thread that asks for it may lose its turn.
+    New ids do not come from the system's randomness: they are not secret, and a thread that reads it may lose its turn.
     """
     brought = _header(scope, HEADER)
     return brought if ACCEPTED.fullmatch(brought) else f"{random.getrandbits(128):032x}".encode()
 
 
 def trace_of(scope: Scope) -> str:
-    """The id of the trace that the request is a part of; empty if it names none."""
+    """The id of the trace that the request belongs to; empty if it names none."""
     named = TRACE.fullmatch(_header(scope, TRACE_HEADER))
     return named[1].decode() if named else ""
 

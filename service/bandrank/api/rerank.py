@@ -43,13 +43,13 @@ CUTS = {
     name: {"description": "Of what was cut, if anything was; see `meta` of /rerank.", "schema": {"type": "integer"}}
     for name in CUT_HEADERS
 }
-# JSON's numbers alone: float() also takes "1_000" and "nan".
+# Only JSON's numbers: float() also takes "1_000" and "nan".
 BUDGET_MS = TypeAdapter(Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)])
 
 
 @cache
 def routers() -> tuple[APIRouter, ...]:
-    """A router for each path: what they say of themselves takes a tenth of a second to write."""
+    """A router for each path, made once: building their descriptions takes a tenth of a second."""
     return tuple(_router_of(path, dialects) for path, dialects in DIALECTS.items())
 
 
@@ -105,7 +105,7 @@ def _read(dialects: tuple[Dialect[Any], ...], body: Json, max_candidates: int) -
 
 
 def _documents_size(dialect: Dialect[Any], exchange: Exchange[Any], max_bytes: int) -> int:
-    """The bytes of what the results give back, as JSON. Raises InputTooLarge if they are more than `max_bytes`."""
+    """The size of the results' documents, in bytes of JSON. Raises InputTooLarge if it is more than `max_bytes`."""
     size = 0
     for candidate in exchange.results if exchange.call.return_texts else ():
         size += len(to_json(dialect.document(exchange, candidate.index)))
@@ -118,7 +118,7 @@ def _documents_size(dialect: Dialect[Any], exchange: Exchange[Any], max_bytes: i
 
 
 def _budget_of_header(request: Request) -> float | None:
-    """The header's milliseconds in seconds; None without the header. Raises InvalidInput."""
+    """The budget in the header, in seconds; None without the header. Raises InvalidInput."""
     text = request.headers.get(BUDGET_HEADER)
     if text is None:
         return None

@@ -7,19 +7,19 @@ from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 PART_BYTES = 256 << 10
-ANSWER_BYTES = 3  # of memory for each byte of texts: the JSON, a copy as it is made, and what waits to be read
+ANSWER_BYTES = 3  # memory for each byte of texts: the JSON, a copy while it is made, and what waits to be read
 
 
 def json_of(response: BaseModel, *, exclude_none: bool = False, by_alias: bool | None = None) -> bytes:
-    """What `model_dump_json` says, encoded: its text would be one more copy of an answer that may be large."""
+    """Like `model_dump_json`, but in bytes: a string would be one more copy of an answer that may be large."""
     return response.__pydantic_serializer__.to_json(response, exclude_none=exclude_none, by_alias=by_alias)
 
 
 class JsonInParts(Response):
-    """JSON that has been written already.
+    """A response of JSON that is already written.
 
-    The server holds what a client has not read yet; so a large body goes to it part by part, and the request lasts,
-    with the memory that it holds, until the client has taken all but the last part, or has hung up.  when_sent: called
+    The server buffers what a client has not read yet. So it is given a large body part by part, and the request, with
+    the memory that it holds, lasts until the client has taken all but the last part, or has hung up.  when_sent: called
     then, in either case.
     """
 

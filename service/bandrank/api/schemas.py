@@ -14,12 +14,12 @@ Schema = dict[str, Any]
 
 
 def body_schema(kind: type[BaseModel], *, also: Mapping[str, Schema] | None = None) -> Schema:
-    """The description of a body of one kind. also: schemas by further media types."""
+    """The description of a body of one kind. also: the schemas of further media types."""
     return _body({JSON: _schema(kind)} | dict(also or {}))
 
 
 def bodies_schema(dialects: Sequence[Dialect[Any]]) -> Schema:
-    """The description of the bodies of a path, each of which is in the first dialect one of whose fields it has."""
+    """The description of the bodies of a path. A body is in the first dialect that claims it."""
     earlier: dict[str, Schema] = {}
     schemas = []
     for dialect in dict.fromkeys(dialects):
@@ -32,7 +32,7 @@ def bodies_schema(dialects: Sequence[Dialect[Any]]) -> Schema:
 
 
 def shared_schemas(*kinds: type[BaseModel]) -> Schema:
-    """The schemas to which those of `kinds` refer."""
+    """The schemas to which the schemas of `kinds` refer."""
     return {
         name: schema
         for kind in kinds

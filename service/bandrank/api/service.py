@@ -27,15 +27,15 @@ log = logging.getLogger(__name__)
 
 FRESH_S = 10.0  # a batch that succeeded this recently proves as much as a self-test
 SELF_TEST_TIMEOUT_S = 10.0
-LOOK_S, PAUSED_S = 1.0, 5.0  # between two looks at a thread that may hang; a look that is so late says it was paused
+LOOK_S, PAUSED_S = 1.0, 5.0  # between two checks of a thread that may hang; a check this late means a pause
 LAST_WORDS_S = 3.0
 
 
 class Service:
-    """The served models; made before the server listens, closed after it has answered its last request.
+    """What the endpoints share; made before the server listens, closed after it has answered its last request.
 
     any_model: whether the default model stands in for one that is not served, where a dialect allows that.
-    draining: whether it was told to stop, and still answers.  stopping: set when registrations are to end.
+    draining: whether it was told to stop but still answers.  stopping: set when registrations have to end.
     """
 
     def __init__(self, serving: Serving, settings: Settings) -> None:
@@ -93,7 +93,7 @@ class Service:
         log.info("stopping: /readyz fails, requests are still answered")
 
     def stop(self) -> None:
-        """Ends registrations, which may go on for hours, from now on; other requests are answered."""
+        """Ends registrations, which may go on for hours; other requests are still answered."""
         self.stopping.set()
 
     async def why_not_ready(self) -> str | None:
@@ -117,9 +117,9 @@ class Service:
         return None
 
     async def until_hung(self) -> str:
-        """Why the process has to be restarted, once the scoring thread hangs.
+        """Waits until the scoring thread hangs; returns why the process has to be restarted.
 
-        A process that was paused, as by `docker pause`, finds that much time has passed; its thread did not run either.
+        Time in which the whole process was paused, as by `docker pause`, does not count: the thread did not run either.
         """
         while not self.engine.hung:
             looked = time.monotonic()
@@ -129,13 +129,14 @@ class Service:
         return self.why_not_alive() or "the scoring thread hung; restart the service"
 
     def abandon(self, reason: str) -> None:
-        """Tells every request, those to come too, that none is scored any more, and why."""
+        """Fails every request, now and later, with the reason why none is scored any more."""
         self._passed = False
         self.engine.worker.abandon(reason)
 
     async def watch(self) -> None:
-        """Ends the process if the scoring thread hangs: no request could be answered any more, and no thread can be
-        stopped from outside. Until then every request is told so.
+        """Ends the process if the scoring thread hangs, since no thread can be stopped from outside.
+
+        Until then every request is told the reason.
         """
         reason = await self.until_hung()
         log.critical("%s", reason)
@@ -143,11 +144,11 @@ class Service:
         last = threading.Timer(3 * LAST_WORDS_S, os._exit, (1,))  # a stop may hang as well
         last.daemon = True
         last.start()
-        await asyncio.sleep(LAST_WORDS_S)  # for probes, which say so too
+        await asyncio.sleep(LAST_WORDS_S)  # so that probes can say so too
         self.engine.worker.on_death()
 
     def when_answered(self, call: Call, answer: Answer) -> None:
-        """What follows a request when its answer has been sent; called by what answers it."""
+        """Offers a request to the shadow, if there is one, once its answer has been sent."""
         if self.shadow is not None:
             self.shadow.offer(request_id.get(), call, answer)
 
@@ -167,7 +168,7 @@ class Service:
         return count(self.engine.device) if self.engine.device.type == "cuda" else 0
 
     async def _why_not_ready(self) -> str | None:
-        """As `why_not_ready`. Runs a self-test, or awaits one under way, unless a batch was scored in FRESH_S."""
+        """Why the service cannot score. Runs a self-test, or awaits one, unless a batch was scored within FRESH_S."""
         if (reason := self.why_not_alive()) is not None:
             return reason
         if self.draining or not self.engine.worker.alive:
@@ -176,7 +177,7 @@ class Service:
             return None
         if self._testing is None or self._testing.done():
             self._testing = asyncio.create_task(self._why_test_fails())
-        reason = await asyncio.shield(self._testing)  # one for all who ask, whoever of them hangs up
+        reason = await asyncio.shield(self._testing)  # one for all who ask, even if one of them hangs up
         return STOPPING if self.draining else reason
 
     async def _why_test_fails(self) -> str | None:

@@ -1,6 +1,6 @@
 """Endpoints about the service itself: its models, its health and its metrics.
 
-Health and metrics are also where a search proxy has them, for what looks after both.
+Health and metrics are also at the search proxy's paths, for whatever watches both.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ FOR_RANKERS: dict[str, Any] = {
 
 
 def answers_get(router: APIRouter, *paths: str, **how: Any) -> Callable[[Endpoint], Endpoint]:
-    """Makes a function the endpoint of GET at these paths, and of HEAD. how: what FastAPI takes."""
+    """Registers an endpoint for GET and HEAD at these paths. how: FastAPI's options."""
 
     def register(endpoint: Endpoint) -> Endpoint:
         for path in paths:
@@ -80,7 +80,7 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
     return {"status": "ready", "model": service.models.default.name}
 
 
-# Not PlainTextResponse: the description would have errors as text too.
+# Not PlainTextResponse, which would describe errors as text too.
 @answers_get(
     router,
     "/metrics",

@@ -1,7 +1,7 @@
 """HTTPS, on connections that are bounded from their first byte on.
 
-uvicorn's own TLS shows a connection only after the handshake. Those that stay silent instead would be counted by nobody
-and kept for a minute each, and of an answer that nobody reads only what is not encrypted yet would be seen.
+uvicorn's own TLS shows a connection only after the handshake. Silent connections would be counted by nobody and kept
+for a minute each, and of an unread answer only the part that is not encrypted yet would be seen.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def over_tls(connections: Connections, certificate: ServedCertificate) -> Callable[..., "Handshake"]:
-    """What uvicorn makes for each connection. A scrape shows when the certificate expires."""
+    """A factory that makes uvicorn's protocol for each connection. Metrics show when the certificate expires."""
     make = connections.protocol()
     connections.metrics.tls_certificate_expiry.set_function(lambda: certificate.expires)
 
@@ -30,7 +30,7 @@ def over_tls(connections: Connections, certificate: ServedCertificate) -> Callab
 
 
 class Handshake(asyncio.Protocol):
-    """A connection until both sides have agreed on keys; nothing is owed to it so far."""
+    """A connection during its TLS handshake, which is owed nothing so far."""
 
     def __init__(self, connections: Connections, context: ssl.SSLContext, protocol: BoundedProtocol) -> None:
         self._connections = connections
@@ -43,8 +43,8 @@ class Handshake(asyncio.Protocol):
         if not self._connections.add(self, transport.get_extra_info("peername")):
             return
         loop, patience_s = self._protocol.loop, self._connections.limits.patience_s
-        # The first step, which makes TLS the reader of the connection, is taken at once: before a task gets to it, the
-        # first bytes may have been read, and be lost.
+        # The first step, which makes TLS the reader of the connection, is taken at once: before a task took it, the
+        # first bytes might have been read and lost.
         begun = _Begun(
             loop.start_tls(transport, self, self._context, server_side=True, ssl_handshake_timeout=patience_s)
         )
@@ -59,11 +59,11 @@ class Handshake(asyncio.Protocol):
         self._wire.abort()
 
     async def _agree(self, agreement: Awaitable[asyncio.Transport | None]) -> None:
-        """Hands the connection to its protocol, unless it is lost or no agreement is reached in time."""
+        """Hands the connection to its protocol, unless it is lost or the handshake fails or takes too long."""
         transport = None
         try:
             transport = await agreement
-        except OSError as error:  # those of TLS and a timeout are among them
+        except OSError as error:  # TLS errors and timeouts are among them
             log.debug("no agreement on TLS: %s", error)
             if self in self._connections.open:
                 self.give_up("handshake")

@@ -1,7 +1,7 @@
-"""Requests that offer another protocol are answered in the one that they came in.
+"""Answers requests that offer another protocol in the one that they came in.
 
 Some clients offer HTTP/2 with their first request (Java's does). A server may ignore the offer (RFC 9110, 7.8), but the
-parser takes what follows the headers for the other protocol: the request would be answered as if it had no body.
+parser takes what follows the headers for the other protocol, so the request would be answered as if it had no body.
 """
 
 import logging
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class WithoutUpgrades(HttpToolsProtocol):
-    """A connection on which a request with an offer is read again without it; a tunnel gets 400."""
+    """A connection on which a request with an offer is read again without it; a tunnel is refused with 400."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -29,7 +29,7 @@ class WithoutUpgrades(HttpToolsProtocol):
             super().on_message_complete()
 
     def read_again(self, rest: bytes) -> None:
-        """Reads the headers that are complete, without the offer, and what follows them. Raises HttpParserError."""
+        """Reads the headers so far again, without the offer, and what follows them. Raises HttpParserError."""
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         if method == b"CONNECT":
             raise httptools.HttpParserError("nothing is tunnelled")
@@ -39,7 +39,7 @@ class WithoutUpgrades(HttpToolsProtocol):
 
 
 class _Parser(httptools.HttpRequestParser):
-    """A parser that tells its protocol of an offer."""
+    """A parser that tells its protocol about an offer."""
 
     def __init__(self, protocol: WithoutUpgrades) -> None:
         super().__init__(protocol)
@@ -49,7 +49,7 @@ class _Parser(httptools.HttpRequestParser):
     def feed_data(self, data: Any) -> None:  # of any type that has bytes
         try:
             self._feed(data)
-        except httptools.HttpParserError:  # for which uvicorn would log a warning, which any client can ask for
+        except httptools.HttpParserError:  # any client could make uvicorn log a warning
             log.debug("a request is not valid HTTP", exc_info=True)
             self._reader.send_400_response("Invalid HTTP request received.")
 

@@ -12,16 +12,16 @@ from bandrank.engine.ranking import RankedCandidate
 
 Floats = npt.NDArray[np.float64]
 
-FEW = 64  # for no more values than these, comparing all pairs is faster than merging halves
+FEW = 64  # up to this many values, comparing all pairs is faster than merging halves
 
 
 @dataclass(frozen=True)
 class Agreement:
     """How far one ranking agrees with another.
 
-    tau: Kendall's tau-b of their scores; None where it is undefined.  overlaps: by cutoff k, the part of the first k of
-    one ranking that is among the first k of the other.  drift, shift: the means over the candidates of |other - one|
-    and of other - one, after a sigmoid of each score.
+    tau: Kendall's tau-b of their scores; None where it is undefined.  overlaps: for each cutoff k, the fraction of one
+    ranking's first k candidates that are among the other's first k.  drift, shift: the means over the candidates of
+    |other - one| and of other - one, after a sigmoid of each score.
     """
 
     tau: float | None
@@ -31,9 +31,9 @@ class Agreement:
 
 
 def agreement(one: Sequence[RankedCandidate], other: Sequence[RankedCandidate], cutoffs: Sequence[int]) -> Agreement:
-    """The agreement of two rankings of the same candidates, of which there is at least one.
+    """Compares two rankings of the same candidates, of which there is at least one.
 
-    A cutoff that leaves no candidate out is skipped: its overlap would be 1 whatever the rankings.
+    A cutoff that leaves no candidate out is skipped: its overlap would be 1 whatever the rankings are.
     """
     scores, other_scores = _scores(one), _scores(other)
     indices, other_indices = ([candidate.index for candidate in ranking] for ranking in (one, other))

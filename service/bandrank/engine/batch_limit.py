@@ -1,14 +1,14 @@
-"""How many rows a batch may have, where the memory is shared with others or is simply small."""
+"""Limits the rows of a batch where memory is small or shared with other processes."""
 
-LEAST_ROWS = 256  # no batch is made smaller than this for want of memory
-GROW_AFTER = 32  # full batches that have succeeded; twice as many after each time that it was too early
+LEAST_ROWS = 256  # a lack of memory never lowers the limit below this
+GROW_AFTER = 32  # successful full batches before the limit grows; doubled each time it grew too early
 
 
 class BatchLimit:
-    """The most rows of a batch: halved where memory runs out, and doubled again after a while, up to where it began.
+    """The most rows of a batch: halved when memory runs out, and later doubled again, up to its initial value.
 
-    The memory may have been short for a moment, because of another process; and where it is short for good, the
-    attempts to have larger batches become rare. Used by the scoring thread; others may read `rows`.
+    A shortage may be brief, caused by another process. Where it lasts, attempts to grow become rare. The scoring thread
+    calls the methods; other threads may read `rows`.
     """
 
     def __init__(self, rows: int) -> None:
@@ -18,7 +18,7 @@ class BatchLimit:
         self._has_grown = False
 
     def fail(self, rows: float) -> None:
-        """Shrinks after a batch of some rows for which there was not enough memory."""
+        """Lowers the limit after a batch of `rows` rows ran out of memory."""
         self.rows = min(self.rows, max(LEAST_ROWS, max(self.rows, int(rows)) // 2))
         self._full_batches = 0
         if self._has_grown:
@@ -26,7 +26,7 @@ class BatchLimit:
             self._has_grown = False
 
     def succeed(self, rows: float) -> None:
-        """Counts a batch for which there was enough; enough of them let batches grow."""
+        """Counts a batch that fitted into memory; after enough that were at least half full, the limit grows."""
         if self.rows == self._most_rows or 2 * rows < self.rows:
             return
         self._full_batches += 1

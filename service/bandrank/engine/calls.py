@@ -1,4 +1,4 @@
-"""The neutral request and answer into which every dialect translates; knows no HTTP."""
+"""The request and answer that every dialect translates to and from; knows no HTTP."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,9 +23,9 @@ class Call:
     any_model: whether the default model stands in for one that is not served.
     budget_s: seconds within which the answer is due.  return_texts: whether results carry the candidates' texts.
     raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
-    first_stage_weight: of the scores that candidates came with, from 0 to 1; None for that of the model.
-    options: how the texts are read; the answer says whether an instruction was.
-    account: of the client who asks; None for the service itself.
+    first_stage_weight: the weight, from 0 to 1, of the scores that candidates came with; None for the model's own.
+    options: how the texts are read and scored; the reports say whether an instruction was read.
+    account: the client's; None for the service itself.
     """
 
     query: str
@@ -44,11 +44,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """A ranking, whose indices are those of the call's candidates.
+    """A ranking whose indices are those of the call's candidates.
 
     model: the name of the model that ranked.  texts: by index in the call; None for an unresolved candidate.
-    first_stage_weight: that with which scores of candidates were mixed in; 0 where none were.
-    passages: by index in the call, the best of each of the top_n whose stage has passages; if the options ask for them.
+    first_stage_weight: the weight with which scores of candidates were mixed in; 0 if none were.
+    passages: if the options ask for them, the best passage of each of the top_n whose stage has passages, by index.
     """
 
     model: str
@@ -103,7 +103,7 @@ async def rank_resolved(
     budget_s: float | None = None,
     options: Options,
 ) -> Ranking:
-    """A model's ranking of texts by their index, each for its query. Raises what `ServedModel.rank_each` raises."""
+    """Ranks texts, given by query and index, with a model. Raises what `ServedModel.rank_each` raises."""
     rankings = await model.rank_each(
         [(query, list(texts.values())) for query, texts in by_query.items()],
         client=client,
@@ -116,7 +116,7 @@ async def rank_resolved(
 
 
 def _indexed(ranking: Ranking, indices: Sequence[int]) -> Ranking:
-    """A ranking of some texts by their indices in the request."""
+    """Replaces the indices of a ranking of some texts by their indices in the request."""
     for candidate in ranking.candidates:
         candidate.index = indices[candidate.index]
     if not ranking.passages:

@@ -12,7 +12,7 @@ from bandrank_kernels.grouping import runs_within
 
 log = logging.getLogger(__name__)
 
-# What an entry takes beside its two strings: its part of a dictionary that has just grown, and the rounding of the
+# What an entry takes besides its two strings: its part of a dictionary that has just grown, and the rounding of the
 # strings' sizes; the most that tracemalloc showed on CPython 3.11.
 ENTRY_BYTES = 80
 
@@ -20,8 +20,8 @@ ENTRY_BYTES = 80
 class CandidateStore:
     """A map from id to text, in which nothing expires.
 
-    Without Redis it holds up to `max_bytes` of ids, texts and what Python needs to hold them, in this process alone and
-    until the process ends.
+    Without Redis it holds up to `max_bytes` of ids, texts and Python's overhead, in this process alone and until it
+    ends.
     """
 
     def __init__(self, redis: RedisClient | None, *, max_bytes: int) -> None:
@@ -36,7 +36,7 @@ class CandidateStore:
         After an error some of the texts may be registered, each of them whole.
         """
         num_stored = 0
-        for number, part in enumerate(parts(texts)):  # so that the event loop is not held up by all of them
+        for number, part in enumerate(parts(texts)):  # in parts, so as not to hold up the event loop
             if self._redis is None:
                 if number:
                     await asyncio.sleep(0)
@@ -53,7 +53,7 @@ class CandidateStore:
     async def get_many(self, ids: Sequence[str], hold: Callable[[int], None] = lambda _: None) -> list[str | None]:
         """The text of each id, None where it is not registered. Raises NotReady if Redis does not answer.
 
-        hold: called with the bytes of texts before they are read; what it raises ends the call.
+        hold: called with the size of texts in bytes before they are read; an error that it raises ends the call.
         """
         if self._redis is None or not ids:
             texts = [self._texts.get(name) for name in ids]
@@ -71,8 +71,9 @@ class CandidateStore:
     async def _values(
         self, redis: RedisClient, keys: Sequence[bytes], hold: Callable[[int], None]
     ) -> list[bytes | None]:
-        """The value of each key, read in parts whose sizes are known: Redis could not answer for too many large ones in
-        time, and would be left alone by everybody.
+        """The value of each key, read in parts of known size.
+
+        Redis could not send too many large values in time, and after such failures everybody would leave it alone.
         """
         values: list[bytes | None] = []
         sizes = await redis.sizes(keys) or []
@@ -87,8 +88,9 @@ class CandidateStore:
         return values
 
     async def delete_many(self, ids: Sequence[str]) -> int:
-        """Deletes ids, some at a time; returns how many of them were registered. Raises NotReady if Redis does not
-        answer; some may be deleted then.
+        """Deletes ids in parts; returns how many of them were registered.
+
+        Raises NotReady if Redis does not answer; some ids may have been deleted by then.
         """
         deleted = 0
         for start in range(0, len(ids), ENTRIES_AT_ONCE):
@@ -135,8 +137,8 @@ def _size(name: str, text: str) -> int:
 
 
 def _string_bytes(text: str) -> int:
-    """The memory of a string, which may come to keep its UTF-8 form beside its characters once a library asks for it.
+    """The memory of a string, with the UTF-8 copy that it keeps beside its characters once a library asks for one.
 
-    The size of a new string does not depend on whether it has.
+    The size is that of a new string, so it does not depend on whether the copy exists yet.
     """
     return sys.getsizeof("\0" + text) + (0 if text.isascii() else len(text.encode()))

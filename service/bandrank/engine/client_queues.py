@@ -1,14 +1,15 @@
-"""The queues in which tasks wait, one for each client, and which of their candidates make the next batch.
+"""The queues of waiting tasks, one for each client, and the choice of the candidates that make the next batch.
 
 Between clients: start-time fair queueing (Goyal et al. 1996). The clock of a queue is its virtual time: the work that
-it has been handed, by its client's weight. The queue whose clock is least is next. A client that has been away for a
-while starts some work behind the others, so that its requests go first as long as it asks for less than its share.
+it has been handed, divided by its client's weight. The queue with the least clock is next. The clock of a client that
+has been away for a while starts somewhat behind the others, so that its requests go first as long as it asks for less
+than its share.
 
 Within a queue: the turn of a request is the work that the queue had been handed when it arrived, plus its own work. A
-small one passes a large one that came before it, and a large one is passed only by those that arrive while the queue is
-handed as much work as it has itself, so that its delay is in proportion to its size and nothing starves. A later
-priority counts as more work of its own, when the turn is given and never after: it passes nothing that is admitted, and
-what goes before it is known when it is admitted. Work is counted in rows times what a row of the lane costs.
+small request passes a large one that came before it. A large one is passed only by those that arrive while the queue is
+handed as much work as the large one has, so that its delay is in proportion to its size and nothing starves. A later
+priority counts as more work of the request's own when the turn is given, and never after: it passes nothing already
+admitted, and what goes before it is known at admission. Work is counted in rows times what a row of the lane costs.
 """
 
 import heapq
@@ -21,16 +22,16 @@ from bandrank.engine.tasks import AnySlice, AnyTask
 from bandrank.engine.throughput import Throughput
 from bandrank.engine.tickets import Ticket
 
-# In full batches: what a client that has been away may be handed ahead of the others, for how much of their work it is
-# remembered as competing, and how much of what is queued counts as handed out where it shows who asks too much.
+# In full batches: how much a client that has been away may be handed ahead of the others, for how much of their work
+# it is remembered as competing, and how much of its queued work counts when judging who asks for too much.
 AHEAD, REMEMBERED, DEMAND = 4, 64, 8
 
 
 class ClientQueue:
     """The tasks of one client in order of turn, then of arrival.
 
-    clock: the work that it has been handed, by its weight.  rows: those that wait, by lane.  tickets: the client's
-    requests that are admitted.
+    clock: the work that it has been handed, divided by its weight.  rows: waiting rows, by lane.  tickets: the client's
+    admitted requests.
     """
 
     def __init__(self, client: Client, clock: float) -> None:
@@ -51,26 +52,26 @@ class ClientQueue:
 
     @property
     def expected_cost(self) -> float:
-        """The cost of what its requests are still to queue."""
+        """The cost of the work that its requests have yet to queue."""
         return sum(ticket.expected_cost for ticket in self.tickets)
 
     @property
     def expected_s(self) -> float:
-        """The seconds of what its requests are still to queue."""
+        """The seconds of the work that its requests have yet to queue."""
         return sum(ticket.expected_s for ticket in self.tickets)
 
     @property
     def demand(self) -> float:
-        """How far its clock will have moved on when all is handed out that is queued or expected."""
+        """How far its clock will advance while all queued and expected work is handed out."""
         return (self.cost + self.expected_cost) / self.weight
 
     @property
     def in_use(self) -> bool:
-        """Whether a request of the client is queued or will be."""
+        """Whether the client has work queued or a request admitted."""
         return bool(self._waiting or self.tickets)
 
     def turn_of(self, cost: float) -> float:
-        """The turn of a request that arrives now and lets `cost` of work go first, its own included."""
+        """The turn of a request that arrives now and counts as `cost` of work."""
         return self._handed_out + cost
 
     def put(self, task: AnyTask, turn: float) -> None:
@@ -100,12 +101,12 @@ class ClientQueue:
             removed.append(task)
         self._waiting = left
         if not left:
-            self.rows.clear()  # also of the rounding that fractions of rows leave behind
+            self.rows.clear()  # drops the rounding errors of fractional rows too
             self.cost = 0.0
         return removed
 
     def before(self, turn: float, ticket: Ticket) -> tuple[Mapping[str, float], float, float]:
-        """The work of other requests whose turn is not later: queued rows by lane, the seconds of what is still to be
+        """The work of other requests whose turn is not later: queued rows by lane, the seconds of work yet to be
         queued, and the cost of both.
         """
         rows: defaultdict[str, float] = defaultdict(float)
@@ -128,9 +129,9 @@ class ClientQueue:
 
 
 class ClientQueues:
-    """The queue of each client of whom something is queued, admitted or remembered; used under the lock of TaskQueue.
+    """The queues of all clients that have work queued or admitted, or are remembered; guarded by TaskQueue's lock.
 
-    background: that of background clients, which is apart and is not among the others.
+    background: the queue of background clients, which is not among the others.
     """
 
     def __init__(self, throughput: Throughput, max_batch_rows: int) -> None:
@@ -138,7 +139,7 @@ class ClientQueues:
         self._throughput = throughput
         self._max_batch_rows = max_batch_rows
         self._by_client: dict[Client, ClientQueue] = {}
-        self._clock = 0.0  # the latest at which a queue was handed work
+        self._clock = 0.0  # the latest clock at which a queue was handed work
         self._batch_cost = float(max_batch_rows)  # of a full batch, of the costliest lane so far
 
     def __iter__(self) -> Iterator[ClientQueue]:
@@ -146,11 +147,11 @@ class ClientQueues:
 
     @property
     def in_use(self) -> bool:
-        """Whether a request is queued or admitted, background work left out."""
+        """Whether a request is queued or admitted, apart from background work."""
         return any(queue.in_use for queue in self)
 
     def of(self, client: Client) -> ClientQueue:
-        """The client's queue, whose clock has not fallen far behind while nothing waited in it."""
+        """The client's queue. If nothing waits in it, its clock is at least that at which a new client starts."""
         if client.background:
             return self.background
         if (queue := self._by_client.get(client)) is None:
@@ -160,7 +161,7 @@ class ClientQueues:
         return queue
 
     def rows_of(self, client: Client) -> float:
-        """The number of the client's queued rows."""
+        """The number of rows that the client has queued."""
         return sum(self._by_client[client].rows.values()) if client in self._by_client else 0.0
 
     def put(self, task: AnyTask, turn: float) -> None:
@@ -181,7 +182,7 @@ class ClientQueues:
         return [task for queue in (*self, self.background) for task in queue.remove(ended)]
 
     def forget_idle(self) -> None:
-        """Forgets clients of whom nothing is queued: all of them once nothing is, and those left far behind."""
+        """Forgets clients that are not in use: all of them if none is, otherwise those that are left far behind."""
         if not self.in_use:
             self._by_client.clear()
             self._clock = 0.0
@@ -191,14 +192,14 @@ class ClientQueues:
             del self._by_client[client]
 
     def underserved(self) -> list[ClientQueue]:
-        """The queues of clients that compete with one that has been handed clearly more, or is about to be by what it
-        has queued. They may be empty.
+        """The queues of clients that compete with one that has been handed clearly more work, or will be once its
+        queued work is handed out. They may be empty.
         """
         latest = max(map(self._finish, self), default=0.0)
         return [queue for queue in self if self._goes_before(self._finish(queue), latest)]
 
     def seconds_before(self, ticket: Ticket, cost: float) -> float:
-        """The seconds of the work that goes before `cost` more of a request, at the measured speed of each lane."""
+        """The seconds of work that goes before `cost` more work of a request, at the measured speed of each lane."""
         if ticket.client.background:
             return 0.0
         own = self._by_client.get(ticket.client)
@@ -219,25 +220,25 @@ class ClientQueues:
 
     @property
     def _start_clock(self) -> float:
-        """The clock of a client that has been away for long."""
+        """The clock at which a client starts if it is new or has long been away."""
         return self._clock - AHEAD * self._batch_cost
 
     def _finish(self, queue: ClientQueue) -> float:
-        """A queue's clock as if what it has queued or is expected to, up to a bound, had been handed out."""
+        """A queue's clock as if its queued and expected work, up to a bound, had been handed out."""
         return queue.clock + min(queue.demand, DEMAND * self._batch_cost)
 
     def _goes_before(self, finish: float, other: float) -> bool:
-        """Whether a queue that finishes then is handed its work before one that finishes at `other` is handed any."""
+        """Whether a queue that finishes at `finish` gets all its work before one that finishes at `other` gets any."""
         return finish < other - AHEAD / 2 * self._batch_cost
 
 
 def take(queues: Iterable[ClientQueue], max_batch_rows: int) -> list[AnySlice]:
     """The next batch: slices of waiting tasks that together have at most `max_batch_rows` rows.
 
-    All are of the lane of the first. Queues come by their clocks, which the batch moves on, and of equal ones the queue
-    whose first task is smallest; tasks of a queue in order of turn, and the candidates of a task in their own. A
-    candidate that does not fit leaves room for those of later tasks. A candidate that alone exceeds the budget makes a
-    batch when its turn comes.
+    All slices are of the first one's lane. Queues are served by their clocks, which advance with the batch; among equal
+    clocks, the queue whose first task is smallest comes first. The tasks of a queue are in order of turn, and the
+    candidates of a task in their own. A candidate that does not fit leaves its room to later tasks. A candidate larger
+    than the limit makes a batch of its own when its turn comes.
     """
     room: float = max_batch_rows
     batch: list[AnySlice] = []

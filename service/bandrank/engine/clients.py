@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Client:
-    """Whom a request is attributed to.
+    """The party to which a request is attributed.
 
-    name: of its key, or its address.  share: the part of a resource that it may hold while nobody else holds any,
-    above 0 and below 1.  background: whether its work is done only while there is no other.
+    name: the name of its key, or its address.  share: the part of a resource that it may hold while nobody else holds
+    any, above 0 and below 1.  background: whether its work is done only while there is no other.
     """
 
     name: str
@@ -22,7 +22,7 @@ class Client:
 
     @property
     def weight(self) -> float:
-        """How much it may hold of a resource, or be handed of the scoring thread's work, for each part of others."""
+        """How much of a resource it may hold per unit that is free, and its weight in sharing the scoring thread."""
         return self.share / (1 - self.share)
 
 
@@ -31,18 +31,18 @@ SHADOW = Client("shadow", share=1 / 8, background=True)  # answered requests tha
 
 
 def excess(client: Client, amount: float, *, held: float, free: float) -> float:
-    """How much a client that holds some of a resource has to release before it may hold `amount` more of what is free;
-    0 or less if it may at once.
+    """How much a client must release before it may hold `amount` more of a resource; 0 or less if it may at once.
 
-    It may hold a multiple of what is then free: as much for a share of 1/2. So one client alone gets its share and two
-    get a third each, and however many there are, something is left for one more. (Dynamic thresholds; Choudhury and
-    Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998.)
+    held: what it holds now.  free: what nobody holds.
+    A client may hold its weight times what is then free: for a share of 1/2, as much as is free. So one such client
+    alone gets half and two get a third each, and however many there are, something is left for one more. (Dynamic
+    thresholds; Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998.)
     """
     return (held + amount - client.weight * (free - amount)) / (1 + client.weight)
 
 
 class Shares:
-    """A resource of which clients hold parts, each no more than fits. Used from one event loop."""
+    """A resource shared by clients, and what each of them holds. Used from one event loop."""
 
     def __init__(self, total: float) -> None:
         self.total = total
@@ -58,7 +58,7 @@ class Shares:
         return self._held.get(client, 0.0)
 
     def excess(self, client: Client, amount: float) -> float:
-        """How much the client has to release before it may hold `amount` more; 0 or less if it may at once."""
+        """How much the client must release before it may hold `amount` more; 0 or less if it may at once."""
         return excess(client, amount, held=self.held_by(client), free=self.total - self.held)
 
     def fits(self, client: Client, amount: float) -> bool:

@@ -14,7 +14,7 @@ from bandrank.engine.text_scorer import AnyTextScorer
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import InvalidInput, NoEmbeddings
 
-NUMBER_BYTES = 16  # of memory for each number of a vector: in the cache's form, as float32, and while it is written
+NUMBER_BYTES = 16  # memory for each number of a vector: in the cache's form, as float32, and while it is written
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ async def embed(
     size: int | None = None,
     account: Account | None = None,
 ) -> Embeddings:
-    """The embeddings of texts, at least one, which are encoded and cached as candidates to rank are.
+    """Embeds texts, at least one, encoding and caching them as it would candidates to rank.
 
-    So the dot product of two of them is the raw score of the one for the other, rounded as the cache rounds.
-    as_queries: whether the texts are queries; where the model has other words around these, no cache keeps them.
-    model, any_model: as in a `Call`.  size: the numbers that a vector must have; None for what the model gives.
-    account: of the client who asks; None for the service itself.
+    So the dot product of two embeddings is the raw score of one text for the other, rounded as the cache rounds.
+    as_queries: whether the texts are queries. If the model puts other words around queries, they are not cached.
+    model, any_model: as in a `Call`.  size: the numbers that a vector must have; None for the model's own size.
+    account: the client's; None for the service itself.
     Raises NoEmbeddings for a model without a bi-encoder, InvalidInput for a size that it does not give, and what
     `Models.find`, `Account.hold` and `RepresentationSource.represent` raise.
     """

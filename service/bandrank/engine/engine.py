@@ -20,13 +20,13 @@ from bandrank.metrics import Metrics
 log = logging.getLogger(__name__)
 
 CPU_BATCH_ROWS = 4096  # rows whose activations stay in a last-level cache of 32 MB at 384 x 4 bytes x 12
-INT8_BATCH_ROWS = 8192  # of layers that are one kernel each; they take less time than half as many in float32
+INT8_BATCH_ROWS = 8192  # for layers that are one kernel each; these take less time than half as many rows in float32
 GPU_BATCH_ROWS = 32768
-LOOK_S = 1.0  # between two looks at a thread that may hang
+LOOK_S = 1.0  # between two checks of a thread that may hang
 
 
 def batch_rows(device: torch.device, dtypes: Iterable[torch.dtype]) -> int:
-    """The rows to score at once by models that compute in these dtypes."""
+    """The most rows to score at once, for models that compute in these dtypes."""
     if device.type != "cpu":
         return GPU_BATCH_ROWS
     return INT8_BATCH_ROWS if set(dtypes) == {torch.int8} else CPU_BATCH_ROWS
@@ -36,7 +36,7 @@ class Engine:
     """Runs the text scorers that are added to it until it is closed. Used from one event loop.
 
     max_batch_rows: rows scored at once; None picks those of float32 (`batch_rows`).  max_waiting_rows: rows that may
-    be queued.  patience: the most that a request waits for, in multiples of its own work.  request_timeout_s: seconds
+    be queued.  patience: how long a request may wait, in multiples of its own work.  request_timeout_s: seconds
     after which a request fails; one that would queue for longer is refused.  hang_timeout_s: a batch that takes longer
     has hung the scoring thread.
     redis: closed with the engine.  clock: monotonic seconds.  on_death: called from the scoring thread if it dies.

@@ -1,12 +1,12 @@
-"""Why a candidate has its score: what each stage read and gave, and which of its words the score rests on.
+"""Explains a candidate's score: what each stage read and gave, and which words the score rests on.
 
 The contribution of a window of words is the raw score of the candidate less that of the same text without the window.
-So it asks the scorer itself, of whatever architecture, and anybody can check it. What does not hold: contributions do
-not add up to the score, since words act together (of two that say the same, neither may be missed); and a text with a
-gap is not one that the scorer was trained on.
+It is measured with the scorer itself, whatever its architecture, and anybody can check it. It has limits: contributions
+do not add up to the score, since words act together (of two that say the same, neither may be missed), and a text with
+a gap is unlike those that the scorer was trained on.
 
-A long text is too much to be scored again and again. Its parts are scored once, each by itself, and the windows are
-those of the excerpt with the highest score: of a scorer that takes the best passage, the one that the score is of.
+A long text would be too much to score again and again. Its parts are scored once, each by itself, and windows are left
+out of the highest-scoring part only, the excerpt: if the scorer takes the best passage, the one that gave the score.
 """
 
 import math
@@ -27,12 +27,12 @@ from bandrank.engine.tasks import AnyLane
 from bandrank.engine.tickets import Ticket
 from bandrank.models.readings import Reading
 
-# Texts with a gap that are scored, at most, and the rows of all of them over all stages, in about two seconds on two
-# cores. A stage that takes more rows for the text than WHOLE_ROWS gets excerpts of about EXCERPT_TOKENS.
+# The most texts with a gap that are scored, and the most rows of them over all stages: about two seconds on two cores.
+# A stage that takes more rows for the text than WHOLE_ROWS gets excerpts of about EXCERPT_TOKENS.
 MAX_GAPS, MAX_ROWS = 64, 16_384
 WHOLE_ROWS, EXCERPT_TOKENS = 2048, 448
-FRAME_TOKENS = 4  # beside the words of an excerpt, about
-TOKEN_BYTES = 512  # of memory: the token, its part of the answer, and the answer's text
+FRAME_TOKENS = 4  # besides the words of an excerpt, roughly
+TOKEN_BYTES = 512  # memory for a token, its part of the answer, and the answer's text
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class StageExplanation:
-    """What a stage read of the texts, its own raw score, and the factor of that score in the result: 0 if it only chose
-    who goes on.
+    """What a stage read of the texts, and its own raw score.
 
-    cached: whether the candidate's representation was there before; None for a scorer that does not precompute.
-    excerpt: to whose score the stage's contributions are; None if they are to its score of all that it reads.
+    weight: the factor of that score in the result; 0 if the stage only chose which candidates go on.
+    cached: whether the candidate's representation was cached before; None for a scorer that does not precompute.
+    excerpt: the excerpt whose score the stage's contributions explain; None if they explain `score`.
     """
 
     stage: str
@@ -65,11 +65,11 @@ class StageExplanation:
 
 @dataclass(frozen=True)
 class Contribution:
-    """How much lower the raw score is without the characters from `start` up to `end`, in code points; negative where
-    it is higher.
+    """How much lower the raw score is without the characters from `start` up to `end`, in code points; negative if it
+    is higher.
 
-    stages: the same for each stage that counts, by itself, if it reads these words and they are in its excerpt. Times
-    their weights they add up to `score`.
+    stages: the same for each stage that counts, if its excerpt, or else what it reads, has these words. Times the
+    stages' weights they add up to `score`.
     """
 
     start: int
@@ -80,9 +80,9 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A candidate's raw score and where it comes from. Times their weights, the stages' scores add up to it.
+    """A candidate's raw score and where it comes from: the sum of the stages' scores times their weights.
 
-    occlusion: what the excerpts and the texts with a gap cost, in each stage that counts.
+    occlusion: what scoring the excerpts and the texts with a gap cost, in each stage that counts.
     """
 
     model: str
@@ -112,10 +112,10 @@ async def explain(
     instruction: str = "",
     account: Account | None = None,
 ) -> Explanation:
-    """Explains the score that a strategy gives to a candidate that is ranked alone.
+    """Explains the score that a strategy gives to a candidate ranked alone.
 
     instruction: for scorers that take one.
-    account: holds what texts and tokens take.  Raises what `ServedModel.rank` and `Account.hold` raise.
+    account: holds the memory of texts and tokens.  Raises what `ServedModel.rank` and `Account.hold` raise.
     """
     engine = model.engine
     client = ITSELF if account is None else account.client
@@ -143,7 +143,7 @@ async def explain(
 
 @dataclass(frozen=True)
 class _WeighedStage:
-    """A stage of a plan, the factor of its score in the result, and what it is asked for the request of a ticket."""
+    """A stage of a plan, the factor of its score in the result, and what a request asks of it."""
 
     stage: Stage
     weight: float
@@ -161,12 +161,12 @@ class _WeighedStage:
         return await self.stage.scorer.score(self.name, self.query, texts, ticket=self.ticket, options=options)
 
     def expected(self, text: str, *, keep: bool) -> dict[AnyLane, float]:
-        """Rows by lane of one text, as far as its length tells."""
+        """Expected rows by lane of one text, judging by its length."""
         return self.stage.scorer.expected(self.query, [text], Options(keep=keep))
 
 
 def _weighed(stages: Sequence[Stage], query: str, instruction: str, ticket: Ticket) -> list[_WeighedStage]:
-    """The stages of a plan, the last of which gives the result, with what it adds of those before."""
+    """The stages of a plan with their weights: 1 for the last, and the factors with which it adds earlier scores."""
     weight = 1.0
     weighed = []
     for stage in reversed(stages):
@@ -185,7 +185,7 @@ async def _explain_stage(weighed: _WeighedStage, text: str) -> StageExplanation:
 
 @dataclass(frozen=True)
 class _Occluded:
-    """The stages, those of a long text with their excerpts; what each window of words adds; and what that cost."""
+    """The stages with the excerpts of a long text, the contribution of each window of words, and what these cost."""
 
     stages: Sequence[StageExplanation]
     contributions: Sequence[Contribution]
@@ -228,13 +228,14 @@ async def _occlude(
 async def _choose_scope(
     weighed: _WeighedStage, explained: StageExplanation, text: str
 ) -> tuple[Scope, Excerpt | None, StageReport | None]:
-    """The scope in which words are left out for a stage: all that it read or, where that is much, the part that scores
-    highest by itself, the first of several. With it the excerpt and the report of scoring the parts, if there are any.
+    """The scope in which to leave words out for a stage, with the excerpt and the report of scoring the parts, if any.
+
+    The scope is all that the stage read or, if that is long, the part with the highest score, the first of equals.
     """
     tokens, end = explained.candidate.tokens, explained.candidate.read_to
     rows = partial(weighed.stage.scorer.rows, len(explained.query.tokens))
     parts = excerpts(text[:end], math.ceil(len(tokens) / EXCERPT_TOKENS)) if rows(len(tokens)) > WHOLE_ROWS else []
-    if not parts:  # as of white space, which may be many tokens
+    if not parts:  # such as white space, which may be many tokens
         return Scope(0, end, rows(len(tokens))), None, None
     scores, report = await weighed.score([text[start:stop] for start, stop in parts], keep=False)
     best = max(range(len(parts)), key=scores.__getitem__)
@@ -244,7 +245,7 @@ async def _choose_scope(
 
 
 def _most_tokens(stages: Sequence[_WeighedStage], text: str) -> int:
-    """The tokens of the readings, if a character is two at most."""
+    """The most tokens that the readings can have, if no character is more than two."""
     most = 0
     for each in stages:
         scorer = each.stage.scorer.prepared.scorer
@@ -256,7 +257,7 @@ def _most_tokens(stages: Sequence[_WeighedStage], text: str) -> int:
 
 
 def _expected(stages: Sequence[_WeighedStage], text: str) -> dict[AnyLane, float]:
-    """Rows by lane of the text, of its excerpts and of the texts with a gap, as far as its length tells."""
+    """Expected rows by lane of the text, its excerpts and the texts with a gap, judging by its length."""
     once = [sum(each.expected(text, keep=False).values()) if each.weight else 0.0 for each in stages]
     looked_at = [rows if rows <= WHOLE_ROWS else EXCERPT_TOKENS for rows in once]
     num_gaps = max(1.0, min(MAX_GAPS, MAX_ROWS / sum(looked_at), (len(text) + 1) // 2))

@@ -1,4 +1,4 @@
-"""A pool of threads that clients share: bounded in the size of what waits, and small requests pass large ones."""
+"""A pool of threads that clients share: waiting work is bounded, and small requests pass large ones."""
 
 import asyncio
 import math
@@ -19,12 +19,12 @@ Result = TypeVar("Result")
 
 
 class FairPool:
-    """Runs requests slice by slice, as many slices at a time as it has threads: of the client whose slices took least
-    time, and of its requests in the order of their turns.
+    """Runs requests slice by slice, as many slices at a time as it has threads.
 
-    A turn is the size of the work that had been handed out when the request arrived, plus its own size, as in the task
-    queue: nothing starves, and a small request passes large ones. Background work comes after all others, and takes
-    none of their room; whoever asks for it bounds it. Used from one event loop.
+    The client whose slices took the least time so far is next, and of its requests the one with the earliest turn. A
+    turn is the size of the work that had been handed out when the request arrived, plus its own size, as in the task
+    queue: nothing starves, and a small request passes large ones. Background work comes after all other work and takes
+    none of its room; whoever asks for it bounds it. Used from one event loop.
     """
 
     def __init__(self, num_threads: int, *, max_size: float, name: str) -> None:
@@ -37,7 +37,7 @@ class FairPool:
 
     @contextmanager
     def admit(self, client: Client, size: int) -> Iterator[float]:
-        """The turn of a request of this size in characters, which counts until the end of the block.
+        """Yields the turn of a request of `size` characters, which count as waiting until the block ends.
 
         Raises InputTooLarge if its client could never have this much waiting, and Overloaded if it cannot now.
         """
@@ -60,9 +60,9 @@ class FairPool:
             sizes.release(client, size)
 
     async def run(self, client: Client, turn: float, size: int, work: Callable[[], Result]) -> Result:
-        """The result of a slice of this size, which a thread computes when its turn comes.
+        """Runs a slice of `size` characters in a thread when its turn comes, and returns its result.
 
-        A slice that has begun holds its thread to its end, and counts as its client's, also if the call is cancelled.
+        Even if the call is cancelled, a slice that has begun keeps its thread to the end and is charged to its client.
         """
         if self._free:
             self._free -= 1
@@ -80,7 +80,7 @@ class FairPool:
 
         try:
             working = loop.run_in_executor(self._threads, work)
-        except RuntimeError:  # the threads have ended, which the next one has to hear too
+        except RuntimeError:  # the pool is closed, which the next in line must learn too
             self._hand_over()
             raise
         working.add_done_callback(end)
@@ -95,7 +95,7 @@ class FairPool:
         try:
             await ready
         except asyncio.CancelledError:
-            if not ready.cancelled():  # the thread had been handed over
+            if not ready.cancelled():  # a thread had been handed over
                 self._hand_over()
             raise
 

@@ -1,4 +1,4 @@
-"""A queue for each client, on the event loop: next comes the client whose work took least time so far."""
+"""A queue for each client, on the event loop: the client whose work took the least time so far comes next."""
 
 import asyncio
 import heapq
@@ -9,27 +9,27 @@ from bandrank.engine.clients import Client
 
 @dataclass
 class _ClientQueue:
-    """clock: the seconds that the client's work took, by its weight.  waiting: a heap by turn, then by arrival."""
+    """clock: the seconds that the client's work took, divided by its weight.  waiting: a heap by turn, then arrival."""
 
     clock: float
     waiting: list[tuple[float, int, asyncio.Future[None]]] = field(default_factory=list)
 
 
 class FairQueue:
-    """Who is next: the client whose clock is least, and of what it asks for that with the earliest turn. Background
-    clients come after all others. Used from one event loop.
+    """Start-time fair queueing, as between the queues of tasks (`client_queues.py`). Used from one event loop.
 
-    Start-time fair queueing, as between the queues of tasks (`client_queues.py`): one that comes anew starts level with
-    the one that was served last, so that what others have waiting for them costs it no more than its share.
+    Next is the client with the least clock, and of its work that with the earliest turn. Background clients come after
+    all others. A new client starts level with the one served last, so that what others have waiting costs it no more
+    than its share.
     """
 
     def __init__(self) -> None:
         self._queues: dict[Client, _ClientQueue] = {}
-        self._time = 0.0  # the clock of the client that was served last, before it was
+        self._time = 0.0  # the clock of the client served last, as it was before
         self._arrivals = 0
 
     def __bool__(self) -> bool:
-        """Whether anything waits; it may be that it was cancelled."""
+        """Whether anything waits, even if it was cancelled."""
         return any(queue.waiting for queue in self._queues.values())
 
     def wait(self, client: Client, turn: float) -> asyncio.Future[None]:
@@ -41,7 +41,7 @@ class FairQueue:
         return ready
 
     def serve_next(self) -> Client | None:
-        """Serves the client that is next, and returns it; None if nothing waits."""
+        """Serves the next client and returns it; None if nothing waits."""
         self._queues = {client: queue for client, queue in self._queues.items() if queue.waiting}
         while self._queues:
             client = min(self._queues, key=lambda each: (each.background, self._queues[each].clock))
@@ -56,6 +56,6 @@ class FairQueue:
         return None
 
     def charge(self, client: Client, seconds: float) -> None:
-        """Counts work that is done as a client's, if more of it waits or it was served last."""
+        """Charges a client for finished work, if more of it waits or the client was served last."""
         if (queue := self._queues.get(client)) is not None:
             queue.clock += seconds / client.weight

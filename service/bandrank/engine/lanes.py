@@ -1,4 +1,4 @@
-"""The kinds of work of the scoring thread: encoding candidates, and scoring them for queries, with passages or not."""
+"""The kinds of work of the scoring thread: encoding candidates, and scoring them with or without their passages."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -17,14 +17,14 @@ from bandrank.models.prepared import PreparedScorer
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import offsets
 
-ToRagged = Callable[[Sequence[Candidates]], Ragged]  # of several runs, end to end
+ToRagged = Callable[[Sequence[Candidates]], Ragged]  # joins several runs of candidates
 ScoredPassage = tuple[float, int]  # a candidate's raw score, and the index of the passage that has it
 
 
 class EncodeLane:
     """Turns token ids of candidates into payloads of their representations."""
 
-    overlaps = False  # the codec waits for the device, to see that all numbers are finite
+    overlaps = False  # the codec waits for the device, to check that all numbers are finite
 
     def __init__(self, name: str, scorer: PreparedScorer, codec: RepresentationCodec) -> None:
         self.name = name
@@ -76,9 +76,10 @@ class ScoreLane(Generic[Candidates]):
 
 
 class PassageLane(Generic[Candidates]):
-    """The work of a `ScoreLane` for requests that ask which passage of each candidate gave it its score.
+    """Scores as a `ScoreLane` does, and says which passage of each candidate gave it its score.
 
-    A lane apart, so that the batches of all others are scored as ever; of the same name, as it has the same speed.
+    It is a separate lane, so that the batches of all other requests are scored as before. It has the same name because
+    it has the same speed.
     """
 
     def __init__(self, scores: ScoreLane[Candidates]) -> None:
@@ -117,9 +118,9 @@ def _by_slice(
     order: Sequence[int],
     not_finite: str,
 ) -> list[Sequence[float] | Exception]:
-    """The scores of a batch by slice, or a slice's error; the batch has the slices in `order`.
+    """The scores of each slice, or its error; the batch has the slices in `order`.
 
-    not_finite: the error of a score that is not a number.
+    not_finite: the message about a score that is not a number.
     """
     return [
         part.tolist() if np.isfinite(part).all() else ScoringFailed(not_finite) for part in _cut(scores, slices, order)
@@ -129,7 +130,7 @@ def _by_slice(
 def _cut(
     values: npt.NDArray[Any], slices: Sequence[TaskSlice[Candidates, Result]], order: Sequence[int]
 ) -> list[npt.NDArray[Any]]:
-    """The values of a batch by slice; the batch has the slices in `order`."""
+    """The values of each slice; the batch has the slices in `order`."""
     parts = [values[:0]] * len(slices)
     start = 0
     for index in order:
@@ -141,7 +142,7 @@ def _cut(
 def collate(
     slices: Sequence[TaskSlice[Candidates, Result]], to_ragged: ToRagged[Candidates]
 ) -> tuple[ScoreBatch, list[int]]:
-    """A batch of slices, and the indices of the slices in the order in which the batch has their candidates.
+    """A batch of slices, and the indices of the slices in the order of the batch.
 
     Slices with the same query, whether from one request or several, are adjacent and share it.
     """

@@ -1,4 +1,4 @@
-"""One budget for the memory that requests in flight take; each client holds its share of it."""
+"""One budget for the memory of all requests in flight, of which each client holds its share."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ RETRY_AFTER_S = 1.0
 class Account:
     """What a request holds of the budget, from its body to its answer.
 
-    reclaim: called where there is no room for what a request needs; gives back what background work holds.
+    reclaim: called if what a request needs does not fit; gives back what background work holds.
     """
 
     def __init__(self, budget: Shares, client: Client, reclaim: Callable[[], None]) -> None:
@@ -23,7 +23,7 @@ class Account:
         self._reclaim = reclaim
 
     def hold(self, num_bytes: int) -> None:
-        """Takes `num_bytes` more, before they are spent.
+        """Reserves `num_bytes` more, before they are used.
 
         Raises InputTooLarge if one request of the client could never have them, and Overloaded if it cannot now.
         """
@@ -40,7 +40,7 @@ class Account:
         self.held += num_bytes
 
     def close(self) -> None:
-        """Gives back all that it holds."""
+        """Gives back everything it holds."""
         self._budget.release(self.client, self.held)
         self.held = 0
 
@@ -48,7 +48,7 @@ class Account:
 class Memory:
     """The budget. Used from one event loop.
 
-    reclaim: makes background work give up what it holds, when a request needs it.
+    reclaim: makes background work give up what it holds.
     """
 
     def __init__(self, max_bytes: int, metrics: Metrics) -> None:

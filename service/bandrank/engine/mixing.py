@@ -1,4 +1,4 @@
-"""Mixes the scores that candidates came with, those of the first stage of a search, into a ranking.
+"""Mixes the scores of a search's first stage, which candidates came with, into a ranking.
 
 A convex combination of min-max normalised scores (Bruch, Gai and Ingber 2023, "An Analysis of Fusion Functions for
 Hybrid Retrieval", section 4), which keeps distances that a fusion of ranks throws away. With r the ranking's scores and
@@ -6,8 +6,8 @@ f the first stage's, both over the candidates of the request, the paper's
 
     (1 - w) * (r - min r) / (max r - min r)  +  w * (f - min f) / (max f - min f)
 
-is stretched by (max r - min r) and moved by min r. That changes no order, and the scores stay where those of the
-ranking were: 0 as a weight changes nothing at all, and the sigmoid of a mixed score means what it did.
+is stretched by (max r - min r) and moved by min r. That changes no order and keeps the ranking's range of scores: a
+weight of 0 changes nothing at all, and the sigmoid of a mixed score means what it did.
 """
 
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ Float64s = npt.NDArray[np.float64]
 
 
 def mix(ranking: Ranking, first_stage: Mapping[int, float], weight: float) -> Ranking:
-    """The ranking by its own scores and by those of the first stage.
+    """Orders a ranking by its own scores mixed with those of the first stage.
 
-    first_stage: finite scores, by the index of a candidate; one that has none counts as the lowest, as it was not
-    among what the first stage found.  weight: of the first stage, from 0 to 1.
-    Ties go to the better score of the first stage, so that 1 as a weight gives its order even where the ranking's
-    scores are all equal; what still ties stays in the order of the ranking.
+    first_stage: finite scores by candidate index; a candidate without one counts as the lowest, as the first stage did
+    not find it.  weight: the weight of the first stage, from 0 to 1.
+    Ties go to the better score of the first stage, so that a weight of 1 gives its order even where the ranking's
+    scores are all equal; candidates that still tie stay in the order of the ranking.
     """
     if not weight or not first_stage or not ranking.candidates:
         return ranking
@@ -42,8 +42,8 @@ def mix(ranking: Ranking, first_stage: Mapping[int, float], weight: float) -> Ra
 
 
 def _normalised(scores: Float64s) -> Float64s:
-    """Scores between 0 and 1, the lowest and the highest; all 0 where they are equal."""
-    scores = scores / (np.abs(scores).max() or 1.0)  # of which no difference overflows
+    """Scores scaled to between 0 and 1; all 0 if they are equal."""
+    scores = scores / (np.abs(scores).max() or 1.0)  # so that no difference overflows
     lowest, highest = scores.min(), scores.max()
     normalised: Float64s = (scores - lowest) / (highest - lowest or 1.0)
     return normalised

@@ -1,4 +1,4 @@
-"""Which words of a candidate are left out, one window after the other, to see what they add to its score.
+"""Chooses the words of a candidate to leave out, one window after the other, to see what they add to its score.
 
 Occlusion: Zeiler and Fergus, "Visualizing and Understanding Convolutional Networks", 2014, section 4.2; of words, Li,
 Monroe and Jurafsky, "Understanding Neural Networks through Representation Erasure", 2016.
@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-# A run of characters that are not white space, but each character of a script that has no spaces between words.
+# A run of characters other than white space or, in a script without spaces between words, a single character.
 NO_SPACES = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
     "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # kana, Chinese characters
 )
 WORD = re.compile(rf"[{NO_SPACES}]|[^\s{NO_SPACES}]+")
 
-Words = tuple[int, int]  # start and end of one or several in a row, in code points
+Words = tuple[int, int]  # start and end of one word or several in a row, in code points
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The part of a text, in code points, in which a scorer is asked for the words that matter.
+    """The part of a text, in code points, in which words are left out for a scorer.
 
     rows: what it takes to score that part once.
     """
@@ -40,16 +40,16 @@ class Scope:
         return text[self.start : self.end]
 
     def without(self, text: str, words: Words) -> str:
-        """That part of the text, less the words that are in it; white space on both sides of them stays."""
+        """That part of the text without the given words; white space on both sides of them stays."""
         return text[self.start : words[0]] + text[words[1] : self.end]
 
 
 def windows(text: str, scopes: Sequence[Scope], *, max_windows: int, max_rows: float = float("inf")) -> list[Words]:
-    """At most `max_windows` windows of equally many words, or fewer at the end of a scope.
+    """Splits the words of scopes into at most `max_windows` windows of equal length, shorter at the end of a scope.
 
-    They are one word long where that makes neither too many windows nor too many rows: each takes the rows of the
-    scopes that it is in. None overlaps another, and together they hold all words of the scopes; white space around a
-    window is in none. In each scope there is one at least if it has a word, whatever that takes.
+    A window is one word unless that makes too many windows or too many rows: each takes the rows of the scopes that it
+    is in. Windows do not overlap, leave out the white space around them, and together hold all words of the scopes. A
+    scope with a word has at least one window, whatever that takes.
     """
     words = [match.span() for match in WORD.finditer(text)]
     grouped = groupby(words, key=lambda word: tuple(scope for scope in scopes if word in scope))
@@ -67,5 +67,5 @@ def windows(text: str, scopes: Sequence[Scope], *, max_windows: int, max_rows: f
 
 
 def excerpts(text: str, max_parts: int) -> list[Words]:
-    """The text in at most `max_parts` parts of equally many words, the last perhaps of fewer."""
+    """Splits a text into at most `max_parts` parts of equally many words; the last may have fewer."""
     return windows(text, [Scope(0, len(text), 0.0)], max_windows=max_parts)

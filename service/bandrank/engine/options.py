@@ -8,13 +8,13 @@ from bandrank.models.texts import WHOLE, Reach
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What holds for all texts of a request, in every stage that scores them.
+    """What a request asks for all its texts, in every stage that scores them.
 
-    reach: how far candidates are read.  instruction: beside the query, for scorers that take one.  keep: False for
-    texts that nobody will ask for again: no cache is asked for them or gets them, and no average counts them.
-    best_passages: whether the best passage of each candidate is asked for, where its scorer reads passages.
-    answer_by: monotonic seconds, at which the leading texts that are scored by then are enough.
-    query_tokens: the word pieces that the query should have at most. It is not cut to them; the report says if it has
+    reach: how far candidates are read.  instruction: read beside the query by scorers that take one.  keep: False for
+    texts that nobody will ask for again: they bypass the caches and count in no average.
+    best_passages: whether to find the best passage of each candidate, if its scorer reads passages.
+    answer_by: the time, in monotonic seconds, from which the leading texts scored so far are enough.
+    query_tokens: the most word pieces that the query should have. It is not cut to them; the report says if it has
     more.
     priority: among the requests of the client, as in Ticket.
     """

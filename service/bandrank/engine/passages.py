@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class BestPassage:
     """The best passage of a candidate.
 
-    stage: the stage that scored it.  score: its raw score.  tokens: the indices of its first token id among those of
-    the candidate and of the one behind its last; None where it is all of the text.
+    stage: the stage that scored it.  score: its raw score.  tokens: its start and end (exclusive) among the candidate's
+    token ids; None if it is the whole text.
     """
 
     stage: str

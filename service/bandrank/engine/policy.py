@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bandrank.errors import UnknownStrategy
 
-AUTO, CASCADE = "auto", "cascade"  # the strategies beside the names of a model's stages
+AUTO, CASCADE = "auto", "cascade"  # the strategies besides the names of a model's stages
 
 PredictSeconds = Callable[[int], float]
 
@@ -25,7 +25,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Step:
-    """Runs the stage of an index over the best `depth` candidates of the previous step."""
+    """Runs the stage at an index over the best `depth` candidates of the previous step."""
 
     stage: int
     depth: int
@@ -50,7 +50,7 @@ def make_plan(
     """The plan for a request.
 
     roles: the model's stages, the cheapest first.  budget_s: seconds within which the answer is due, or None.
-    predict_s: seconds until the stage of an index would have scored all candidates, after the work that is queued now.
+    predict_s: seconds until the stage at an index would have scored all candidates, after the work queued now.
     "auto" runs the last stage over all candidates if a cascade would leave them all to it and the budget allows that,
     and otherwise the cascade.
     Raises UnknownStrategy for a strategy that the model does not have.

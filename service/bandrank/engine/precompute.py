@@ -19,7 +19,7 @@ LINES_AT_ONCE = 256  # the part of a corpus that is in memory at a time
 
 @dataclass
 class Precomputed:
-    """The number of registered candidates, and of their representations that were computed now or were cached."""
+    """The number of registered candidates, and of representations that were computed now or already cached."""
 
     registered: int = 0
     encoded: int = 0
@@ -32,8 +32,8 @@ async def precompute(path: Path, registry: CandidateRegistry) -> Precomputed:
     path: JSON lines with `id` (or `_id`), `text`, and optionally `title`, which goes before the text, with a space
     between them, unless it is empty or null; .gz is unpacked.
     Cached representations are not encoded again, so that an interrupted run can be repeated.
-    Raises InvalidInput with the number of a line that cannot be read, or for a file that cannot be unpacked, once the
-    lines before that are stored, and what `CandidateRegistry.register` raises.
+    Raises InvalidInput for a line that cannot be read, with its number, or a file that cannot be unpacked, once the
+    lines before are stored, and what `CandidateRegistry.register` raises.
     """
     done = Precomputed()
     with path.open("rb") as raw, tqdm(total=os.fstat(raw.fileno()).st_size, unit="B", unit_scale=True) as progress:
@@ -49,7 +49,7 @@ async def precompute(path: Path, registry: CandidateRegistry) -> Precomputed:
 
 
 def _chunks(raw: IO[bytes], *, compressed: bool) -> Iterator[dict[str, str]]:
-    """Texts by id, LINES_AT_ONCE lines at a time. Raises InvalidInput once those before a bad line were given."""
+    """Texts by id, LINES_AT_ONCE lines at a time. Raises InvalidInput for a bad line, after the texts before it."""
     texts: dict[str, str] = {}
     try:
         for number, line in enumerate(_unpacked(raw) if compressed else raw, start=1):
@@ -68,7 +68,7 @@ def _chunks(raw: IO[bytes], *, compressed: bool) -> Iterator[dict[str, str]]:
 
 
 def _unpacked(raw: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a compressed file. Raises InvalidInput where it is damaged or ends too soon."""
+    """The lines of a compressed file. Raises InvalidInput if it is damaged or truncated."""
     try:
         yield from gzip.GzipFile(fileobj=raw)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:

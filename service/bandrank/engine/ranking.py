@@ -30,7 +30,7 @@ class Ranking:
 
     strategy: the strategy that was used.  reports: one for each stage, in the order in which they ran.
     bounded: whether the budget or the load could have cut a stage short.  degraded: whether one of them did.
-    passages: by a candidate's index, that with the score of its stage; where they are asked for, and the stage has any.
+    passages: the best one by candidate index, if asked for and if the stage that gave the score reads passages.
     """
 
     candidates: list[RankedCandidate]
@@ -42,7 +42,7 @@ class Ranking:
 
     @property
     def num_tokens(self) -> int:
-        """The number of token ids over all stages: in each the query once, and every candidate that it scored."""
+        """The number of token ids over all stages: each counts the query once, and every candidate that it scored."""
         return sum(report.num_tokens for report in self.reports)
 
 
@@ -72,11 +72,11 @@ async def run_plan(
     ticket: Ticket,
     options: Options,
 ) -> Ranking:
-    """The ranking of candidate texts by the plan's steps.
+    """Ranks candidate texts by the plan's steps.
 
     ticket: the request's.  options: for each stage; a bounded plan answers with the scores that it has at `answer_by`,
-    and another one does not look at it.
-    Raises what `TextScorer.score` raises; a bounded plan raises Overloaded for its first step alone.
+    which other plans ignore.
+    Raises what `TextScorer.score` raises; a bounded plan raises Overloaded and InputTooLarge for its first step alone.
     """
     layers: list[StageScores] = []
     reports: list[StageReport] = []
@@ -107,7 +107,7 @@ async def run_plan(
         survivors = survivors[: len(scores)]
         if options.best_passages:
             for index in survivors:
-                best.pop(index, None)  # that of a stage before, whose score it no longer has
+                best.pop(index, None)  # from an earlier stage, whose score is replaced
             best |= zip(survivors, found, strict=False)
         if stage.role.weight is not None and layers:
             before = dict(zip(layers[-1].indices, layers[-1].scores, strict=True))
@@ -119,7 +119,7 @@ async def run_plan(
 
 
 def join(rankings: Sequence[Ranking]) -> Ranking:
-    """One ranking of the candidates of several, whose scores are on one scale; ties in the order of their indices."""
+    """Joins rankings whose scores are on one scale into one; ties are in the order of their indices."""
     candidates = [candidate for ranking in rankings for candidate in ranking.candidates]
     candidates.sort(key=lambda candidate: (-candidate.score, candidate.index))
     return Ranking(
@@ -139,12 +139,12 @@ def best_first(scores: Sequence[float]) -> list[int]:
 
 
 def merge(layers: Sequence[StageScores]) -> list[RankedCandidate]:
-    """Merges the scores of stages, each of which scored some of the candidates of the previous one. First come the last
-    stage's candidates by its scores, ties in the order of the request, then the others by the previous stage's, and so
-    on.
+    """Merges the scores of stages, each of which scored some of the candidates of the previous one.
 
-    The stages' scales are unrelated, and clients sort by score. So a previous stage's scores are shifted until the best
-    of them equals the worst score above, which keeps their order and their differences.
+    First come the last stage's candidates by its scores, ties in the order of the request, then the others by the
+    previous stage's, and so on. The stages' scales are unrelated, and clients sort by score. So a previous stage's
+    scores are shifted until the best of them equals the worst score above, which keeps their order and their
+    differences.
     """
     ranking: list[RankedCandidate] = []
     for layer in reversed(layers):

@@ -19,7 +19,7 @@ RESOLVED_AT_ONCE = 256  # ids
 class CallCandidate:
     """A candidate of a request: its text, or the id under which one is registered, or both.
 
-    score: that of the search that found it, if the client knows one.  query: its own, in place of the call's.
+    score: its score in the search that found it, if the client knows one.  query: its own, in place of the call's.
     """
 
     text: str | None = None
@@ -38,7 +38,7 @@ class Unresolved:
 
 
 def titled(title: str | None, text: str) -> str:
-    """The text of a document that may have a title."""
+    """The text of a document, after its title if it has one."""
     return f"{title} {text}".strip() if title else text
 
 
@@ -46,7 +46,7 @@ def titled(title: str | None, text: str) -> str:
 class CandidateRegistry:
     """Keeps texts by id in a store, and their representations in the caches of the models' scorers.
 
-    max_resolved_bytes: of the distinct texts that one request may name by id.
+    max_resolved_bytes: the most bytes of distinct texts that one request may name by id.
     """
 
     store: CandidateStore
@@ -63,7 +63,7 @@ class CandidateRegistry:
     ) -> int:
         """Stores texts by id, and encodes them for every scorer that precomputes.
 
-        stopping: whether no more should be encoded, as asked between two parts.  on_encoded: told how many were, after
+        stopping: asked before each part whether to stop encoding.  on_encoded: called with the number of texts after
         each part.  Returns how many representations had to be computed; the others were cached. After an error some
         texts may be registered, and what was encoded is kept, so that a second call gets further. Raises what
         `CandidateStore.put_many` and `RepresentationSource.encode_ahead` raise.
@@ -88,10 +88,10 @@ class CandidateRegistry:
     async def resolve(
         self, candidates: Sequence[CallCandidate], account: Account | None = None
     ) -> tuple[list[str | None], list[Unresolved]]:
-        """The text of each of a request's candidates, sent with it or registered before, and those without one.
+        """The text of each candidate, sent with it or registered before, and the candidates that have none.
 
         account: holds the registered texts.  Raises UnknownCandidates if none has a text, NotReady if that is because
-        ids cannot be looked up, InputTooLarge if their texts are larger than a request may name, and what
+        ids cannot be looked up, InputTooLarge if the registered texts are larger than a request may name, and what
         `Account.hold` raises.
         """
         texts = [candidate.text for candidate in candidates]
@@ -115,7 +115,7 @@ class CandidateRegistry:
         return texts, missing
 
     async def _look_up(self, ids: Sequence[str], account: Account | None) -> dict[str, str | None]:
-        """The texts of distinct ids. Raises NotReady, and InputTooLarge before those beyond the limit are read."""
+        """The texts of distinct ids. Raises NotReady, and InputTooLarge before texts beyond the limit are read."""
         left_bytes = self.max_resolved_bytes
 
         def hold(size: int) -> None:
@@ -146,7 +146,7 @@ class CandidateRegistry:
 
     @property
     def _sources(self) -> list[RepresentationSource]:
-        """That of each scorer once, though models may share it."""
+        """The source of each scorer that precomputes, once even if several models share it."""
         stages = [stage for model in self.models.by_name.values() for stage in model.stages]
         sources = dict.fromkeys(stage.scorer.source for stage in stages)
         return [source for source in sources if isinstance(source, RepresentationSource)]

@@ -1,4 +1,4 @@
-"""Reports of what an answer cost: each step with its start, the source of metrics, response fields and traces."""
+"""Reports of what an answer cost, the source of metrics, response fields and traces."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,13 +23,13 @@ class Span:
 class StageReport:
     """What one stage did for a request.
 
-    start, end: monotonic seconds.  spans: its steps, in the order of their starts.  num_candidates: those it scored.
+    start, end: monotonic seconds.  spans: its steps, in the order of their starts.  num_candidates: how many it scored.
     num_tokens: token ids of the query and of each scored candidate, including cached ones.
     truncated_query_tokens, truncated_candidate_tokens: word pieces cut from the query and from each scored candidate.
     cache_hits, cache_misses: candidates looked up, if the scorer precomputes.  instructed: whether the scorer read an
-    instruction beside the query.  pair_exceeded: whether a candidate and the query had more token ids than the request
-    allows a pair, because a query is never cut.  query_exceeded: whether more word pieces of the query were read than
-    the request allows it.
+    instruction beside the query.  pair_exceeded: whether a candidate and the query, which is never cut, had more token
+    ids than the request allows a pair.  query_exceeded: whether more word pieces of the query were read than the
+    request allows.
     """
 
     stage: str
@@ -61,8 +61,9 @@ class StageReport:
 
 
 def covered_s(times: Iterable[tuple[float, float]]) -> float:
-    """How long at least one of these lasted, as the queries of a request are answered side by side. times: starts and
-    ends.
+    """The seconds in which at least one interval lasted; the queries of a request are answered side by side.
+
+    times: the starts and ends of the intervals.
     """
     seconds, until = 0.0, -math.inf
     for start, end in sorted(times):

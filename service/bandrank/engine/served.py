@@ -1,4 +1,4 @@
-"""A served model: stages in a row over one engine."""
+"""A served model: a sequence of stages over one engine."""
 
 import asyncio
 import math
@@ -24,20 +24,20 @@ from bandrank.engine.tickets import Ticket
 from bandrank.errors import UnknownModel
 from bandrank.metrics import Metrics
 
-# Of a request's time: a stage that may be cut short leaves the rest for the answer to be written and sent.
+# The part of a request's time that a stage which may be cut short can use; the rest is for sending the answer.
 CUT_AT = 0.98
-QUERIES_AT_ONCE = 32  # of one request: as many as share a batch
-PLANNED_AT_ONCE = 64  # queries of one request, before the event loop has its turn
-NO_NAMES = ("", "default", "default/not-specified")  # what requests say that name no model; the last is infinity's
+QUERIES_AT_ONCE = 32  # of one request, side by side: as many as share a batch
+PLANNED_AT_ONCE = 64  # queries of one request, before the event loop gets a turn
+NO_NAMES = ("", "default", "default/not-specified")  # sent by clients that name no model; the last is infinity's
 SELF_TEST_TEXTS = ["It is.", "", "A longer candidate. " * 40]
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """Ranks texts by its stages, the cheapest of which comes first.
+    """Ranks texts in stages, the cheapest first.
 
     name, aliases: the names that requests may use.  dtype: the dtype in which its scorers compute.
-    first_stage_weight: of the scores that candidates come with, where a request does not say.
+    first_stage_weight: the weight of the scores that candidates come with, unless a request gives one.
     """
 
     name: str
@@ -62,7 +62,7 @@ class ServedModel:
         budget_s: float | None = None,
         options: Options = DEFAULT,
     ) -> Ranking:
-        """Ranks candidate texts for a query: `rank_each` of one."""
+        """Ranks candidate texts for one query, as `rank_each` does."""
         asked = [(query, texts)]
         [ranking] = await self.rank_each(asked, client=client, strategy=strategy, budget_s=budget_s, options=options)
         return ranking
@@ -76,11 +76,11 @@ class ServedModel:
         budget_s: float | None = None,
         options: Options = DEFAULT,
     ) -> list[Ranking]:
-        """Ranks candidate texts for each of some queries. They are one request: admitted together, in one turn, due at
-        one time, so that none of them waits for leave behind the others. Cancelling the call frees its room in the
-        queue.
+        """Ranks candidate texts for each of several queries.
 
-        The metrics of answered requests leave out what is ranked for a background client.
+        The queries are one request: admitted together, in one turn and with one deadline, so that none of them has to
+        be admitted behind the others. Cancelling the call frees its room in the queue. The metrics of answered requests
+        leave out what is ranked for a background client.
         budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
         as fit.  options: their `answer_by` is set here.
         Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
@@ -94,9 +94,9 @@ class ServedModel:
     async def locate(
         self, best: Mapping[int, BestPassage], texts: Mapping[int, str], *, client: Client = ITSELF
     ) -> dict[int, Passage]:
-        """The characters of best passages, by the index of their candidates; the caller keeps the engine admitted.
+        """Finds the characters of best passages, by candidate index; the caller keeps the engine admitted.
 
-        best: of a ranking, some or all.  texts: those that were ranked.  Raises what `RequestTokenizer.places` raises.
+        best: some or all of a ranking's.  texts: the ranked texts.  Raises what `RequestTokenizer.places` raises.
         """
         spans = {index: (0, len(texts[index])) for index, passage in best.items() if passage.tokens is None}
         for stage in self.stages:
@@ -112,8 +112,9 @@ class ServedModel:
         return {index: Passage(*spans[index], passage.score) for index, passage in best.items()}
 
     async def self_test(self) -> None:
-        """Scores a request with every stage, without counting it in the metrics, and anew each time: a representation
-        from a cache would say nothing of the encoder. Raises what `rank` raises.
+        """Scores a request with every stage, without counting it in the metrics. Raises what `rank` raises.
+
+        It bypasses the caches: a cached representation would say nothing about the encoder.
         """
         asked = [("is the service able to score?", SELF_TEST_TEXTS)]
         for stage in self.stages:
@@ -174,8 +175,8 @@ class ServedModel:
         expected: Mapping[AnyLane, float],
         index: int,
     ) -> float:
-        """Seconds until a stage will have scored texts, after the work that goes before the request's, and that which
-        the request is expected to need so far.
+        """Seconds until a stage will have scored texts, after the work ahead of the request and the work that the
+        request is expected to need so far.
         """
         queue, scorer = self.engine.queue, self.stages[index].scorer
         cost = scorer.estimate_rows(query, texts, options) * scorer.lane.row_cost
@@ -183,7 +184,7 @@ class ServedModel:
         return queue.wait_s(ticket, cost) + own_s + CAUTION * scorer.predict_s(query, texts, options)
 
     def _expected(self, plan: Plan, query: str, texts: Sequence[str], options: Options) -> dict[AnyLane, float]:
-        """Rows by lane of the steps that the request is likely to need, and cannot be answered without."""
+        """Expected rows by lane of the steps without which the request cannot be answered."""
         steps = plan.steps[:1] if plan.bounded else plan.steps
         expected: dict[AnyLane, float] = {}
         for step in steps:
@@ -222,7 +223,7 @@ class Models:
         self.default = models[0]
         self.by_name = {model.name: model for model in models}
         self.engine = self.default.engine
-        # Names go before aliases, and the aliases of the first models before those of later ones.
+        # Names take precedence over aliases, and the aliases of earlier models over those of later ones.
         aliases = {alias: model for model in reversed(models) for alias in model.aliases}
         self._by_alias = dict.fromkeys(NO_NAMES, self.default) | aliases | self.by_name
 
@@ -231,9 +232,9 @@ class Models:
         await self.engine.close()
 
     def find(self, name: str | None, *, or_default: bool = False) -> ServedModel:
-        """The model of a name or an alias; the default one for None and NO_NAMES.
+        """The model with a name or an alias; the default model for None and NO_NAMES.
 
-        or_default: whether that one also stands in for a name that is not known.
+        or_default: whether an unknown name gives the default model too.
         Raises UnknownModel, whose message lists the served names.
         """
         name = name or ""

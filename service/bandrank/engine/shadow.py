@@ -1,7 +1,7 @@
-"""A second model that scores a sample of the requests once they are answered, to see how far it agrees.
+"""Scores a sample of the answered requests with a second model, to see how far the two agree.
 
-No request notices: the scoring thread takes the shadow's work while it has no other (engine/task_queue.py), a request
-that needs memory gets what samples hold, and what goes wrong with the shadow is counted and logged.
+No request is affected: the scoring thread takes the shadow's work only when it has no other (engine/task_queue.py),
+samples give up their memory to requests that need it, and failures of the shadow are only counted and logged.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from bandrank.metrics import SHADOW_CUTOFFS, Metrics
 log = logging.getLogger(__name__)
 
 MAX_PENDING = 32
-CANDIDATE_BYTES = 256  # of a sample for each candidate beside its text: the answer's RankedCandidate, the shadow's
+CANDIDATE_BYTES = 256  # for each candidate of a sample besides its text: the RankedCandidates of both models
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sample:
 class Shadow:
     """Scores samples with a model, one after the other, and compares the rankings. Used from one event loop.
 
-    strategy: the model's; empty for that of each request.  share: of the requests that are sampled, from 0 to 1.
+    strategy: the one to use; empty for each request's own.  share: the part of the requests to sample, from 0 to 1.
     answering: the names of the models whose answers are compared.
     """
 
@@ -76,10 +76,10 @@ class Shadow:
             metrics.declare_shadow(name, self.name)
 
     def offer(self, request_id: str, call: Call, answer: Answer) -> None:
-        """Takes a request that has been answered, if it is sampled and there is room. Returns at once.
+        """Takes an answered request if it is sampled and there is room. Returns at once.
 
-        Requests whose order is not one model's for one query are never sampled: those with several queries, and those
-        into whose scores others were mixed.
+        Requests with several queries or with mixed-in scores are never sampled: their order is not one model's for one
+        query.
         """
         mixed = answer.first_stage_weight > 0 or any(candidate.query is not None for candidate in call.candidates)
         if mixed or not is_sampled(request_id, self._share):
@@ -93,12 +93,12 @@ class Shadow:
         except Overloaded:
             self._count_drop(answer, "memory")
         else:
-            options = replace(call.options, best_passages=False)  # nobody sees those of a shadow
+            options = replace(call.options, best_passages=False)  # nobody sees a shadow's passages
             sample = Sample(request_id, logs.trace_id.get(), call.query, call.strategy, options, answer, account)
             self._put(sample)
 
     async def close(self) -> None:
-        """Gives up what is pending, without waiting for it, and takes no more."""
+        """Drops what is pending, without waiting for it, and takes no more."""
         self._closed = True
         work = self._work
         self._drop_all("stopping")
@@ -124,7 +124,7 @@ class Shadow:
 
     async def _score(self, sample: Sample) -> None:
         """Scores a sample and observes how far the rankings agree, or counts why there is nothing to observe."""
-        logs.request_id.set(sample.request_id)  # the task has the ids of the first request that it was begun for
+        logs.request_id.set(sample.request_id)  # the task started with the ids of its first request
         logs.trace_id.set(sample.trace_id)
         answer = sample.answer
         strategy = self._strategy or sample.strategy
@@ -171,7 +171,7 @@ class Shadow:
         metrics.shadow_scored.labels(*labels).inc()
 
     def _drop_all(self, reason: str) -> None:
-        """Gives up what is pending; the sample that is being scored, too."""
+        """Drops what is pending, including the sample being scored."""
         for sample in self._pending:
             self._drop(sample, reason)
         self._pending.clear()
@@ -188,7 +188,7 @@ class Shadow:
 
 
 def is_sampled(request_id: str, share: float) -> bool:
-    """Whether a request is one of the share: the same in every process, and for each larger share."""
+    """Whether a request is in the sample: the same in every process, and within that of every larger share."""
     digest = hashlib.blake2b(request_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest) < share * 2.0**64
 

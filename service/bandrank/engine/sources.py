@@ -24,10 +24,10 @@ from bandrank.models.texts import WHOLE, Reach
 from bandrank_kernels.grouping import runs_within
 
 DECAY = 0.9  # the factor of older candidates at each request; about ten requests count
-# What is encoded ahead at a time: as much as is expected to take PART_OF_TIME of a request's time, and at most
+# How much is encoded ahead at a time: what is expected to take PART_OF_TIME of a request's time, and at most
 # ROWS_AT_ONCE, which fill a GPU's batch twice.
 PART_OF_TIME, ROWS_AT_ONCE = 0.25, 1 << 16
-HASHED_AT_ONCE = 1 << 20  # characters, before others have their turn
+HASHED_AT_ONCE = 1 << 20  # characters, before the event loop gets a turn
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class CandidateSource(Protocol[Candidates]):
 
     @property
     def miss_rate(self) -> float:
-        """The part of candidates that are likely to be encoded."""
+        """The part of candidates that are expected to need encoding."""
 
     def to_ragged(self, parts: Sequence[Candidates]) -> Ragged:
-        """The candidates of a batch, part after part."""
+        """Joins parts into the candidates of a batch."""
 
     async def fetch(
         self,
@@ -169,7 +169,7 @@ class RepresentationSource:
         return self._sourced(tokens.query, tokens.truncated_query_tokens, payloads, unread, misses)
 
     async def represent(self, texts: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
-        """The representations of texts without a query, which may repeat. Those that the cache lacks are encoded.
+        """The representations of texts, which may repeat, without a query; those that the cache lacks are encoded.
 
         Raises what `fetch` raises.
         """
@@ -189,12 +189,12 @@ class RepresentationSource:
         stopping: Callable[[], bool] = lambda: False,
         on_encoded: Callable[[int], None] = lambda _: None,
     ) -> int:
-        """Puts the representations of texts into the cache, some at a time; returns how many it lacked.
+        """Puts the representations of texts into the cache, part by part; returns how many it lacked.
 
-        timeout_s: for those that are encoded at a time, which are expected to take a part of it; a single text, until
-        the scorer's speed is known. So what was encoded before an error is kept, and the next call gets further.
-        stopping: whether no more should be encoded, as asked between two parts.  on_encoded: told how many were, after
-        each part.  Raises NotReady if it is stopped, and what `fetch` raises.
+        timeout_s: for each part, which is sized to take a fraction of it; a part is a single text until the scorer's
+        speed is known. What was encoded before an error is kept, so that the next call gets further.
+        stopping: asked before each part whether to stop.  on_encoded: called with the number of texts after each part.
+        Raises NotReady if it is stopped, and what `fetch` raises.
         """
         self._queue.check_open()
         read = {digest(text): text for text in self._tokenizer.readable(texts)}
@@ -218,7 +218,7 @@ class RepresentationSource:
         return len(missing)
 
     async def represent_queries(self, queries: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
-        """The representations of queries by themselves, in the words that queries have; no cache is asked for them.
+        """The representations of queries without candidates, in the wording of queries; no cache is asked for them.
 
         Raises what `fetch` raises.
         """
@@ -229,8 +229,9 @@ class RepresentationSource:
         return self._sourced(NO_IDS, 0, payloads, [0] * len(payloads), len(payloads))
 
     async def stored(self) -> None:
-        """Returns when every computed representation is in Redis. Raises NotReady if some are not, and StoreFull if it
-        has no room.
+        """Returns when every computed representation is in Redis.
+
+        Raises StoreFull if Redis is full, and NotReady if it lacks some for another reason.
         """
         if await self.cache.drained():
             return
@@ -246,7 +247,7 @@ class RepresentationSource:
     def _sourced(
         self, query: Ids, truncated_query_tokens: int, payloads: list[Payload], unread: Sequence[int], misses: int
     ) -> Sourced[list[Payload]]:
-        """unread: the tokens of each text beyond those that its payload counts, which is of what was read of it."""
+        """unread: the number of each text's tokens beyond what was read of it, which its payload does not count."""
         counts = self._codec.counts(payloads)
         return Sourced(
             query=query,
@@ -260,9 +261,10 @@ class RepresentationSource:
         )
 
     async def _keys(self, texts: Sequence[str], reach: Reach, ticket: Ticket) -> list[bytes]:
-        """What stands in the cache for each text, of which there is no more than the characters that are read: the text
-        alone, or, where the reach cuts it, with how much of it is read. So a text that is not cut shares its
-        representation with requests that read all of it.
+        """The cache keys of texts that are already limited to the characters that are read.
+
+        A text that the reach cuts has a key for each length that is read. A text that is not cut has the key of the
+        whole text, and so shares its representation with requests that read all of it.
         """
         limit = self._tokenizer.candidate_limit(0, reach)
         lengths = [0] * len(texts)
@@ -280,7 +282,7 @@ class RepresentationSource:
     async def _payloads(
         self, keys: Sequence[bytes], texts: Sequence[str], reach: Reach, ticket: Ticket, recorder: Recorder
     ) -> tuple[list[Payload], int]:
-        """The representation of each text by its key, and how many of them the cache lacked."""
+        """The representation of each text, and how many of them the cache lacked."""
         with recorder.span("cache"):
             cached = await self.cache.lookup(keys)
         missing = {key: text for key, text, payload in zip(keys, texts, cached, strict=True) if payload is None}
@@ -297,7 +299,7 @@ class RepresentationSource:
         return payloads, misses
 
     def _num_together(self, texts: Sequence[str], seconds: float) -> int:
-        """How many leading texts are likely to be encoded in `seconds`: at least one, and one if no speed is known."""
+        """How many leading texts can be encoded in about `seconds`: at least one, and only one if no speed is known."""
         rows = self._tokenizer.estimate_tokens(texts, self._tokenizer.candidate_limit(0))
         whole_s = self._queue.throughput.seconds(self.encode_lane.name, sum(rows))
         max_rows = min(int(sum(rows) * seconds / whole_s), ROWS_AT_ONCE) if whole_s else 0
@@ -306,8 +308,8 @@ class RepresentationSource:
     async def _encode(
         self, texts: Sequence[str], reach: Reach, ticket: Ticket, rescue: Rescue | None = None
     ) -> list[Payload]:
-        """The representations of texts. rescue: gets those of the leading texts if the others are given up; None: none
-        are kept, nor are the texts' tokens.
+        """Encodes texts.  rescue: gets the leading payloads if the others are given up; if None, not even tokens are
+        kept.
         """
         options = Options(reach, keep=rescue is not None)
         tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=options)

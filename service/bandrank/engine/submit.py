@@ -10,10 +10,10 @@ from bandrank.engine.tasks import Candidates, Result, Task
 
 
 async def submit(queue: TaskQueue, task: Task[Candidates, Result], *, answer_by: float = math.inf) -> list[Result]:
-    """The results of a task, or at `answer_by` those of the leading candidates that are done by then. Cancelling the
-    call frees the task's room in the queue.
+    """The results of a task, or at `answer_by` those of the leading candidates that are done by then.
 
-    answer_by: monotonic seconds; a task that has one may be refused, since others' scores can stand for its own.
+    Cancelling the call frees the task's room in the queue.
+    answer_by: monotonic seconds; a task that has one may be refused, because scores of an earlier stage can stand in.
     Raises what `TaskQueue.put` raises, DeadlineExceeded, and what the lane raises.
     """
     queue.put(task, may_be_refused=not math.isinf(answer_by))
@@ -35,7 +35,7 @@ async def submit(queue: TaskQueue, task: Task[Candidates, Result], *, answer_by:
 
 
 def _seen(future: asyncio.Future[list[Result]]) -> None:
-    """Retrieves the error of a future that nobody may wait for any more, which asyncio would log."""
+    """Retrieves a future's error, which asyncio would log if nobody waits for it any more."""
     if not future.cancelled():
         future.exception()
 

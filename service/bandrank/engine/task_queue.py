@@ -16,15 +16,15 @@ from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloade
 MAX_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather ask another replica
 STOPPING = "the service is stopping; try another replica"
 ADVICE = "send fewer or shorter texts"
-SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
-BELIEVED_S = 30.0  # after which nobody is refused because of a speed that nothing has confirmed since
+SURE = 0.5  # an estimate refuses a request only if even this part of it is too much
+BELIEVED_S = 30.0  # after which nobody is refused for a speed that nothing has confirmed since
 # Against head-of-line blocking: while clients compete, the batches of those that ask for more than their share are
-# FINER times smaller; and between two tasks of a request of the others the thread pauses for PAUSE_S, or for PAUSE_PART
-# of the time of the batch that would begin, if that is longer: a single candidate may take seconds.
+# FINER times smaller. Between two tasks of another client's request the thread pauses for PAUSE_S or, if longer, for
+# PAUSE_PART of the time of the batch that would begin: a single candidate may take seconds.
 FINER, PAUSE_S, PAUSE_PART = 8, 0.005, 0.05
 BACKGROUND_FINER = 32  # the same for background work: 128 rows on a CPU, a passage or two
-# A request is admitted behind others if it is expected to be done in this part of its time: smaller ones of its client
-# may pass it, other clients take their shares, and stages that may be cut short are not expected at all.
+# A request is admitted behind others if it is expected to be done in this part of its time. The rest is reserve:
+# smaller ones of its client may pass it, other clients take their shares, and stages that may be cut do not count.
 EXPECTED_PART = 0.5
 
 
@@ -36,13 +36,13 @@ def deadline_exceeded() -> DeadlineExceeded:
 
 
 class TaskQueue:
-    """Tasks between the event loop, which puts, and the scoring thread, which takes; bounded in rows and seconds.
+    """The tasks that the event loop puts and the scoring thread takes, bounded in rows and seconds.
 
-    max_waiting_rows: a client holds its share of them.  max_wait_s: the most that a request may take.  patience: the
-    most that a request waits for, in multiples of its own work, or of a batch of max_batch_rows if that is more.
+    max_waiting_rows: shared by clients.  max_wait_s: the most that a request may take.  patience: how long a request
+    may wait, in multiples of its own work, or of a batch of max_batch_rows if that is more.
 
-    Work of background clients has a queue apart, which nobody waits for: it is handed out while no other request is
-    queued or admitted, counts for nobody's waiting time or room, and is given up when the queue is closed.
+    Background clients have a separate queue. Its work is handed out while no other request is queued or admitted,
+    counts for nobody's waiting time or room, and is given up when the queue is closed.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TaskQueue:
 
     @property
     def waiting_rows(self) -> float:
-        """The number of queued rows, without those of background work."""
+        """The number of queued rows, without background work."""
         with self._changed:
             return sum(sum(queue.rows.values()) for queue in self._queues)
 
@@ -80,19 +80,20 @@ class TaskQueue:
 
     @property
     def num_admitted(self) -> int:
-        """The number of requests that have their turn, without background work."""
+        """The number of admitted requests, without background work."""
         with self._changed:
             return sum(len(queue.tickets) for queue in self._queues)
 
     def wait_s(self, ticket: Ticket, cost: float) -> float:
-        """The seconds of the work that goes before more work of a request, at the measured speed of each lane; 0 for
-        background work, whose time nobody knows. cost: of the request's work.
+        """The seconds of work that goes before `cost` more work of a request, at the measured speed of each lane.
+
+        0 for background work, whose time nobody knows.
         """
         with self._changed:
             return self._queues.seconds_before(ticket, cost)
 
     def check_open(self) -> None:
-        """Raises NotReady once the queue is closed, ScoringFailed if that is because nothing can be scored."""
+        """Raises NotReady once the queue is closed, or ScoringFailed if it was closed because nothing can be scored."""
         if self._refusal is not None:
             raise self._refusal.saying(str(self._refusal))  # a new one: a raised error collects a traceback
 
@@ -100,8 +101,8 @@ class TaskQueue:
     def admitted(self, ticket: Ticket, expected: Mapping[AnyLane, float]) -> Iterator[None]:
         """Gives a request its turn, which it has until the block ends.
 
-        expected: estimated rows that it will need, by lane; if there are any, it is promised to get them.  Raises
-        Overloaded if more goes before than it may wait for, or than leaves it time enough, and what `check_open` and
+        expected: the rows that it is expected to need, by lane; if there are any, they are promised to it.  Raises
+        Overloaded if the work ahead exceeds its patience or leaves it too little time, and what `check_open` and
         `_check_size` raise.
         """
         rows = {lane.name: count for lane, count in expected.items()}
@@ -130,9 +131,9 @@ class TaskQueue:
     def put(self, task: AnyTask, *, may_be_refused: bool = False) -> None:
         """Adds a task, in its request's turn.
 
-        Raises Overloaded if it would not be done by its deadline, behind the work that goes before, or if its client
-        would have more than its share of the waiting rows; also if more goes before than it may wait for, unless its
-        request was promised to be served. Raises what `check_open` and `_check_size` raise.
+        Raises Overloaded if the work ahead would delay it beyond its deadline, or if its client would exceed its share
+        of the waiting rows; also if the work ahead exceeds its patience, unless its request was promised to be served.
+        Raises what `check_open` and `_check_size` raise.
         may_be_refused: whether that promise does not hold for this task.
         """
         ticket, lane, cost = task.ticket, task.lane, task.cost
@@ -160,7 +161,7 @@ class TaskQueue:
     def take_batch(self, max_batch_rows: int, *, wait: bool = True) -> list[AnySlice]:
         """The next batch, as soon as anything waits; the empty list once the queue is closed and empty.
 
-        wait: False gives the empty list at once if nothing waits, or if that should wait for a request under way.
+        wait: False gives the empty list at once if nothing waits, or if the batch should wait for a request under way.
         """
         paused_at: float | None = None
         with self._changed:
@@ -168,7 +169,7 @@ class TaskQueue:
                 self._drop_dead()
                 behind = self._queues.underserved()
                 if any(map(len, behind)):
-                    return self._hand_out(take(behind, max_batch_rows))  # alone: others' rows would only take its time
+                    return self._hand_out(take(behind, max_batch_rows))  # alone: rows of others would only delay it
                 if any(map(len, self._queues)):
                     batch = take(self._queues, max(1, max_batch_rows // FINER) if behind else max_batch_rows)
                     if not any(queue.expected_cost for queue in behind):
@@ -201,10 +202,10 @@ class TaskQueue:
                 task.finish(self._refusal.saying(str(self._refusal)))
             self._changed.notify_all()
 
-    # The lock is held by callers of what follows.
+    # Callers of the methods below hold the lock.
 
     def _pause_s(self, batch: list[AnySlice]) -> float:
-        """How long the next task of a request under way is waited for before this batch begins."""
+        """How long to wait for the next task of a request under way before this batch begins."""
         rows = sum(part.rows for part in batch)
         return max(PAUSE_S, PAUSE_PART * self.throughput.seconds(batch[0].task.lane.name, rows))
 
@@ -219,11 +220,11 @@ class TaskQueue:
         return batch
 
     def _check_size(self, lane: str, rows: float) -> None:
-        """Raises InputTooLarge for more rows than may wait, or that would take an idle service more than `max_wait_s`
-        at the best speed that it ever had, and Overloaded for those that would at present.
+        """Refuses more rows than may wait, or than an idle service would score in `max_wait_s`.
 
-        A service that was slow for a while scores such a request after BELIEVED_S: nothing else might show that it is
-        as fast as before, since a client that gets 413 does not come again.
+        Raises InputTooLarge if that is so at the best speed that it ever had, and Overloaded if only at the present
+        speed. A service that was slow for a while scores such a request after BELIEVED_S: nothing else might show that
+        it is as fast as before, since a client that gets 413 does not come again.
         """
         if rows > self._max_waiting_rows:
             raise InputTooLarge(
@@ -243,9 +244,7 @@ class TaskQueue:
             )
 
     def _check_room(self, ticket: Ticket, lane: AnyLane, rows: float) -> None:
-        """Raises Overloaded if the client would have more than its share of the waiting rows, and not only by what the
-        request itself has queued.
-        """
+        """Raises Overloaded if the client would exceed its share of the waiting rows, unless no other request waits."""
         held, free = self._queues.rows_of(ticket.client), self._max_waiting_rows - self.waiting_rows
         excess_rows = excess(ticket.client, rows, held=held, free=free)
         if excess_rows > 0 and any(task.ticket is not ticket for queue in self._queues for task in queue):
@@ -263,7 +262,7 @@ class TaskQueue:
         return min(ticket.deadline - self.clock(), self._max_wait_s)
 
     def _check_end(self, before_s: float, most_s: float) -> None:
-        """Raises Overloaded if more than `most_s` goes before a request; a request behind nothing is never refused."""
+        """Raises Overloaded if the work ahead takes longer than `most_s`; a request behind nothing is never refused."""
         if before_s > max(0.0, most_s):
             raise self._overloaded(before_s - max(0.0, most_s))
 
@@ -274,7 +273,7 @@ class TaskQueue:
         )
 
     def _drop_dead(self) -> None:
-        """Removes tasks that are settled or cancelled, or whose deadline has passed."""
+        """Removes tasks that are settled, cancelled or past their deadline."""
         now = self.clock()
         for task in self._remove(lambda task: task.future.done() or task.deadline <= now):
             if not task.future.done():
@@ -282,7 +281,7 @@ class TaskQueue:
                 task.finish(deadline_exceeded())
 
     def _count_drop(self, task: AnyTask, reason: str) -> None:
-        if not task.ticket.client.background:  # which is not a request, and is counted by whoever asked for it
+        if not task.ticket.client.background:  # whoever asked for background work counts it
             self._on_drop(reason)
 
     def _remove(self, ended: Callable[[AnyTask], bool]) -> list[AnyTask]:

@@ -13,7 +13,7 @@ Payload = bytes  # a representation as the codec writes it
 
 
 class Run(Protocol):
-    """Candidates of which a part can be taken."""
+    """Candidates that can be sliced."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, part: slice, /) -> Self: ...
@@ -25,13 +25,13 @@ Result = TypeVar("Result")  # the result of a candidate: a score or a Payload
 
 @dataclass(eq=False)
 class Task(Generic[Candidates, Result]):
-    """Candidates on their way to a result each: a score for a query, or a representation.
+    """Candidates that wait for a result each: a score for a query, or a representation.
 
     lane: the kind of work; tasks of one lane share batches.  query: token ids; empty if candidates are only encoded.
-    rows: how many rows each candidate takes.  arrived, first_taken: monotonic seconds.  ticket: that of its request.
+    rows: how many rows each candidate takes.  arrived, first_taken: monotonic seconds.  ticket: its request's.
     future: the results in the order of the candidates; cancelling it abandons the task.
-    num_taken: how many candidates batches have taken, in order.  done_so_far: the leading candidates' results, as
-    batches end in order, and none is added once the task is settled.
+    num_taken: how many candidates batches have taken, in order.  done_so_far: the leading candidates' results, since
+    batches end in order; none is added once the task is settled.
     """
 
     lane: "Lane[Candidates, Result]"
@@ -65,8 +65,9 @@ class Task(Generic[Candidates, Result]):
         return self.total_rows * self.lane.row_cost
 
     def add_results(self, results: Sequence[Result]) -> None:
-        """Adds the results of the next candidates; the last ones complete the task. A task that is settled gets none:
-        where it has failed, those of the candidates before these are missing.
+        """Adds the results of the next candidates; the last ones complete the task.
+
+        A settled task takes none: if it failed, results of earlier candidates are missing.
         """
         if self.future.done():
             return
@@ -122,7 +123,7 @@ class Lane(Protocol[Candidates, Result]):
         """Whether `begin` only enqueues work on a device, so that the host is free while the device computes."""
 
     def wait_for_room(self) -> None:
-        """Waits until the next batch would begin soon, so that requests which come until then can be in it."""
+        """Waits until the next batch would begin soon, so that requests that arrive until then can join it."""
 
     def begin(
         self, slices: Sequence[TaskSlice[Candidates, Result]]
@@ -133,7 +134,7 @@ class Lane(Protocol[Candidates, Result]):
         """
 
 
-# Lines and the scoring thread treat tasks of all lanes alike; lanes know the types of their candidates and results.
+# Queues and the scoring thread treat tasks of all lanes alike; lanes know the types of their candidates and results.
 AnyTask: TypeAlias = Task[Any, Any]
 AnySlice: TypeAlias = TaskSlice[Any, Any]
 AnyLane: TypeAlias = Lane[Any, Any]

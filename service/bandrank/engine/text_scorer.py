@@ -27,8 +27,9 @@ CAUTION = 1.1  # predicted times are multiplied by this before they are compared
 
 @dataclass(frozen=True)
 class _Scored(Generic[Candidates, Result]):
-    """Results of texts, in their order. answered: for each of them, its index among the distinct ones in `sourced`,
-    which is None if `answer_by` came before them.
+    """Results of texts, in their order.
+
+    sourced: the distinct texts; None if `answer_by` came first.  answered: the index in `sourced` of each result.
     """
 
     results: list[Result]
@@ -38,7 +39,7 @@ class _Scored(Generic[Candidates, Result]):
 
 
 class TextScorer(Generic[Candidates]):
-    """Scores texts with one scorer; used from the event loop, by any number of served models."""
+    """Scores texts with one scorer. Used from the event loop, by any number of served models."""
 
     def __init__(
         self,
@@ -68,8 +69,8 @@ class TextScorer(Generic[Candidates]):
     ) -> tuple[list[float], StageReport]:
         """Raw scores of the leading texts: of all texts, unless `options.answer_by` comes first or is predicted to.
 
-        A text that comes twice is scored once: at another index of a batch its products may round differently, and the
-        two would not tie.
+        A repeated text is scored once: at another index of a batch its products may round differently, and the two
+        would not tie.
 
         stage: the name for the report, which says whether the instruction was read.  ticket: the request's.
         Raises Overloaded, InputTooLarge, DeadlineExceeded, ScoringFailed and NotReady.
@@ -91,7 +92,7 @@ class TextScorer(Generic[Candidates]):
         ticket: Ticket,
         options: Options = DEFAULT,
     ) -> tuple[list[float], StageReport, list[BestPassage]]:
-        """`score`, and the best passage of each text that was scored; the scorer must read passages."""
+        """Like `score`, with the best passage of each scored text; the scorer must read passages."""
         scored = await self._score(self._passage_lane, stage, query, texts, ticket=ticket, options=options)
         if scored.sourced is None:
             return [], scored.report, []
@@ -166,14 +167,14 @@ class TextScorer(Generic[Candidates]):
         return _Scored([results[index] for index in answered], report, sourced, answered)
 
     def _exceeds(self, most: int | None, sourced: Sourced[Candidates]) -> bool:
-        """Whether a candidate makes a pair of more token ids with the query than `most`."""
+        """Whether a candidate and the query together have more than `most` token ids."""
         if most is None:
             return False
         longest = max(sourced.num_tokens, default=0)
         return self.prepared.scorer.pair_tokens(len(sourced.query), longest) > most
 
     async def _query_exceeds(self, query: str, ticket: Ticket, options: Options, num_cut: int) -> bool:
-        """Whether more of a query's word pieces are read than the request allows it. num_cut: those that are not."""
+        """Whether more of a query's word pieces are read than the request allows.  num_cut: those that are not read."""
         if options.query_tokens is None:
             return False
         async with timeout(ticket.deadline - self.queue.clock()):
@@ -203,7 +204,7 @@ class TextScorer(Generic[Candidates]):
         return {self.lane: self.prepared.scorer.query_rows(self._estimate_query_tokens(query))}
 
     def rows(self, query_tokens: int, candidate_tokens: int) -> float:
-        """Rows of a candidate of which nothing is cached. Scoring what is precomputed is not counted."""
+        """Rows of an uncached candidate. Scoring what is precomputed is not counted."""
         if self.source.encode_lane is not None:
             return candidate_tokens
         return self.prepared.scorer.num_rows(query_tokens, candidate_tokens)
@@ -239,7 +240,7 @@ class TextScorer(Generic[Candidates]):
         return None if math.isinf(answer_by) else answer_by - self.queue.clock()
 
     def _num_fitting(self, rows: Sequence[float], ticket: Ticket, answer_by: float) -> int:
-        """How many leading candidates will be scored in time, after the work that goes before."""
+        """How many leading candidates will be scored in time, after the work ahead."""
         if math.isinf(answer_by) or not rows:
             return len(rows)
         time_left = answer_by - self.queue.clock() - self.queue.wait_s(ticket, sum(rows) * self.lane.row_cost)

@@ -5,16 +5,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-# A batch is believed to be at most this many times as slow as those before it, and this many seconds: a pause of the
-# machine says nothing about the batches after it. A lasting change of speed is learnt all the same, in a few batches.
+# A batch counts as at most MAX_SLOWDOWN times as slow as those before it, plus MAX_PAUSE_S: a pause of the machine says
+# nothing about the batches after it. A lasting change of speed is still learnt, in a few batches.
 MAX_SLOWDOWN, MAX_PAUSE_S = 4.0, 0.05
 DECAY = 0.9  # the factor of older batches at each report; about ten batches of a size count
-SIZE = 4  # batches are of one size if none has this many times the rows of another
-NEAR = 2  # sizes: what batches this much smaller show holds for large ones too, but for their fixed cost
+SIZE = 4  # times as many rows make the next size
+NEAR = 2  # sizes: speeds of batches this much smaller hold for large ones too, but for their fixed cost
 
 
 class _Speed(NamedTuple):
-    """Seconds per row of batches of a size: of late, and the least that it ever was. reported: in monotonic seconds."""
+    """Seconds per row in batches of one size: recent, and the least ever. reported: in monotonic seconds."""
 
     row_s: float
     best_row_s: float
@@ -22,10 +22,10 @@ class _Speed(NamedTuple):
 
 
 class Throughput:
-    """Rows per second of each lane, by the size of batches: the fixed cost of tiny ones says nothing about large ones,
-    however many of them come.
+    """The speed of each lane, by the size of batches.
 
-    Written by the scoring thread and read by the event loop; a read may miss the batch that is being reported.
+    The fixed cost of tiny batches, however many there are, says nothing about large ones. Written by the scoring thread
+    and read by the event loop; a read may miss the batch that is being reported.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +34,7 @@ class Throughput:
         self._speeds: dict[str, dict[int, _Speed]] = {}  # by size; replaced as a whole: others read them meanwhile
 
     def report(self, lane: str, rows: float, seconds: float) -> None:
-        """Records that a batch of `rows` took `seconds`; without rows it says nothing."""
+        """Records that a batch of `rows` took `seconds`; ignores an empty one."""
         if not rows:
             return
         known, size = self._speeds.get(lane, {}), _size(rows)
@@ -48,7 +48,7 @@ class Throughput:
         self._speeds[lane] = known | {size: _Speed(row_s, best_row_s, self._clock())}
 
     def seconds(self, lane: str, rows: float) -> float:
-        """The seconds that `rows` will take, by the batches that are nearest in size; 0 until one was timed."""
+        """The seconds that `rows` will take, judging by the batches nearest in size; 0 until one was timed."""
         known = self._speeds.get(lane)
         if not known:
             return 0.0
@@ -56,17 +56,18 @@ class Throughput:
         return rows * known[min(known, key=lambda each: (abs(each - size), -each))].row_s
 
     def least_seconds(self, lane: str, rows: float, *, batch_rows: float = 0.0) -> float:
-        """The seconds that `rows` take at the best speed of late, as among others in a batch; 0 until a batch was timed
-        that is not much smaller than `batch_rows`.
+        """The seconds that `rows` take at the best recent speed, as part of a batch.
+
+        0 until a batch was timed that is not much smaller than `batch_rows`.
         """
         return rows * min((speed.row_s for speed in self._near(lane, batch_rows)), default=0.0)
 
     def best_seconds(self, lane: str, rows: float, *, batch_rows: float = 0.0) -> float:
-        """`least_seconds` at the best speed that there ever was."""
+        """`least_seconds`, at the best speed ever."""
         return rows * min((speed.best_row_s for speed in self._near(lane, batch_rows)), default=0.0)
 
     def age_s(self, lane: str, *, batch_rows: float = 0.0) -> float:
-        """The seconds since a batch was timed that `least_seconds` goes by; infinity if none was."""
+        """The seconds since the last batch was timed on which `least_seconds` relies; infinity if none was."""
         return self._clock() - max((speed.reported for speed in self._near(lane, batch_rows)), default=-math.inf)
 
     def total(self, rows_by_lane: Mapping[str, float]) -> float:
@@ -74,7 +75,7 @@ class Throughput:
         return sum(self.seconds(lane, rows) for lane, rows in rows_by_lane.items())
 
     def _near(self, lane: str, rows: float) -> list[_Speed]:
-        """The speeds of batches that are not much smaller than some rows."""
+        """The speeds of batches that are not much smaller than `rows`."""
         least = _size(rows) - NEAR
         return [speed for size, speed in self._speeds.get(lane, {}).items() if size >= least]
 

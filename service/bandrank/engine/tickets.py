@@ -8,11 +8,11 @@ from bandrank.engine.clients import Client
 
 @dataclass(eq=False)
 class Ticket:
-    """Whom a request is from, when it is due, and its turn, which all its tasks share.
+    """A request's client, deadline and turn, which all its tasks share.
 
     deadline: monotonic seconds.  priority: from 0; a later one lets other requests of its client go first.
-    turn: among the requests of its client; None until it is admitted.  expected_cost, expected_s: work that is to come
-    and is not queued yet.  promised: whether what it needs further is refused only if it would be late.
+    turn: among the requests of its client; None until it is admitted.  expected_cost, expected_s: work yet to be
+    queued.  promised: whether further work is refused only if it would be late.
     """
 
     client: Client
@@ -25,7 +25,7 @@ class Ticket:
 
     @property
     def deference(self) -> float:
-        """How many times its own work the request gives others of its client, those that are smaller, to go first.
+        """How many times its own work the request lets smaller requests of its client go first.
 
         It grows with the priority, but slowly, so that no request starves: 1 for a priority of 0, 2 for 1, 11 for 999.
         """

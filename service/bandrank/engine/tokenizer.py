@@ -18,18 +18,18 @@ from bandrank.models.readings import Reading, read_pair
 from bandrank.models.texts import WHOLE, Reach, TextEncoder
 from bandrank_kernels.grouping import runs_within
 
-# What an entry takes beside its ids: two objects, the dictionary's entry and links (198 just after the dictionary has
+# What an entry takes besides its ids: two objects, the dictionary's entry and links (198 just after the dictionary has
 # grown, the most that tracemalloc showed on CPython 3.11), and the rounding of the objects' sizes.
 ENTRY_BYTES = 220
 
-# Texts are tokenised in slices of this many characters, in which a slow text (Chinese) takes 0.1 s; a longer text is a
-# slice alone.
+# Texts are tokenised in slices of this many characters, which take 0.1 s if they are slow (Chinese); a longer text is a
+# slice of its own.
 SLICE_CHARACTERS = 128 << 10
 
 
 @dataclass(frozen=True)
 class TextLimits:
-    """The characters of a query and of a candidate that are read, and those of all requests that are being tokenised.
+    """The most characters to read of a query and of a candidate, and to have waiting for the tokenizer in all.
 
     The default of `candidate` is 16 characters for each of the 16,384 tokens of the longest candidate that a shipped
     scorer reads.
@@ -63,7 +63,7 @@ class RequestTokenizer:
         limits: TextLimits = TextLimits(),  # it is frozen
     ) -> None:
         self._encoder = encoder
-        self._cache = LruCache(cache_bytes, _entry_bytes)  # texts repeat, and beside a GPU tokenising is slow
+        self._cache = LruCache(cache_bytes, _entry_bytes)  # texts repeat, and compared to a GPU tokenising is slow
         self._metrics = metrics
         self._limits = limits
         self._characters, self._tokens = 4.0, 1.0  # the ratio of English, until texts have been tokenised
@@ -86,8 +86,9 @@ class RequestTokenizer:
         client: Client,
         options: Options = DEFAULT,
     ) -> TokenizedRequest:
-        """Tokenises a request in the pool, slice by slice, so that small requests pass it. Cancelling the call stops it
-        after the slice under way. Raises what `FairPool.admit` raises.
+        """Tokenises a request in the pool, slice by slice, so that small requests pass it.
+
+        Cancelling the call stops it after the slice under way. Raises what `FairPool.admit` raises.
         """
         query_size = min(len(query), self._limits.query) + len(options.instruction)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
@@ -106,8 +107,9 @@ class RequestTokenizer:
             )
 
     async def queries(self, queries: Sequence[str], *, client: Client) -> tuple[RaggedIds, list[int]]:
-        """The token ids of queries by themselves, and the number of word pieces cut from each; found in the pool, slice
-        by slice. Raises what `FairPool.admit` raises.
+        """The token ids of queries without candidates, and the number of word pieces cut from each.
+
+        They are found in the pool, slice by slice. Raises what `FairPool.admit` raises.
         """
         sizes = [min(len(query), self._limits.query) for query in queries]
         read: list[tuple[Ids, int]] = []
@@ -117,8 +119,9 @@ class RequestTokenizer:
         return RaggedIds.of([ids for ids, _ in read]), [cut for _, cut in read]
 
     async def places(self, candidates: Sequence[str], tokens: Sequence[Span], *, client: Client) -> list[Span]:
-        """The characters, in code points, of some of each candidate's token ids, as from `models.places.places`; found
-        in the pool, slice by slice. Raises what `FairPool.admit` raises.
+        """The characters, in code points, of a span of each candidate's token ids, as from `models.places.places`.
+
+        They are found in the pool, slice by slice. Raises what `FairPool.admit` raises.
         """
         read = self.readable(candidates)
         sizes = [len(text) for text in read]
@@ -148,8 +151,9 @@ class RequestTokenizer:
             return await self._pool.run(client, turn, size, work)
 
     async def num_query_pieces(self, query: str, *, client: Client) -> int:
-        """The number of word pieces of a query, without the words around it; found in the pool, and of what is not read
-        at the recent number of tokens per character. Raises what `FairPool.admit` raises.
+        """The number of word pieces of a query, without the words around it. Raises what `FairPool.admit` raises.
+
+        They are counted in the pool; beyond the limit of characters they are estimated, as in `unread_tokens`.
         """
         limit = self._limits.query
         read = query[:limit]
@@ -158,24 +162,25 @@ class RequestTokenizer:
         return count + self._estimate_cut(len(query) - limit)
 
     def tokenize_now(self, query: str, candidates: Sequence[str], options: Options = DEFAULT) -> TokenizedRequest:
-        """Tokenises a request in the calling thread. Texts beyond the limits are cut first, and what is lost is counted
-        at the recent number of tokens per character.
+        """Tokenises a request in the calling thread.
+
+        Texts beyond the limits are cut first, and the tokens lost are estimated, as in `unread_tokens`.
         """
         [(query_ids, query_cut)] = self._queries([query], options.instruction)
         ids, cut = self._apply(candidates, len(query_ids), options)
         return TokenizedRequest(query_ids, ids, query_cut, cut)
 
     def readable(self, candidates: Sequence[str]) -> list[str]:
-        """What is read of each candidate: its first characters, if it has more than the limit."""
+        """The part of each candidate that is read: its first characters, up to the limit."""
         return [text[: self._limits.candidate] for text in candidates]
 
     def estimate_tokens(self, texts: Sequence[str], most: int) -> list[int]:
-        """Token ids of texts of these lengths, each at most `most`, at the recent number of tokens per character."""
+        """Estimates each text's token ids, at most `most`, from its length and the recent tokens per character."""
         per_character = self._tokens_per_character
         return [min(int(len(text) * per_character) + 1, most) for text in texts]
 
     def unread_tokens(self, candidates: Sequence[str]) -> list[int]:
-        """How many tokens the characters beyond the limit would be, at the recent number of tokens per character."""
+        """Estimates the tokens of each text beyond the limit of characters, from the recent tokens per character."""
         return [self._estimate_cut(len(text) - self._limits.candidate) for text in candidates]
 
     def candidate_limit(self, query_tokens: int, reach: Reach = WHOLE) -> int:
@@ -194,7 +199,7 @@ class RequestTokenizer:
         return [(ids, cut + beyond) for (ids, cut), beyond in zip(read, unread, strict=True)]
 
     def _apply(self, texts: Sequence[str], query_tokens: int, options: Options) -> tuple[RaggedIds, list[int]]:
-        """The token ids of candidates, and the number of each one's word pieces that were cut."""
+        """The token ids of candidates, and the number of word pieces cut from each."""
         read = self.readable(texts)
         pieces = self._pieces(read) if options.keep else self._encoder.pieces(read)
         ids, cut = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=options.reach)

@@ -44,7 +44,7 @@ class _Batch:
     def results(self) -> list[Sequence[Any] | Exception]:
         """Waits for the results of each slice. Raises what the lane raises."""
         assert self._results is not None, "a batch starts before it ends. This is a bug."
-        results, self._results = self._results, None  # a failed batch holds no memory while it is tried again
+        results, self._results = self._results, None  # a failed batch holds no memory while it is retried
         if isinstance(results, Exception):
             raise results
         return results()
@@ -55,10 +55,10 @@ class ScoringWorker:
     empty.
 
     While a GPU computes a batch, the host prepares and enqueues the next one, so that the GPU does not pause between
-    batches; so it does on a CPU once all parts of the batch have begun, so that no worker waits for the slowest. Tasks
-    that arrive in the meantime go into the batch after that.
+    batches. On a CPU the next one starts once all parts of the batch have begun, so that no worker waits for the
+    slowest. Tasks that arrive in the meantime go into the batch after that.
 
-    device: of the lanes' scorers; the thread dies if it is lost to this process.
+    device: of the lanes' scorers; the thread dies if this process loses it.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class ScoringWorker:
         self._in_flight: deque[_Batch] = deque()  # in the order of their starts
         self.died = False
         self._taken: Sequence[AnySlice] = ()  # the batch that is not in flight yet
-        self._busy_since: float | None = None  # when the current work began, or its last part ended
+        self._busy_since: float | None = None  # when the current work began, or its latest part ended
         self.last_success = -np.inf  # when a batch was last scored, in monotonic seconds
 
     @property
     def max_batch_rows(self) -> int:
-        """The most rows of a batch, at present."""
+        """The most rows that a batch may have at present."""
         return self._limit.rows
 
     @property
@@ -100,17 +100,19 @@ class ScoringWorker:
 
     @property
     def stuck_s(self) -> float:
-        """For how long the thread has been at the same part of its work; 0 while it waits for more."""
+        """How long the thread has been at the same part of its work, in seconds; 0 while it waits for more."""
         since = self._busy_since
         return 0.0 if since is None else self._clock() - since
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Waits until all admitted tasks are settled; the queue must be closed. Whether the thread ended in time."""
+        """Waits until all admitted tasks are settled, once the queue is closed; returns whether the thread ended in
+        time.
+        """
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def abandon(self, why: str) -> None:
-        """Settles every task with an error, those that are being scored too, and refuses further ones."""
+        """Settles every task with an error, including those being scored, and refuses further ones."""
         self._queue.close(ScoringFailed(why))
         for part in (*self._taken, *(part for batch in tuple(self._in_flight) for part in batch.slices)):
             part.task.finish(ScoringFailed(why))
@@ -143,7 +145,7 @@ class ScoringWorker:
                 return
 
     def _run_batch(self, slices: Sequence[AnySlice]) -> None:
-        """Starts a batch and finishes those before it, and the batch itself unless its lane overlaps."""
+        """Starts a batch and finishes those before it; finishes the batch too unless its lane overlaps."""
         batch = _Batch(slices, self._clock())
         if not batch.background:
             self._metrics.batch_tasks.observe(len(slices))
@@ -159,8 +161,10 @@ class ScoringWorker:
             self._in_flight.popleft()
 
     def _finish(self, batch: _Batch) -> None:
-        """Hands the results out. A batch that fails is run again in halves, so that only a slice that cannot be scored
-        alone fails; one of background work fails as a whole, because requests would wait for further attempts.
+        """Hands out the results of a batch; a batch that failed is run again in halves.
+
+        So only a slice that cannot be scored alone fails. Background work fails as a whole: requests would wait for
+        further attempts.
         """
         try:
             results = batch.results()
@@ -193,7 +197,7 @@ class ScoringWorker:
                 part.task.add_results(result)
 
     def _run_now(self, slices: Sequence[AnySlice]) -> None:
-        """Runs a part of a failed batch, without the tasks that are settled; no other batch is handed out meanwhile."""
+        """Runs a part of a failed batch, without tasks that are settled; no other batch is handed out meanwhile."""
         if wanted := [part for part in slices if not part.task.future.done()]:
             self._finish(_Batch(wanted, self._clock()).begin())
 
@@ -202,7 +206,7 @@ class ScoringWorker:
         if out_of_memory:
             with suppress(RuntimeError):  # raised by torch before 2.12, once a capture of a CUDA graph has failed
                 torch.cuda.empty_cache()
-        if out_of_memory and sum(map(len, slices)) > 1:  # that one candidate is too large says nothing of others
+        if out_of_memory and sum(map(len, slices)) > 1:  # one candidate that is too large says nothing about others
             self._limit.fail(sum(part.rows for part in slices))
             log.warning("out of memory: batches shrink", extra={"max_batch_rows": self.max_batch_rows})
         if len(slices) > 1:

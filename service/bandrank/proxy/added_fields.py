@@ -1,7 +1,7 @@
-"""The `fields` of a hit without those that the client did not ask for.
+"""Takes out of a hit's `fields` those that the client did not ask for.
 
-Elasticsearch groups those of nested documents: asked for `notes.text`, it has `{"notes": [{"text": ["words"]}]}`.
-OpenSearch has `{"notes.text": ["words"]}`.
+Elasticsearch groups fields of nested documents: asked for `notes.text`, it sends `{"notes": [{"text": ["words"]}]}`.
+OpenSearch sends `{"notes.text": ["words"]}`.
 """
 
 from collections.abc import Collection
@@ -11,12 +11,12 @@ from itertools import accumulate
 
 from bandrank.proxy.raw_json import Edit, Part, Reader, read_elements, read_members, read_value, without
 
-# What is to be done about a value: edits, or None to take it out, as nothing would be left in it.
+# What to do with a value: edit it, or take it out (None), because nothing would be left in it.
 Edits = list[Edit] | None
 
 
 def without_added(text: str, at: int, added: Collection[str]) -> tuple[Edits, int]:
-    """The edits that take fields out of the object that begins at a place, and where it ends. Raises ValueError."""
+    """The edits that take the added fields out of the object at `at`, and where it ends. Raises ValueError."""
     readers: dict[str, Reader] = {}
     for name in added:
         for group in [*accumulate(name.split("."), "{}.{}".format)][:-1]:
@@ -41,7 +41,7 @@ def _without_inside(text: str, at: int, added: Collection[str]) -> tuple[Edits, 
 
 
 def _edits(parts: list[Part]) -> Edits:
-    """The edits of some parts together, each of which has its own edits as its value."""
+    """The edits of several parts, each of which has its own as its value."""
     gone = {part.key for part in parts if part.value is None}
     if len(gone) == len(parts):
         return None

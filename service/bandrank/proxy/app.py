@@ -1,4 +1,4 @@
-"""The ASGI application of `bandrank proxy`: its own few paths, and everything else for the search engine."""
+"""The ASGI application of `bandrank proxy`: a few paths of its own; everything else goes to the search engine."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ from bandrank.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# No index can begin with an underscore, and no path of the search engines begins so.
+# No index can begin with an underscore, and no path of the search engines begins like this.
 HEALTH, READY, METRICS = (f"/_bandrank/{name}" for name in ("healthz", "readyz", "metrics"))
 
 
@@ -65,11 +65,11 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
         await service.close()
 
     async def healthz(_: Request) -> Response:
-        """Says that the scoring thread works; if not, requests are still answered, in the engine's order."""
+        """Reports whether the scoring thread works; without it, searches are answered in the engine's order."""
         return _said({"status": "alive"}, service.why_not_alive())
 
     async def readyz(_: Request) -> Response:
-        """Says that requests are taken, and whether they are re-ranked: a proxy that does not re-rank is still one."""
+        """Reports whether requests are taken and re-ranked; a proxy that only passes them on is ready, too."""
         reason = await service.why_not_ready()
         return _said({"status": "ready", "reranking": reason or "ready"}, "stopping" if service.draining else None)
 
@@ -90,7 +90,7 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
 
 
 def _rules(service: Service, settings: Settings) -> Sequence[Rule]:
-    """The rules of the settings. Raises BadSetting for one that asks for what is not served."""
+    """The rules of the settings. Raises BadSetting for a model or strategy that is not served."""
     if not settings.proxy_rules:
         return ()
     rules = read_rules(Path(settings.proxy_rules), max_depth=settings.max_candidates)
@@ -106,7 +106,7 @@ def _rules(service: Service, settings: Settings) -> Sequence[Rule]:
 
 
 class _WithIds:
-    """Gives each request the id that it brings, or a new one, for its lines in the log; answers stay as they are."""
+    """Notes the id of each request, its own or a new one, for its lines in the log; answers stay as they are."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -118,7 +118,7 @@ class _WithIds:
 
 
 async def _watch(service: Service) -> None:
-    """Tells all requests so if the scoring thread hangs. The proxy goes on without it, and its health check fails."""
+    """Stops re-ranking if the scoring thread hangs: the proxy goes on without it, and its health check fails."""
     reason = await service.until_hung()
     log.critical("%s; until then nothing is re-ranked", reason)
     service.abandon(reason)

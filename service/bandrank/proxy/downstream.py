@@ -15,7 +15,7 @@ from bandrank.proxy.headers import Headers
 class Downstream:
     """One request of a client.
 
-    sender: whom it counts for.  started: whether the answer has begun, after which nothing else can be said.
+    sender: whose share it counts against.  started: whether the answer has begun, so that no other can be given.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -29,7 +29,7 @@ class Downstream:
         self._receive, self._send = receive, send
         self._kept: list[bytes] = []
         self._all_read = asyncio.Event()
-        self._ended = False  # after which a client that hangs up has all that it asked for
+        self._ended = False  # a client that hangs up after that has its whole answer
 
     @property
     def target(self) -> bytes:
@@ -37,7 +37,7 @@ class Downstream:
         return self.raw_path + (b"?" + self.query_string if self.query_string else b"")
 
     async def read(self, max_bytes: int, account: Account) -> bytes | None:
-        """The whole body, which is kept; None if it is larger than that, when the part that has come is kept.
+        """Reads and keeps the whole body; if it exceeds `max_bytes`, keeps what has come and returns None.
 
         Raises ClientDisconnect, and what `Account.hold` raises.
         """
@@ -58,7 +58,7 @@ class Downstream:
             yield part
 
     async def hung_up(self) -> bool:
-        """Waits until the body was read and the connection is over; whether that is before the end of the answer."""
+        """Waits until the body was read and the connection ends; returns whether the answer had yet to end."""
         await self._all_read.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
@@ -79,7 +79,7 @@ class Downstream:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def answer(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
-        """Sends a whole answer; `headers` have its length."""
+        """Sends a whole answer; `headers` state its length."""
         await self.start(status, headers)
         for start in range(0, len(body), PART_BYTES):
             await self.hand_on(body[start : start + PART_BYTES])

@@ -9,7 +9,7 @@ from bandrank.proxy.headers import Headers
 
 
 def answer_of(error: Exception) -> tuple[int, Headers, bytes]:
-    """Status, headers and body of the answer to a request that failed; of an error that is not ours it says nothing."""
+    """Status, headers and body of the answer to a failed request, without a word about an error that is not ours."""
     status, message, error_type, said = 500, "internal error; the log has the cause", "internal", HEADERS
     if isinstance(error, BandrankError):
         status, message, error_type = error.status, str(error), error.error_type

@@ -1,4 +1,4 @@
-"""What a client asks, and what the engine answers to a request in the place of the client's: read whole, in bounds."""
+"""Reads a client's request, and the engine's answer to the one sent in its place, whole and within bounds."""
 
 import re
 import zlib
@@ -18,18 +18,18 @@ from bandrank.settings import Settings
 
 OK, TOO_MANY_REQUESTS, SERVER_ERROR = 200, 429, 500
 HANDED_ON = frozenset({401, 403, 404})  # the client's own search would get the same
-# Of the time in which the engine may say nothing, so that a client that waits little longer than that may still get the
-# answer to its own search, which has all of it.
+# The part of the engine's timeout that a deeper search gets. A client that waits little longer than the whole timeout
+# can then still get the answer to its own search, which has all of it.
 DEEPER_SHARE = 0.5
-VALUE_BYTES = 128  # of memory for each value of a search or an answer: a Python object, and where it stands
+VALUE_BYTES = 128  # of memory for each value of a search or an answer: a Python object and its position
 JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
-# What only a client that asks for it gets (Elasticsearch's and OpenSearch's other formats).
+# The engines' other formats, which only a client that asks for them gets.
 OTHER_TYPE = re.compile(r"application/(vnd\.(elastic|open)search\+)?(yaml|cbor|smile)\s*(;.*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """An answer of the engine. values: how many its body has at most."""
+    """An answer of the engine. values: the most JSON values that its body can have."""
 
     status: int
     headers: Headers
@@ -38,7 +38,7 @@ class Fetched:
 
 
 class Fetching:
-    """Reads requests of clients, and answers of the engine to what is sent in their places."""
+    """Reads clients' requests, and the engine's answers to what is sent in their place."""
 
     def __init__(self, upstream: Upstream, large_json: LargeJson, settings: Settings) -> None:
         self._upstream, self._json = upstream, large_json
@@ -47,10 +47,10 @@ class Fetching:
         self._deeper_s = DEEPER_SHARE * settings.proxy_timeout_s
 
     async def content(self, client: Downstream, account: Account, kinds: re.Pattern[str] = JSON_TYPE) -> bytes:
-        """The body of a client's request, without its compression; the account holds what reading it takes.
+        """The decompressed body of a client's request; the account holds the memory that reading it takes.
 
-        kinds: the media types that it may have. Raises Skipped, also where the client wants no JSON, Unusable and
-        ClientDisconnect.
+        kinds: the media types that it may have. Raises Skipped, also if the client wants another format than JSON,
+        Unusable and ClientDisconnect.
         """
         if OTHER_TYPE.fullmatch(first(client.headers, b"accept").decode("latin-1").strip()):
             raise Skipped(SkipReason.PARTIAL_ANSWER)
@@ -70,17 +70,17 @@ class Fetching:
             )
             account.hold(TEXT_BYTES * len(content) + VALUE_BYTES * values)
         except InvalidInput:
-            raise Skipped(SkipReason.LARGE_REQUEST) from None  # of too many values
+            raise Skipped(SkipReason.LARGE_REQUEST) from None  # too many values
         except BandrankError as error:
             raise Unusable(error.error_type) from error
         return content
 
     async def fetch(self, client: Downstream, target: bytes, body: bytes, account: Account) -> Fetched:
-        """The engine's answer to a client's request with this target and body, in JSON. Its status is 200, or one that
-        the client's own request would get, too.
+        """The engine's JSON answer to a client's request with this target and body. Its status is 200, or one that the
+        client's own request would get, too.
 
-        Raises Unusable, after which that can be sent, and Unreachable, Overloaded and InvalidInput, with which that
-        would end as well.
+        Raises Unusable if the client's own request may still succeed, and Unreachable, Overloaded and InvalidInput if
+        it would fail as well.
         """
         headers = replaced(
             to_upstream(client.headers, host=self._upstream.host, client=client.address),
@@ -110,8 +110,8 @@ class Fetching:
         return Fetched(answer.status, answer.headers, collected, values)
 
     async def _collect(self, answer: UpstreamAnswer, account: Account) -> tuple[bytearray, int]:
-        """The body of an answer, and how many values it has at most. Raises Unusable for one that is too large."""
-        body = bytearray()  # grows in place: joining its parts would hold the event loop, and twice the memory
+        """The body of an answer, and the most values that it can have. Raises Unusable if it is too large."""
+        body = bytearray()  # grows in place: joining parts would block the event loop and take twice the memory
         values = 0
         async for part in answer.parts:
             if len(body) + len(part) > self._max_response_bytes:
@@ -131,7 +131,7 @@ def check_status(status: float) -> None:
 
 
 def hold(account: Account, num_bytes: int) -> None:
-    """Takes `num_bytes` more. Raises Unusable if the account may not hold them."""
+    """Reserves `num_bytes` more. Raises Unusable if the account may not hold them."""
     try:
         account.hold(num_bytes)
     except BandrankError as error:
@@ -140,18 +140,18 @@ def hold(account: Account, num_bytes: int) -> None:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Raises Unusable where an answer of the engine cannot be read."""
+    """Raises Unusable if an answer of the engine cannot be read."""
     try:
         yield
-    except InvalidInput:  # of too many values
+    except InvalidInput:  # too many values
         raise Unusable(FailReason.LARGE_ANSWER) from None
     except (ValueError, RecursionError):
         raise Unusable(FailReason.UNREADABLE_ANSWER) from None
 
 
 def unpacked(body: bytes, headers: Headers, max_bytes: int, kinds: re.Pattern[str] = JSON_TYPE) -> tuple[bytes, int]:
-    """The body of a search, of one of these media types or of none, without its compression, and how many values it
-    has. Raises Skipped, and InvalidInput for too many values.
+    """The decompressed body of a search, and how many values it has. kinds: the media types that it may have, if any.
+    Raises Skipped, and InvalidInput for too many values.
     """
     kind = first(headers, b"content-type").decode("latin-1").strip()
     encoding = first(headers, b"content-encoding").strip().lower()

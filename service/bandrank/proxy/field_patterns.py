@@ -1,6 +1,6 @@
-"""Which fields the names and patterns in a client's `fields` ask for.
+"""Matches fields with the names and patterns in a client's `fields`.
 
-A regular expression for each pattern would take long to make, and the standard library keeps thousands of them.
+Regular expressions would take long to compile, and the standard library would keep thousands of them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,24 +9,24 @@ WILDCARD = "*"
 
 
 def not_asked_for(names: Iterable[str], asked: set[str]) -> list[str]:
-    """The names that are not in what is asked for, and that no pattern in it fits.
+    """The names that `asked` does not contain, and that match no pattern in it.
 
-    `*` stands for any characters, also none; every other character for itself, as in the engines.
+    `*` matches any characters, or none; every other character matches itself, as in the engines.
     """
     patterns = [_literals(each) for each in asked if WILDCARD in each]
     return [name for name in names if name not in asked and not any(_fits(*literals, name) for literals in patterns)]
 
 
 def _literals(pattern: str) -> tuple[str, Sequence[str], str]:
-    """What a pattern has before, between and behind its wildcards; of those side by side, the first alone counts."""
+    """The parts of a pattern before, between and after its wildcards; adjacent wildcards count as one."""
     first, *inner, last = pattern.split(WILDCARD)
     return first, [each for each in inner if each], last
 
 
 def _fits(first: str, inner: Sequence[str], last: str, name: str) -> bool:
-    """Whether a name begins and ends so, and has in between what has to be there, in its order.
+    """Whether a name begins with `first`, ends with `last`, and has the `inner` parts in between, in order.
 
-    Each is taken where it comes first, which leaves most to those behind it.
+    Taking each part where it first occurs leaves the most room for those after it.
     """
     at, end = len(first), len(name) - len(last)
     if at > end or not (name.startswith(first) and name.endswith(last)):

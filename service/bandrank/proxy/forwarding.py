@@ -1,4 +1,4 @@
-"""Every request that is not for the proxy itself: passed through, or re-ranked on its way back."""
+"""Passes on every request that is not for the proxy itself, and re-ranks some of the answers."""
 
 import logging
 import time
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Forwarding:
-    """The ASGI application of all paths but the proxy's own."""
+    """The ASGI application for all paths but the proxy's own."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class Forwarding:
             pass
         except Exception as error:
             if isinstance(error, BadGateway | GatewayTimeout | Overloaded):
-                # Of what a client asks beyond its share nobody has to be told that the engine does not answer.
+                # A request beyond its client's share says nothing about the engine, and is not counted.
                 marks = [] if isinstance(error, ShareUsed) else [Mark(Outcome.UNANSWERED)]
             elif not isinstance(error, BandrankError):
                 log.exception("a request failed unexpectedly")
-            if not client.started:  # else it is cut short, which closes the connection, so that the client can tell
+            if not client.started:  # else it is cut short: the closed connection tells the client
                 await client.answer(*answer_of(error))
         finally:
             for mark in marks:
@@ -75,11 +75,11 @@ class Forwarding:
                     self._metrics.unranked.labels(mark.reason).inc()
 
     async def _answer(self, client: Downstream) -> Sequence[Mark]:
-        """Answers a request, and says what became of it, or of each of its searches.
+        """Answers a request, and returns what became of it, or of each of its searches.
 
         Raises ClientDisconnect and what `Upstream.exchange` raises.
         """
-        # Held to the end: what was kept of the request may have to be sent a second time.
+        # Held to the end, since the request that was kept may have to be sent again.
         with self._service.memory.account(client.sender) as account:
             try:
                 reply = await self._reranked(client, account)
@@ -93,8 +93,7 @@ class Forwarding:
             return reply.marks
 
     async def _reranked(self, client: Downstream, account: Account) -> Reply | None:
-        """The answer to one search or several; None for a request that is not a search, or that nobody asks to
-        re-rank.
+        """The re-ranked answer to one or several searches; None for another request, or if nobody asks to re-rank it.
 
         Raises SentAsItCame, ClientDisconnect and what `Upstream.exchange` raises.
         """
@@ -108,9 +107,9 @@ class Forwarding:
         return None
 
     async def _pass_through(self, client: Downstream, marks: Sequence[Mark]) -> Sequence[Mark]:
-        """Sends the request as it came, and hands the answer on as it comes, with a header if somebody asked for more.
+        """Sends the request as it came and streams the answer back, with a status header if re-ranking was asked for.
 
-        A failure to re-rank is none where this search has no hits either.
+        If this request gets an error as well, that of the deeper one was no failure to re-rank.
         """
         headers = to_upstream(client.headers, host=self._upstream.host, client=client.address)
         exchange = self._upstream.exchange(client.method, client.target, headers, client.stream(), client=client.sender)

@@ -6,7 +6,7 @@ from bandrank.errors import InvalidInput
 
 Headers = list[tuple[bytes, bytes]]
 
-# What belongs to one connection alone. Expect is answered by this side of the proxy.
+# Headers that concern one connection alone. Our own HTTP server answers Expect.
 HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -27,7 +27,7 @@ NO_CONTENT, NOT_MODIFIED = 204, 304
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The headers without those of one connection, which are the known ones and those that `Connection` names."""
+    """The headers without those of one connection: the known ones and those that `Connection` names."""
     headers = list(headers)
     connection = b",".join(value for name, value in headers if name.lower() == b"connection")
     named = {option.strip().lower() for option in connection.split(b",")}
@@ -36,10 +36,10 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def to_upstream(headers: Iterable[tuple[bytes, bytes]], *, host: bytes, client: str) -> Headers:
-    """The headers of a client's request for the upstream. host: the upstream's.  client: the client's address, or
-    what a trusted peer said in its place, which may be any text.
+    """The headers of a client's request, as sent upstream. host: the upstream's.  client: the client's address, or
+    what a trusted peer gave for it, which may be any text.
 
-    Raises InvalidInput for a body in a transfer coding that is not undone here, and would be lost.
+    Raises InvalidInput for a body in a transfer coding that is not decoded here and would be lost.
     """
     headers = list(headers)
     coding = b",".join(value for name, value in headers if name == b"transfer-encoding").strip().lower()
@@ -55,7 +55,7 @@ def to_upstream(headers: Iterable[tuple[bytes, bytes]], *, host: bytes, client: 
 
 
 def to_client(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The headers of the upstream's answer for the client, without the length of a body that its status rules out.
+    """The headers of the upstream's answer, as sent to the client, without a length if its status rules out a body.
 
     A 304 may say how long the body would be (RFC 9110, 8.6), but the server here counts what it sends.
     """

@@ -1,4 +1,4 @@
-"""The hits of an answer: their texts and scores, and the same answer with some of them, in another order."""
+"""Reads the texts and scores of an answer's hits, and writes the answer with some of them in another order."""
 
 import math
 from collections.abc import Collection, Iterator, Sequence
@@ -22,12 +22,12 @@ from bandrank.proxy.raw_json import (
     without,
 )
 
-NO_TEXT_SCORE = 0.0  # of hits without a text, where hits have their relevance: it lies above 0
+NO_TEXT_SCORE = 0.0  # of hits without a text, if scores are relevances, which are above 0
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A hit in its new place. index: in the answer.  score: its relevance, or None to leave `_score` as it is."""
+    """A hit in its new place. index: its old place.  score: its relevance, or None to leave `_score` as it is."""
 
     index: int
     score: float | None = None
@@ -37,11 +37,11 @@ class SearchAnswer:
     """An answer of the engine whose hits can be read and moved."""
 
     def __init__(self, body: bytes | bytearray, max_hits: int) -> None:
-        """Raises ValueError for a body without hits, or with more than `max_hits`, which are not read then; and
-        RecursionError for one that is nested too deeply.
+        """Raises ValueError for a body without hits, or on reading more than `max_hits`, and RecursionError for one
+        that is nested too deeply.
         """
-        # A character for each byte: JSON's own are ASCII, and a single wide one among all the others would make them
-        # take four times as much. A hit with any other is decoded by itself when its words count.
+        # A character for each byte: JSON's own are ASCII, and a single wide one would make all others take four times
+        # the memory. A hit that is not all ASCII is decoded by itself when its words count.
         self._text = body.decode("latin-1")
         read_hits = partial(read_elements, read=_read_hit, max_elements=max_hits)
         read_around = partial(read_members, readers={"hits": read_hits})
@@ -55,19 +55,17 @@ class SearchAnswer:
         self.hits: list[Part] = hits.value
 
     def texts(self, fields: Sequence[str]) -> list[str]:
-        """The text of each hit: what its fields say, joined by spaces; empty without any. Raises ValueError for a hit
-        that is not in UTF-8.
-        """
+        """The text of each hit, its fields joined by spaces; empty without any. Raises ValueError if not in UTF-8."""
         return [_text_of(*self._decoded(hit), fields) for hit in self.hits]
 
     def scores(self) -> list[float | None]:
-        """The `_score` of each hit; None without one, as of hits that are sorted by something else."""
+        """The `_score` of each hit; None if it has none, as when hits are sorted by something else."""
         return [_score_of(hit) for hit in self.hits]
 
     def write(self, page: Sequence[Placed], *, added: Collection[str], best: float | None = None) -> bytes:
-        """The answer with these hits alone, in this order, and everything else as it was.
+        """The answer with only these hits, in this order, and everything else unchanged.
 
-        added: names to be taken out of the `fields` of hits.  best: the new `max_score`; None to leave it.
+        added: names to take out of the `fields` of hits.  best: the new `max_score`; None to leave it.
         """
         start, end = self._list.value_start, self._list.end
         most = find(self._around, "max_score")
@@ -79,7 +77,7 @@ class SearchAnswer:
         return b"".join([head, *self._written_hits(page, added), tail])
 
     def _written_hits(self, page: Sequence[Placed], added: Collection[str]) -> Iterator[bytes]:
-        """The list of hits; what stood between two of them now stands between those in the same places."""
+        """The list of hits; the text between two places stays where it is."""
         if not page:
             yield b"[]"
             return
@@ -105,11 +103,11 @@ class SearchAnswer:
         return edited(text, hit.start, hit.end, edits).encode()
 
     def _raw(self, start: int, end: int, edits: Sequence[Edit] = ()) -> bytes:
-        """What stands from `start` to `end`, with edits."""
+        """The bytes from `start` to `end`, with edits."""
         return edited(self._text, start, end, edits).encode("latin-1")
 
     def _decoded(self, hit: Part) -> tuple[str, Part]:
-        """A text in which a hit stands as it is in UTF-8, and the hit as it was read there. Raises ValueError."""
+        """A text that has the hit decoded from UTF-8, and the hit as read from it. Raises ValueError."""
         alone = self._text[hit.start : hit.end]
         if alone.isascii():
             return self._text, hit
@@ -119,7 +117,7 @@ class SearchAnswer:
 
 
 def _text_of(text: str, hit: Part, fields: Sequence[str]) -> str:
-    """What some fields of a hit say. text: in which it was read."""
+    """The text of some fields of a hit. text: what the hit was read from."""
     source, flat = find(hit.value, "_source"), find(hit.value, "fields")
     values = {part.key: part.value for part in flat.value} if flat is not None else {}
     texts: list[str] = []
@@ -145,7 +143,7 @@ def _read_hit(text: str, at: int) -> tuple[list[Part], int]:
 
 
 def _at(value: Any, path: str) -> Any:
-    """The value at a path with dots, which may stand for nested objects, lists of them, and for dots in a key."""
+    """The value at a dotted path; a dot may lead into a nested object or a list of them, or be part of a key."""
     if isinstance(value, list):
         return [_at(each, path) for each in value]
     if not isinstance(value, dict):
@@ -162,7 +160,7 @@ def _has_numbers(value: Any) -> bool:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """The texts in a value: itself, or those of a list. A number is the text that it is written as."""
+    """The texts in a value: itself, or those in a list. A number counts as the text that it is written as."""
     if isinstance(value, str) and value.strip():
         yield value
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Work on large JSON, beside the event loop."""
+"""Keeps work on large JSON off the event loop."""
 
 import math
 from collections.abc import Callable
@@ -12,21 +12,21 @@ from bandrank.engine.fair_pool import FairPool
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Which takes some milliseconds at most, whatever it holds. More would keep the event loop from everybody else: sixteen
-# megabytes of numbers take half a second to read.
+# Takes a few milliseconds at most, whatever it holds. More would block the event loop for everybody: sixteen megabytes
+# of numbers take half a second to read.
 SMALL_BYTES = 32 << 10
 
 
 class LargeJson:
-    """Reads and writes what is small on the event loop, in its turn, and what is large in one thread.
+    """Reads and writes small texts on the event loop, in their turn, and large ones in one thread.
 
-    The thread works on one text at a time, so that no more memory is used than was counted before and for that one, and
-    a small text passes large ones that wait. The interpreter's lock changes hands every few milliseconds.
+    The thread works on one text at a time, so that no memory is used but what was counted before and for that text, and
+    small texts overtake large ones that wait. The interpreter's lock changes hands every few milliseconds.
     """
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._pool = FairPool(1, max_size=math.inf, name="json")  # what may wait is bounded by the memory that it holds
+        self._pool = FairPool(1, max_size=math.inf, name="json")  # the memory that waiting texts hold bounds them
 
     async def run(self, client: Client, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `work`, which reads or writes `size` bytes. Raises what it raises."""

@@ -1,4 +1,4 @@
-"""The answer to several searches: the answer to each of them, and the same with others in the places of some."""
+"""Reads the answer to each of several searches, and writes the whole with some of them replaced."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -8,10 +8,10 @@ from bandrank.proxy.raw_json import Part, find, read_document, read_elements, re
 
 
 class MultiAnswer:
-    """An answer of the engine that has as many answers in it as it was asked for."""
+    """An answer of the engine that contains an answer to each search."""
 
     def __init__(self, body: bytearray, num_searches: int) -> None:
-        """Raises ValueError for any other, and RecursionError for one that is nested too deeply."""
+        """Raises ValueError for any other body, and RecursionError for one that is nested too deeply."""
         # A character for each byte, as in `SearchAnswer`, so that places in the text are places in the body.
         text = body.decode("latin-1")
         read_answers = partial(read_elements, read=_read_status, max_elements=num_searches)
@@ -22,7 +22,7 @@ class MultiAnswer:
         self._parts: list[Part] = found.value
 
     def status(self, index: int) -> float:
-        """What the engine would have answered one of the searches with, had it come alone."""
+        """The HTTP status that one of the searches would have got had it come alone."""
         status: float = self._parts[index].value
         return status
 
@@ -32,7 +32,7 @@ class MultiAnswer:
         return bytes(self._body[part.start : part.end])
 
     def write(self, others: Mapping[int, bytes]) -> bytes:
-        """The answer with others in the places of some, and everything else as it was."""
+        """The answer with the searches of some indices answered by `others`, and everything else unchanged."""
         pieces: list[bytes | bytearray] = []
         at = 0
         for index, other in sorted(others.items()):
@@ -43,7 +43,7 @@ class MultiAnswer:
 
 
 def _read_status(text: str, at: int) -> tuple[float, int]:
-    """The status of the answer that begins at a place, of which nothing else is kept, and where it ends."""
+    """The status of the answer at `at`, of which nothing else is kept, and where it ends."""
     value, end = read_roughly(text, at)
     status = value.get("status") if isinstance(value, dict) else None
     return status if isinstance(status, float) else OK, end

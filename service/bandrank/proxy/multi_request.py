@@ -1,4 +1,4 @@
-"""The searches of an `_msearch`: two lines each, of which the first says where to look, and the second for what."""
+"""The searches of an `_msearch`, two lines each: the first says where to look, the second for what."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from bandrank.proxy.raw_json import Number, read_document, read_value
 from bandrank.proxy.search_request import SearchRequest, named
 
 LINES_TYPE = re.compile(r"application/(x-ndjson|json|vnd\.(elastic|open)search\+(x-nd)?json)\s*(;.*)?", re.IGNORECASE)
-MAX_SEARCHES = 64  # what became of each has to fit into a header, and many a server has 4 KiB for all of those
+MAX_SEARCHES = 64  # the outcomes have to fit into a header, and many servers allow 4 KiB for all headers
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Entry:
 
     @property
     def deeper(self) -> bytes:
-        """Those that are sent in their place."""
+        """The lines that are sent in their place."""
         return self.own if self.asked is None else b"%b\n%b\n" % (self.head, self.asked.body)
 
 
@@ -37,8 +37,8 @@ def read_lines(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     if content.count(b"\n") > 2 * MAX_SEARCHES + 1:
         raise Skipped(SkipReason.LARGE_REQUEST)
     *lines, rest = content.split(b"\n")
-    # The engines take no notice of a first line without a second. An empty one at the very beginning is left out by
-    # OpenSearch, and the first of two to Elasticsearch.
+    # The engines ignore a first line without a second. OpenSearch skips an empty line at the very beginning;
+    # Elasticsearch takes it for the first of two.
     alone = lines.pop() if len(lines) % 2 else b""
     if rest or alone.strip() or not lines or not lines[0]:
         raise Skipped(SkipReason.UNREADABLE_REQUEST)

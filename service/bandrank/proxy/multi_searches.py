@@ -1,4 +1,4 @@
-"""Sends deeper searches in the place of those of an `_msearch`, and re-ranks the hits of each."""
+"""Sends deeper searches in place of those of an `_msearch`, and re-ranks the hits of each."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from bandrank.proxy.searches import Reply
 
 
 class MultiSearches:
-    """Re-ranks searches that come together. What goes wrong with one of them costs the others nothing."""
+    """Re-ranks searches that come together. The failure of one does not affect the others."""
 
     def __init__(
         self, rules: RerankRules, fetching: Fetching, reordering: Reordering, large_json: LargeJson, memory: Memory
@@ -27,9 +27,9 @@ class MultiSearches:
         self._json, self._memory = large_json, memory
 
     async def run(self, client: Downstream, indices: Sequence[str], account: Account) -> Reply | None:
-        """Answers each search of a request by its options; None if nobody asks for anything.
+        """Answers each search of a request by its options; None if nobody asks to re-rank any.
 
-        indices: of the path. Raises SentAsItCame, ClientDisconnect and what `Fetching.fetch` does.
+        indices: of the path. Raises SentAsItCame, ClientDisconnect and what `Fetching.fetch` raises.
         """
         entries = await self._read(client, indices, account)
         if all(entry.asked is None for entry in entries):
@@ -46,7 +46,7 @@ class MultiSearches:
         """The searches of a request. Raises Skipped, Unusable and ClientDisconnect."""
         query = query_of_header(client.headers)
         content = await self._fetching.content(client, account, LINES_TYPE)
-        hold(account, TEXT_BYTES * len(content))  # for its lines, and those that are sent in their places
+        hold(account, TEXT_BYTES * len(content))  # for its lines and those that are sent in their place
         entries = []
         for head, body in read_lines(content):
             size = len(head) + len(body)
@@ -64,7 +64,7 @@ class MultiSearches:
         return entries
 
     async def _answered(self, client: Downstream, entries: Sequence[Entry], account: Account) -> Reply:
-        """The answer to searches of which some are to be re-ranked. Raises Unusable and what `Fetching.fetch` does."""
+        """Answers searches, some of which are to be re-ranked. Raises Unusable and what `Fetching.fetch` raises."""
         deeper = await self._fetch(client, [entry.deeper for entry in entries], account)
         if deeper.status != OK:
             return Reply.of(deeper, [entry.mark if entry.asked is None else ENGINE_ERROR for entry in entries])
@@ -72,7 +72,7 @@ class MultiSearches:
         done: dict[int, Reordered] = {}
         failed: dict[int, Mark] = {}
         begun = asyncio.get_running_loop().time()
-        for index, entry in enumerate(entries):  # one at a time: what waits for one would have the next refused
+        for index, entry in enumerate(entries):  # one at a time: while one waits, the next would be refused
             if entry.asked is not None:
                 try:
                     done[index] = await self._reordered(answers, index, entry.asked, begun, account)
@@ -92,7 +92,7 @@ class MultiSearches:
     async def _reordered(
         self, answers: MultiAnswer, index: int, search: SearchRequest, begun: float, account: Account
     ) -> Reordered:
-        """The answer to one of the searches. begun: since when their budgets run. Raises Unusable."""
+        """The answer to one of the searches. begun: when their budgets began to run. Raises Unusable."""
         check_status(answers.status(index))
         if answers.status(index) != OK:
             return Reordered(ENGINE_ERROR, answers.body(index))
@@ -100,7 +100,7 @@ class MultiSearches:
         return await self._reordering.reordered(answers.body(index), search, account, spent_s=spent_s)
 
     async def _fetch(self, client: Downstream, searches: Iterable[bytes], account: Account) -> Fetched:
-        """The engine's answer to some searches. Raises what `Fetching.fetch` does."""
+        """The engine's answer to some searches. Raises what `Fetching.fetch` raises."""
         return await self._fetching.fetch(client, client.target, b"".join(searches), account)
 
     async def _split(self, fetched: Fetched, num_searches: int, account: Account) -> MultiAnswer:

@@ -1,4 +1,4 @@
-"""What became of a request: the words of the response header X-Rerank-Status, and of the metrics."""
+"""What became of a request, in the words of the response header X-Rerank-Status and of the metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ STATUS_HEADER = b"x-rerank-status"
 class Outcome(StrEnum):
     """PASSED: nobody asked to re-rank it.  SKIPPED: it is not a search that can be re-ranked, and was passed through.
     FAILED: re-ranking failed; the hits are in the engine's order.  UNANSWERED: the engine did not answer, or not to the
-    end; the client got an error of ours, or a connection that was cut.
+    end; the client got our error or a cut connection.
     """
 
     PASSED = "passed"
@@ -39,7 +39,7 @@ class SkipReason(StrEnum):
 
 
 class FailReason(StrEnum):
-    """Why the engine's order stays, beside the types of the errors of re-ranking itself."""
+    """Why the engine's order stays; a further reason is the type of an error in re-ranking itself."""
 
     DEADLINE = "deadline_exceeded"
     ENGINE_REFUSED = "engine_refused"
@@ -53,10 +53,10 @@ class FailReason(StrEnum):
 
 @dataclass(frozen=True)
 class Mark:
-    """What became of a search. reason: of one that was not re-ranked; never a client's words.
+    """What became of a search. reason: why it was not re-ranked; never a client's words.
 
-    hits: how many were put in order, and how many of them had no text.  degraded: whether the budget or the load left
-    fewer of them to the last stage than were to come there.
+    hits: how many were put in order.  without_text: how many of these had no text.  degraded: whether the budget or the
+    load left fewer of them to the last stage than planned.
     """
 
     outcome: Outcome
@@ -78,7 +78,7 @@ ENGINE_ERROR = Mark(Outcome.SKIPPED, SkipReason.ENGINE_ERROR)
 
 
 def status_header(marks: Sequence[Mark]) -> tuple[bytes, bytes]:
-    """The response header: what became of each search, in their order."""
+    """The response header: what became of each search, in order."""
     return STATUS_HEADER, ", ".join(map(str, marks)).encode("ascii")
 
 
@@ -98,7 +98,7 @@ class Skipped(SentAsItCame):
 
 
 class Unusable(SentAsItCame):
-    """The deeper search cannot be sent, or its answer not be used.
+    """The deeper search cannot be sent, or its answer cannot be used.
 
     reason: a FailReason, or the type of an error of this service.
     """

@@ -21,7 +21,7 @@ BY_FIELD = {
 PLAIN = frozenset(
     {"combined_fields", "multi_match", "query_string", "semantic", "simple_query_string", "sparse_vector"}
 )
-# Clauses around others, and the members that hold those: bool's filter and must_not say nothing of relevance.
+# Clauses that contain others, and the members with these. bool's filter and must_not have no bearing on relevance.
 AROUND = {
     "bool": ("must", "should"),
     "boosting": ("positive",),
@@ -64,7 +64,7 @@ def _of_clause(clause: object) -> Iterator[str]:
 
 
 def _of_retriever(retriever: object) -> Iterator[str]:
-    """The texts in a retriever of Elasticsearch: standard ones, and those that join several."""
+    """The texts in an Elasticsearch retriever: a standard one, or one that joins several."""
     for kind, content in retriever.items() if isinstance(retriever, dict) else ():
         if not isinstance(content, dict):
             continue

@@ -1,5 +1,5 @@
-"""Elasticsearch's retrievers that join others: no more hits come from them than their window has ranks, ten unless said
-otherwise, and a search for more is refused.
+"""Widens the windows of Elasticsearch's retrievers that join others. Such a retriever returns no more hits than its
+window has ranks, ten by default, and a search for more is refused.
 """
 
 import re
@@ -12,8 +12,8 @@ WINDOW = "rank_window_size"
 
 
 def widened(text: str, at: int, depth: int) -> list[Edit]:
-    """The edits that give the retriever that begins at a place, and those inside it, windows of `depth` at least; none
-    for anything else that stands there.
+    """The edits that give the retriever at `at`, and those inside it, windows of at least `depth`; none for anything
+    else.
     """
     try:
         return _retriever(text, at, depth)[0]
@@ -22,7 +22,7 @@ def widened(text: str, at: int, depth: int) -> list[Edit]:
 
 
 def _retriever(text: str, at: int, depth: int) -> tuple[list[Edit], int]:
-    """The edits of a retriever, or of an object with its weight, and where it ends. Raises ValueError."""
+    """The edits of a retriever, or of an object with one and its weight, and where it ends. Raises ValueError."""
     readers = dict.fromkeys(JOINING, partial(_joining, depth=depth)) | {"retriever": partial(_retriever, depth=depth)}
     members, end = read_members(text, at, readers)
     return [edit for part in members if part.key in readers for edit in part.value], end

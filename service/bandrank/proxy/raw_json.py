@@ -1,7 +1,7 @@
-"""JSON as text whose parts are found, read and moved without being written anew.
+"""Finds, reads and moves parts of a JSON text without serialising them anew.
 
-Only what lies around the parts is walked here; their values are read by the standard library's scanner. Numbers are
-kept as they are written.
+Only the structure around the parts is parsed here; the standard library's scanner reads their values. Numbers stay as
+they are written.
 """
 
 import json
@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Of an object whose members are found here: each is a Python object, and collecting garbage among a million of them
-# holds everybody up. A mapping of a search engine has a thousand fields at most, unless that is changed.
+# Of an object that is parsed here: each member is a Python object, and collecting garbage among a million of them holds
+# everybody up. A search engine's mapping has a thousand fields at most by default.
 MAX_MEMBERS = 1024
 SPACE = re.compile(r"[ \t\n\r]*")
 Reader = Callable[[str, int], tuple[Any, int]]
@@ -20,7 +20,7 @@ Reader = Callable[[str, int], tuple[Any, int]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A member of an object or an element of a list. start, end: where it stands, a member with its key.
+    """A member of an object or an element of a list. start, end: its bounds, a member's with its key.
 
     value_start: where its value begins.  value: what was read there.
     """
@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Puts `text` in the place of what stands from `start` to `end`."""
+    """Replaces what is between `start` and `end` by `text`."""
 
     start: int
     end: int
@@ -56,20 +56,20 @@ _FAST_DECODER = json.JSONDecoder(parse_int=float, parse_constant=_refuse)
 
 
 def read_value(text: str, at: int) -> tuple[Any, int]:
-    """The value that begins at a place, and where it ends. Its numbers are of the type Number. Raises ValueError."""
+    """The value at `at`, and where it ends. Its numbers are of the type Number. Raises ValueError."""
     return _DECODER.raw_decode(text, at)
 
 
 def read_roughly(text: str, at: int) -> tuple[Any, int]:
-    """Like `read_value`, but with numbers as floats, which may be rounded, and six times as fast for these."""
+    """Like `read_value`, but with numbers as floats, which may be rounded; six times as fast for numbers."""
     return _FAST_DECODER.raw_decode(text, at)
 
 
 def read_members(text: str, at: int, readers: Mapping[str, Reader] | None = None) -> tuple[list[Part], int]:
-    """The members of the object that begins at a place, and where it ends.
+    """The members of the object at `at`, and where it ends.
 
-    readers: of the values of some keys; others are read by `read_value`.  Raises ValueError for anything but an object,
-    for one of more than MAX_MEMBERS, and for a key that comes twice, as it does not say which of the values counts.
+    readers: of the values of some keys; `read_value` reads the others.  Raises ValueError for anything but an object,
+    for more than MAX_MEMBERS members, and for a duplicate key, since nothing says which of its values counts.
     """
     members: list[Part] = []
     keys: set[str] = set()
@@ -94,9 +94,9 @@ def read_members(text: str, at: int, readers: Mapping[str, Reader] | None = None
 
 
 def read_elements(text: str, at: int, read: Reader, max_elements: float = math.inf) -> tuple[list[Part], int]:
-    """The elements of the list that begins at a place, each read by `read`, and where it ends.
+    """The elements of the list at `at`, each read by `read`, and where it ends.
 
-    Raises ValueError, also for more elements than `max_elements`, of which no more are read.
+    Raises ValueError, also on reaching more than `max_elements` elements.
     """
     elements: list[Part] = []
     at = _expect(text, at, "[")
@@ -122,7 +122,7 @@ def read_document(text: str, read: Reader) -> Any:
 
 
 def find(parts: Iterable[Part], key: str) -> Part | None:
-    """The member with a key."""
+    """The member with a key, or None."""
     return next((part for part in parts if part.key == key), None)
 
 
@@ -141,7 +141,7 @@ def without(parts: Sequence[Part], keys: Collection[str]) -> list[Edit]:
 
 
 def edited(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
-    """What stands from `start` to `end`, with edits that do not overlap."""
+    """The text from `start` to `end`, with edits that do not overlap."""
     pieces = []
     for edit in sorted(edits, key=lambda edit: edit.start):
         pieces += [text[start : edit.start], edit.text]
@@ -150,20 +150,20 @@ def edited(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text with halves of surrogate pairs, which JSON can escape and no text can hold, replaced."""
+    """The text with lone surrogates, which JSON can escape but UTF-8 cannot encode, replaced."""
     if text.isascii():  # as most are, and large ones take long to copy
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _expect(text: str, at: int, character: str) -> int:
-    """Where the next value begins behind `character`. Raises ValueError if that does not stand at `at`."""
+    """Where the text goes on after `character` and white space. Raises ValueError if it is not at `at`."""
     if not text.startswith(character, at):
         raise ValueError(f"expected {character} at {at}")
     return _skip(text, at + 1)
 
 
 def _skip(text: str, at: int) -> int:
-    """The first place from here on that is not white space."""
+    """The first position from `at` on that is not white space."""
     found = SPACE.match(text, at)
     return at if found is None else found.end()

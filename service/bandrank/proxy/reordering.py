@@ -1,4 +1,4 @@
-"""Puts the hits of an answer of the engine in order of relevance, through the models of this process."""
+"""Puts the hits of an engine's answer in order of relevance, with the models of this process."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from bandrank.proxy.search_request import SearchRequest
 
 log = logging.getLogger(__name__)
 
-ANSWER_BYTES = 2  # of memory for each byte of an answer, beside its text: what is written, and on its way to the client
+ANSWER_BYTES = 2  # of memory for each byte of an answer, besides its text: what is written, and what is being sent
 ENGINE_SHARE = 0.9  # of the budget: the rest is for merging what was scored
 
 Ranked = tuple[Call, Answer]
@@ -29,7 +29,7 @@ Ranked = tuple[Call, Answer]
 
 @dataclass(frozen=True)
 class Reordered:
-    """What a search is answered with. ranked: how its hits were ranked, if they were."""
+    """The answer to a search. ranked: how its hits were ranked, if they were."""
 
     mark: Mark
     body: bytes
@@ -47,7 +47,7 @@ class _Order:
 
 
 class Reordering:
-    """Re-ranks the hits of answers. A failure of that leaves the engine's order."""
+    """Re-ranks the hits of answers; if that fails, they keep the engine's order."""
 
     def __init__(self, service: Service, large_json: LargeJson) -> None:
         self._service, self._json = service, large_json
@@ -63,7 +63,7 @@ class Reordering:
     ) -> Reordered:
         """The page of the re-ranked hits that the client asked for. Raises Unusable.
 
-        values: how many it has at most, if that is known.  spent_s: seconds of the budget that are gone.
+        values: the most that the body can have, if known.  spent_s: seconds of the budget that are gone.
         """
         client, size = account.client, len(body)
         with self._service.memory.account(client) as while_read:
@@ -84,7 +84,7 @@ class Reordering:
     async def _order(
         self, hits: Sequence[CallCandidate], search: SearchRequest, account: Account, budget_s: float
     ) -> _Order:
-        """The order of relevance, or the engine's if that fails. Those without a text come last, in the engine's."""
+        """The order of relevance, or the engine's if ranking fails. Hits without a text come last, in the engine's."""
         with_text = [index for index, hit in enumerate(hits) if hit.text]
         mark = Mark(Outcome.RERANKED, hits=len(hits), without_text=len(hits) - len(with_text))
         if not hits:
@@ -120,7 +120,7 @@ def _engine_order(num_hits: int, reason: str) -> _Order:
 
 
 def _reason_of(error: Exception) -> str:
-    """The word for an error of the re-ranking; one that nobody expected is logged."""
+    """The reason to give for an error in re-ranking; an unexpected error is logged."""
     if isinstance(error, TimeoutError):
         return FailReason.DEADLINE
     if isinstance(error, BandrankError):

@@ -1,4 +1,4 @@
-"""What a client, or a rule of the operator, asks of the re-ranking of a search."""
+"""How a client's header or an operator's rule asks to re-rank a search."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -18,16 +18,16 @@ HEADER, QUERY_HEADER = b"x-rerank", b"x-rerank-query"
 OFF = "off"
 NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 
-# No wildcards: what the engine finds for one could not be told from what the client asks for.
+# No wildcards: fields that the engine finds for one could not be told from those that the client asks for.
 FieldName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^*]*$")]
 
 
 class RerankOptions(BaseModel):
     """How the hits of a search are to be re-ranked.
 
-    fields: of `_source` that hold the text, in the order in which they are joined.  depth: hits to re-rank.
-    model, strategy: as in a request to rank.  budget_ms: within which re-ranking is done, or given up.
-    score: what hits have in `_score` afterwards: their relevance, or what the engine gave them.
+    fields: those of `_source` with the text, in the order in which they are joined.  depth: hits to re-rank.
+    model, strategy: as in a request to rank.  budget_ms: milliseconds after which re-ranking is given up.
+    score: what `_score` holds afterwards: the relevance, or the engine's score.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -54,7 +54,7 @@ class Rule(BaseModel):
     score: Literal["relevance", "engine"] | None = None
 
     def covers(self, indices: Sequence[str]) -> bool:
-        """Whether it is for a search in these indices: for each of them, and at least one is named."""
+        """Whether it is for a search in these indices: at least one is named, and all match the pattern."""
         return bool(indices) and all(fnmatchcase(name, self.index) for name in indices)
 
 
@@ -63,7 +63,7 @@ class _RulesFile(BaseModel, extra="forbid"):
 
 
 def read_rules(path: Path, *, max_depth: int) -> tuple[Rule, ...]:
-    """The tables [[rules]] of a TOML file, the first of which that covers a search counts. Raises BadSetting."""
+    """The tables [[rules]] of a TOML file; the first that covers a search applies. Raises BadSetting."""
     try:
         rules = _RulesFile.model_validate(read_toml(path)).rules
     except ValidationError as error:
@@ -76,7 +76,7 @@ def read_rules(path: Path, *, max_depth: int) -> tuple[Rule, ...]:
 
 
 class RerankRules:
-    """Finds the options of a search. rules: of the operator.  depth, budget_ms: where nobody says otherwise."""
+    """Finds the options of a search. rules: the operator's.  depth, budget_ms: the defaults."""
 
     def __init__(self, rules: Sequence[Rule], *, depth: int, budget_ms: float, max_depth: int) -> None:
         self._rules = rules
@@ -84,14 +84,14 @@ class RerankRules:
         self._max_depth = max_depth
 
     def may_ask(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether anything may be asked of searches in some indices or others."""
+        """Whether the header or a rule may ask for re-ranking, depending on the indices."""
         return bool(self._rules) or any(name == HEADER for name, _ in headers)
 
     def options_for(self, headers: Iterable[tuple[bytes, bytes]], indices: Sequence[str]) -> RerankOptions | None:
         """How the hits of a search in these indices are to be re-ranked; None if nobody asks for it.
 
-        What the header says goes before what a rule says. Raises Skipped for a header that cannot be used, or that
-        switches re-ranking off.
+        The header takes precedence over the rule. Raises Skipped for a header that cannot be used, or that switches
+        re-ranking off.
         """
         values = [value for name, value in headers if name == HEADER]
         rule = next((rule for rule in self._rules if rule.covers(indices)), None)
@@ -123,7 +123,7 @@ def query_of_header(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 def _read_header(values: Sequence[bytes]) -> dict[str, Any]:
-    """The members of `title, body; depth=50; strategy=fast`. Raises Skipped."""
+    """The options in a header such as `title, body; depth=50; strategy=fast`. Raises Skipped."""
     if not values:
         return {}
     try:

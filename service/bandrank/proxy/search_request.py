@@ -31,7 +31,7 @@ class SearchRequest:
     """A search that can be re-ranked.
 
     options: how.  start, size: the client's page of the hits.  query: what the user looks for.  added: names that the
-    deeper search asks for in `fields`, beside those of the client.  target_query: its query string.  body: its body.
+    deeper search adds to the client's `fields`.  target_query, body: the deeper search's query string and body.
     """
 
     options: RerankOptions
@@ -57,7 +57,7 @@ def indices_of(method: str, raw_path: bytes, path: re.Pattern[bytes] = SEARCH) -
 
 
 def named(names: str) -> tuple[str, ...]:
-    """The indices in a list with commas, but for those that it leaves out again, as `-old` does."""
+    """The indices in a comma-separated list, without exclusions such as `-old`."""
     return tuple(name for name in names.split(",") if name and not name.startswith("-"))
 
 
@@ -66,8 +66,8 @@ def read_search(
 ) -> SearchRequest:
     """The search in a query string and a body of JSON. query: what the user looks for, if it is known already.
 
-    page_in_body: whether the deeper search says there which hits it wants, since it has no query string of its own.
-    Raises Skipped for a search whose hits cannot be put in another order, or not without changing what they mean.
+    page_in_body: whether the deeper search asks for its page in the body, because it has no query string of its own.
+    Raises Skipped for a search whose hits cannot be put in another order without changing what they mean.
     """
     parameters = query_string.split(b"&")
     if len(parameters) > MAX_PARAMETERS:
@@ -135,7 +135,7 @@ def _query_text(fields: dict[str, Any]) -> str:
 
 
 def _number(given: dict[str, str], fields: dict[str, Any], name: str, default: int) -> int:
-    """A whole number of the query string or, where that has none, of the body. Raises Skipped for anything else."""
+    """A whole number in the query string or, if it is not there, in the body. Raises Skipped for anything else."""
     value = given.get(name, fields.get(name, str(default)))
     if not isinstance(value, str) or not re.fullmatch(r"[0-9]{1,9}", value):
         raise Skipped(SkipReason.UNREADABLE_REQUEST)
@@ -161,7 +161,7 @@ def _asked_for(given: dict[str, str], fields: dict[str, Any]) -> set[str]:
 
 
 def _more_fields(text: str, members: Sequence[Part], added: Sequence[str]) -> Edit:
-    """What makes the body ask for more `fields`. Raises Skipped."""
+    """The edit that makes the body ask for more `fields`. Raises Skipped."""
     names = ", ".join(json.dumps(name) for name in added)
     asked = find(members, "fields")
     if asked is None:
@@ -173,14 +173,14 @@ def _more_fields(text: str, members: Sequence[Part], added: Sequence[str]) -> Ed
 
 
 def _whole_page(text: str, members: Sequence[Part], depth: int) -> list[Edit]:
-    """What makes the body ask for all hits down to a depth."""
+    """The edits that make the body ask for all hits down to a depth."""
     page = {"from": 0, "size": depth}
     edits = [Edit(part.value_start, part.end, str(page[part.key])) for part in members if part.key in page]
     return edits if find(members, "size") is not None else [*edits, _another(text, members, f'"size": {depth}')]
 
 
 def _another(text: str, members: Sequence[Part], member: str) -> Edit:
-    """What puts another member before those of the body."""
+    """The edit that puts another member before those of the body."""
     at = text.index("{") + 1
     return Edit(at, at, member + (", " if members else ""))
 

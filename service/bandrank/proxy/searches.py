@@ -1,4 +1,4 @@
-"""Sends a deeper search in the place of a client's, and re-ranks the hits that come back."""
+"""Sends a deeper search in place of a client's, and re-ranks the hits that come back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from bandrank.proxy.search_request import read_search
 
 @dataclass(frozen=True)
 class Reply:
-    """What the client gets. marks: what became of its searches.  ranked: how hits were ranked, of those that were."""
+    """What the client gets. marks: what became of its searches.  ranked: the rankings of those re-ranked."""
 
     marks: Sequence[Mark]
     status: int
@@ -29,7 +29,7 @@ class Reply:
     def of(
         cls, fetched: Fetched, marks: Sequence[Mark], body: bytes | None = None, ranked: Sequence[Ranked] = ()
     ) -> Self:
-        """An answer of the engine, with another body if there is one."""
+        """The engine's answer, with another body if one is given."""
         body = bytes(fetched.body) if body is None else body
         headers = replaced(end_to_end(fetched.headers), content_length=b"%d" % len(body))
         return cls(marks, fetched.status, headers, body, ranked)
@@ -44,7 +44,7 @@ class Searches:
     async def run(self, client: Downstream, options: RerankOptions, account: Account) -> Reply:
         """Answers a search, re-ranked by these options.
 
-        Raises SentAsItCame, ClientDisconnect and what `Fetching.fetch` does.
+        Raises SentAsItCame, ClientDisconnect and what `Fetching.fetch` raises.
         """
         query = query_of_header(client.headers)
         content = await self._fetching.content(client, account)

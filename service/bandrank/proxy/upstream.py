@@ -92,13 +92,13 @@ class Upstream:
         client: Client,
         timeout_s: float | None = None,
     ) -> AsyncIterator[UpstreamAnswer]:
-        """The answer to a request, whose body is sent as it comes. When the block ends, the connection is kept if all
-        of the answer was read, else closed.
+        """Sends a request, its body as it comes, and yields the answer. When the block ends, the connection is kept if
+        all of the answer was read, else closed.
 
-        client: whose share of the connections it takes one of.
-        timeout_s: for which the upstream may say and take nothing; None for that of the settings.
+        client: whose share of the connections it counts against.
+        timeout_s: how long the upstream may send and take nothing; None for the setting.
         Raises BadGateway, GatewayTimeout, Overloaded and InvalidInput, also while the parts are read, and what `body`
-        raises; Unreachable and Overloaded before the upstream has heard of the request.
+        raises; Unreachable and Overloaded before the upstream has seen the request.
         """
         silence_s = self._timeout_s if timeout_s is None else timeout_s
         timeouts = {"connect": CONNECT_S, "pool": CONNECT_S, "read": silence_s, "write": silence_s}
@@ -131,7 +131,7 @@ class Upstream:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Counts failures, and turns the client library's errors into ours. Their own words may name addresses."""
+        """Counts failures, and turns the HTTP client's errors into ours, since their messages may name addresses."""
         try:
             yield
         except Overloaded as error:
@@ -161,7 +161,7 @@ class Upstream:
 
 
 def trust(address: Address, path: str) -> ssl.SSLContext | None:
-    """Whose certificates are accepted: the system's authorities, or those of a file; None for an address without TLS.
+    """A TLS context that trusts the system's authorities, or those in a file; None for an address without TLS.
 
     Raises BadSetting.
     """
@@ -169,5 +169,5 @@ def trust(address: Address, path: str) -> ssl.SSLContext | None:
         return None
     try:
         return ssl.create_default_context(cafile=path or None)
-    except OSError as error:  # that of TLS is one, too
+    except OSError as error:  # ssl.SSLError is one, too
         raise BadSetting("proxy_ca", f"must be a file of certificates in PEM: {path}: {error.strerror}") from None

@@ -1,6 +1,6 @@
-"""Who may hold a connection to the search engine: no client can keep the others from it.
+"""Shares the connections to the search engine out, so that no client can keep the others from it.
 
-A request may hold one for hours: its body comes slowly, or its answer is read slowly.
+A request may hold one for hours, if its body comes slowly or its answer is read slowly.
 """
 
 import asyncio
@@ -14,17 +14,15 @@ RETRY_AFTER_S = 1.0
 class UpstreamSlots:
     """Slots for requests to the engine, of which each client has its share. Used from one event loop.
 
-    A request for which there is none waits. Next comes one of the client that holds fewest, and of those the first.
+    A request without a slot waits. Next comes the first request of the client that holds the fewest.
     """
 
     def __init__(self, total: int) -> None:
-        self._shares = Shares(total + 1)  # clients leave something free, which is the one slot that there is not
+        self._shares = Shares(total + 1)  # clients always leave something free: here, a slot that does not exist
         self._waiting: dict[asyncio.Future[None], Client] = {}
 
     async def take(self, client: Client, *, patience_s: float) -> None:
-        """Takes a slot. Raises, if there is none within `patience_s`, ShareUsed where the client has some, else
-        Overloaded.
-        """
+        """Takes a slot. If it gets none within `patience_s`, raises ShareUsed if the client has some, or Overloaded."""
         if self._shares.fits(client, 1):
             self._shares.hold(client, 1)
             return
@@ -48,7 +46,7 @@ class UpstreamSlots:
             raise Overloaded("all connections to the search engine are in use", retry_after_s=RETRY_AFTER_S)
 
     def release(self, client: Client) -> None:
-        """Gives a slot of the client to those that wait. If it does not fit who holds fewest, it fits nobody."""
+        """Releases a slot of the client to those that wait. If the one with the fewest may not take it, none may."""
         self._shares.release(client, 1)
         while self._waiting:
             ready = min(self._waiting, key=lambda each: self._shares.held_by(self._waiting[each]))

@@ -15,8 +15,8 @@ inline void gather(Rows from, const Task& task, int64_t head_dim, float* to) {
             for (int64_t d = 0; d < head_dim; d += LANES) store(to + d, load<Floats>(from[row] + d));
 }
 
-// The softmax of one query row over the keys that it has met: their largest logit, the sum of exp(logit - largest), and
-// the sum of the values with these weights, `head_dim` numbers.
+// The softmax of one query row over the keys that it has met so far: their largest logit, the sum of
+// exp(logit - largest), and the sum of the values with these weights, `head_dim` numbers.
 struct Softmax {
     float top, norm;
     float* sums;
@@ -26,8 +26,8 @@ struct Softmax {
     }
     Softmax(float* sums, float top, float norm) : top(top), norm(norm), sums(sums) {}
 
-    // keys, values: rows of head_dim numbers, at least one.  weights: room for `count` and a register.  added: to the
-    // logits, as many, with -inf behind the last; or null.
+    // keys, values: rows of head_dim numbers, at least one.  weights: room for `count` and a register.  added: what is
+    // added to the logits, followed by -inf; or null.
     void meet(const float* query, const float* const* keys, const float* const* values, int64_t count, int64_t head_dim,
               float* weights, const float* added = nullptr) {
         const float scale = 1.0f / std::sqrt((float)head_dim);
@@ -66,7 +66,7 @@ struct Softmax {
         }
     }
 
-    // Meets what another has met.
+    // Merges the softmax of the same row over other keys into this one.
     void meet(const Softmax& other, int64_t head_dim) {
         const float both = std::max(top, other.top);
         const float ours = exp_of_negative(all(top - both))[0], theirs = exp_of_negative(all(other.top - both))[0];
@@ -82,7 +82,7 @@ struct Softmax {
     }
 };
 
-// Brings LANES rows of a head, whose starts are row(lane), to where each has a lane, times `scale`: to (head_dim, width).
+// Transposes LANES rows of a head, which start at row(lane), so that each has a lane, times `scale`: to (head_dim, width).
 template <class RowOf>
 inline void turn(RowOf row, int64_t head_dim, float* to, int64_t width, float scale = 1.0f) {
     for (int64_t d = 0; d < head_dim; d += LANES) {
@@ -93,8 +93,8 @@ inline void turn(RowOf row, int64_t head_dim, float* to, int64_t width, float sc
     }
 }
 
-// GROUPS times LANES query rows, one in each lane, from the first that is given on; lanes behind the task's last row repeat
-// it. A number of a key or a value is loaded once for all groups.
+// Attention of GROUPS times LANES query rows from `first` on, one in each lane; lanes past the task's last row repeat it.
+// A number of a key or a value is loaded once for all groups.
 template <int GROUPS>
 inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* keys, const float* values,
                          int64_t head_dim, Rows out, HeadBias bias, AttentionScratch& scratch) {
@@ -110,7 +110,7 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
     for (int group = 0; group < GROUPS; ++group)
         turn([&](int lane) { return q[first + std::min<int64_t>(group * LANES + lane, lanes - 1)]; }, head_dim,
              query + group * LANES, WIDE, scale);
-    const InBand seen(task, first, lanes);  // behind the shared ones
+    const InBand seen(task, first, lanes);  // after the shared ones
     const int64_t count = shared + seen.count;
     auto place = [&](int64_t j) { return j < shared ? j : j + seen.near; };
 
@@ -171,11 +171,11 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
     }
 }
 
-// Whether the query rows of a task are in lanes; if not, each is computed by itself.
+// Whether a task's query rows are computed in lanes, or else one by one.
 inline bool in_lanes(const Task& task) { return task.queries.count >= FEW || task.band.count || task.window < 0; }
 
-// Calls attend(first, wide) for all query rows of a task, as many side by side as pay: those of two registers where it is
-// `wide`, else of one. In a narrow band each row sees few of the keys that its neighbours see.
+// Calls attend(first, wide) for all query rows of a task, two registers of rows at a time if `wide`, else one. Two do not
+// pay in a narrow band, where a row sees few of the keys that its neighbours see.
 template <class Attend>
 inline void each_lanes(const Task& task, Attend&& attend) {
     const bool narrow = task.band.count && task.window < 2 * LANES;
@@ -186,7 +186,7 @@ inline void each_lanes(const Task& task, Attend&& attend) {
     }
 }
 
-// Copies the keys and values of a task to where they are one behind the other.
+// Copies the keys and values of a task to scratch, one after the other.
 inline void gather(Rows k, Rows v, int64_t head_dim, const Task& task, AttentionScratch& scratch) {
     const int64_t total = task.shared() + task.band.count;
     scratch.weights.room((total + 1) * 2 * LANES);
@@ -194,7 +194,7 @@ inline void gather(Rows k, Rows v, int64_t head_dim, const Task& task, Attention
     gather(v, task, head_dim, scratch.values.room(total * head_dim));
 }
 
-// Finds the rows of a task's keys and values, where they are, and returns their number.
+// Finds the addresses of the rows of a task's keys and values, and returns their number.
 inline int64_t find_rows(Rows k, Rows v, const Task& task, AttentionScratch& scratch) {
     const int64_t total = task.shared() + task.band.count;
     const float **key = scratch.key_rows.room(total), **value = scratch.value_rows.room(total);
@@ -212,7 +212,7 @@ inline void meet(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, Sof
                      scratch.weights.data());
 }
 
-// The positions of a task's keys, one behind the other.
+// Copies the positions of a task's keys to scratch, one after the other.
 inline void gather_positions(const int64_t* positions, const Task& task, AttentionScratch& scratch) {
     int64_t* to = scratch.positions.room(task.shared() + task.band.count);
     for (const Run& run : {task.keys[0], task.keys[1], task.keys[2], task.band})
@@ -228,7 +228,7 @@ inline const float* added(HeadBias bias, int64_t row, int64_t total, AttentionSc
     return to;
 }
 
-// The rows of tasks with the same keys that are in lanes, for the heads that share these keys.
+// Attention of the rows in lanes of tasks with the same keys, for the heads that share these keys.
 inline void attend_by_lanes(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last,
                             Rows out, AttentionScratch& scratch, HeadBias bias) {
     gather(k, v, head_dim, *tasks, scratch);
@@ -245,7 +245,7 @@ inline void attend_by_lanes(Rows q, Rows k, Rows v, int64_t heads, int64_t head_
 #if defined(__AMX_BF16__)
 constexpr bool TILED = true;
 
-// The same by tiles, without a bias.
+// The same with tiles, without a bias.
 inline void attend_by_tiles(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last,
                             Rows out, AttentionScratch& scratch, HeadBias) {
     const Tiles tiles;
@@ -263,7 +263,7 @@ constexpr bool TILED = false;
 constexpr auto attend_by_tiles = attend_by_lanes;
 #endif
 
-// The rows of tasks with the same keys that are not in lanes, for the heads that share these keys.
+// The same for the rows that are not in lanes.
 inline void attend_one_by_one(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last,
                               Rows out, AttentionScratch& scratch, HeadBias bias) {
     const int64_t total = find_rows(k, v, *tasks, scratch);
@@ -278,8 +278,8 @@ inline void attend_one_by_one(Rows q, Rows k, Rows v, int64_t heads, int64_t hea
             }
 }
 
-// The rows of tasks with the same keys, for the heads that share these, beside each other in q and out; with a bias, their
-// positions are in scratch. head_dim: a multiple of LANES, at most MOST_NUMBERS.
+// Attention of tasks with the same keys, for the heads that share these keys, which are adjacent in q and out. With a
+// bias, the keys' positions are in scratch. head_dim: a multiple of LANES, at most MOST_NUMBERS.
 inline void attend(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
                    AttentionScratch& scratch, HeadBias bias = {}) {
     auto side_by_side = TILED && !bias.of_zero ? attend_by_tiles : attend_by_lanes;
@@ -287,8 +287,8 @@ inline void attend(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, cons
     if (!std::all_of(tasks, last, in_lanes)) attend_one_by_one(q, k, v, heads, head_dim, tasks, last, out, scratch, bias);
 }
 
-// out (rows, heads, head_dim): the rows of tasks, for all heads, as many of which share each head of keys and values. The keys
-// of tasks that are one behind the other and have the same are fetched once. biases: or null.
+// out (rows, heads, head_dim): the attention of tasks, for all heads; equally many share each head of keys and values.
+// Consecutive tasks with the same keys fetch them once. biases: or null.
 inline void attend_tasks(Rows q, Rows k, Rows v, int64_t heads, int64_t kv_heads, int64_t head_dim, const Task* tasks,
                          const Task* last, float* out, AttentionScratch& scratch, const Biases* biases = nullptr) {
     const int64_t sharing = heads / kv_heads;

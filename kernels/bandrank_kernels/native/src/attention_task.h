@@ -1,4 +1,4 @@
-// What attention is asked for: a few rows, and the runs of rows that they see.
+// Tasks of attention: a few query rows, and the runs of rows that they see.
 #pragma once
 #include <algorithm>
 
@@ -7,9 +7,9 @@
 
 namespace bandrank {
 
-// Query rows first .. first + count - 1 attend to all rows of the runs in `keys`, and to those rows of the last run,
-// `band`, that are at most `window` away. window: negative without a band, for rows that are computed alike however few
-// of them are in the task.  causal: whether they see no row of the band behind themselves.
+// A task's query rows attend to all rows of the runs in `keys`, and to those rows of the run `band` that are at most
+// `window` away. window: negative without a band, for rows that are computed alike however few of them are in the task.
+// causal: whether they see no row of the band after themselves.
 struct Run {
     int64_t first, count;
     int64_t end() const { return first + count; }
@@ -25,7 +25,7 @@ struct Task {
 };
 static_assert(sizeof(Task) == 12 * sizeof(int64_t), "a row of the table of tasks");
 
-// Rows of one head, `stride` numbers apart: those from `begin` on, and the ones before in another place.
+// Rows of one head, `stride` numbers apart: those from `begin` on, and those before it, in another place.
 struct Rows {
     const float* from_begin;
     int64_t stride, begin = 0;
@@ -38,16 +38,16 @@ struct Rows {
     }
 };
 
-// What a head adds to the logit of two rows for their distance, the query row's position less the key row's. of_zero:
-// what it adds for none; null for a head that adds nothing. Behind the last are so many more that lanes may be read.
+// What a head adds to a logit for the distance of its rows, the query row's position less the key row's. of_zero: the bias
+// of distance 0, or null if the head adds nothing. Enough numbers follow the last bias for whole registers to be read.
 struct HeadBias {
     const float* of_zero = nullptr;
-    const int64_t* positions = nullptr;  // of all rows; those of a run follow each other
+    const int64_t* positions = nullptr;  // of all rows; consecutive in a run
     const float* of(int64_t query_row, int64_t key_position) const {
         return of_zero + (positions[query_row] - key_position);
     }
 };
-// Those of all heads. table: (heads, stride); the first of a head is that of distance -reach.
+// The biases of all heads. table: (heads, stride); a head's first is that of distance -reach.
 struct Biases {
     const float* table;
     int64_t stride, reach;
@@ -62,11 +62,11 @@ inline Ints lane_numbers() {
     return numbers;
 }
 
-// The rows of a task's band that any of `lanes` query rows from one on sees, each of which has a lane.
+// The rows of a task's band that any of `lanes` query rows from `first` on sees. Each query row has a lane.
 struct InBand {
     int64_t near, count;  // the first of them, in the band, and how many
     int64_t offset;       // of the first query row, in the band
-    int32_t window, ahead;    // how far each sees before and behind itself
+    int32_t window, ahead;    // how far each sees before and after itself
 
     InBand(const Task& task, int64_t first, int64_t lanes)
         : offset(first - task.band.first), window((int32_t)task.window), ahead(task.causal ? 0 : window) {
@@ -74,7 +74,7 @@ struct InBand {
         count = std::max<int64_t>(0, std::min(task.band.count, offset + lanes + ahead) - near);
     }
 
-    // The logits of the index-th of them, without those of query rows that do not see it. group: of LANES query rows.
+    // The logits of the index-th of them, -inf in the lanes of rows that do not see it. group: of LANES query rows.
     Floats of_those_who_see(int64_t index, int group, Floats logits) const {
         const Ints apart = lane_numbers() - (int32_t)(near + index - offset - group * LANES);
         return (apart > window) | (apart < -ahead) ? all(-INFINITY) : logits;

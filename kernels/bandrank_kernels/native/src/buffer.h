@@ -1,11 +1,11 @@
-// Memory that a thread uses again and again.
+// Memory that a thread reuses.
 #pragma once
 #include <cstddef>
 #include <new>
 
 namespace bandrank {
 
-// Room for numbers, from the start of a cache line on, that only grows. What is in it is undefined.
+// Room for numbers, aligned to a cache line, that grows when asked for more. Its contents are undefined.
 template <class Number>
 class Buffer {
   public:
@@ -15,7 +15,7 @@ class Buffer {
 
     Number* data() { return numbers; }
 
-    // Room for so many; what there was before is lost if it grows.
+    // Room for `count` numbers; the contents are lost if it grows.
     Number* room(size_t count) {
         if (count > capacity) {
             clear();

@@ -6,7 +6,7 @@ using namespace bandrank;
 
 namespace {
 
-// 0, or 1 where there was no memory: an exception that leaves a function of C ends the process.
+// Returns 0, or 1 if memory ran out: an exception that leaves a C function ends the process.
 template <class Call>
 int done(Call call) {
     try {
@@ -22,17 +22,17 @@ int done(Call call) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Whether this process may run them; to be called first.
+// Whether this process may run the functions; to be called first.
 int bandrank_start() { return ask_for_tiles(); }
 
 int bandrank_panel() { return PANEL; }
 int bandrank_depth() { return DEPTH; }
 int bandrank_block_rows() { return CHAIN_ROWS; }
 int bandrank_tiled() { return TILED; }
-// Numbers behind the last bias of a head that may be read.
+// How many numbers past the last bias of a head may be read.
 int bandrank_bias_room() { return 2 * LANES; }
 
-// All others give 0, or 1 where there was no memory, and what they wrote is then of no use.
+// All others return 0, or 1 if memory ran out, and what they wrote is then of no use.
 
 int bandrank_pack(const int8_t* weight, int64_t outputs, int64_t given, int64_t bytes, int8_t* panels, int32_t* sums) {
     return done([=] { pack(weight, outputs, given, bytes, panels, sums); });
@@ -54,7 +54,7 @@ int bandrank_project(const float* x, int64_t rows, const Weights* qkv, const Nor
     return done([=] { project(x, rows, *qkv, *norm, *turn, out); });
 }
 
-// The layer of some pieces of sequences; see SequenceLayer.
+// A layer for some pieces of sequences; see SequenceLayer.
 int bandrank_sequences(const float* hidden, const float* given, const Weights* qkv, const PostNorm* rest,
                        int64_t heads, int64_t head_dim, const Pattern* pattern, const Piece* pieces, int64_t count,
                        float* met, float* out) {
@@ -72,8 +72,8 @@ int bandrank_finish_cls(const Piece* pieces, int64_t count, float* met, int64_t 
     return done([=] { finish_cls(pieces, count, met, heads, head_dim, attended); });
 }
 
-// out (rows, heads, head_dim): the attention of every task's query rows. q; k, v: `stride`; `kv_stride` numbers from row to
-// row. biases: or null.
+// out (rows, heads, head_dim): the attention of every task's query rows. Rows of q are `stride` numbers apart, those of k
+// and v `kv_stride`. biases: or null.
 int bandrank_attend(const float* q, int64_t stride, int64_t heads, const float* k, const float* v, int64_t kv_stride,
                     int64_t kv_heads, int64_t head_dim, const Task* tasks, int64_t count, const Biases* biases, float* out) {
     return done([=] {
@@ -82,7 +82,7 @@ int bandrank_attend(const float* q, int64_t stride, int64_t heads, const float* 
     });
 }
 
-// The attention of rows to a query that all see, and to their own candidate; see shared_query.h.
+// The attention of rows to a query that all of them see, and to their own candidate; see shared_query.h.
 int bandrank_attend_shared(const float* rows, int64_t stride, int64_t num_rows, int64_t own, const float* keys,
                            const float* values, int64_t count, int64_t heads, int64_t head_dim, float* out) {
     return done([=] {

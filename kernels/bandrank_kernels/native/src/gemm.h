@@ -7,7 +7,7 @@
 
 namespace bandrank {
 
-// Levels of a row that are multiplied together, with those of as many outputs.
+// DEPTH levels of a row are multiplied together, with the weights of WIDTH outputs.
 #if defined(__AMX_INT8__)
 constexpr int64_t DEPTH = GROUP * TILE, WIDTH = TILE;
 #else
@@ -15,9 +15,9 @@ constexpr int64_t DEPTH = GROUP, WIDTH = PANEL;
 #endif
 
 // W, (outputs, inputs), as signed bytes with a scale for each output. The weights of split inputs are repeated for their
-// copies, so that an output has as many bytes as a row. They are packed in panels of PANEL outputs, a panel in
-// runs of DEPTH bytes, a run in blocks of WIDTH outputs, and a block so that of each GROUP bytes of a row those of all its
-// outputs are together. Behind the last output, and the last byte of each, are zeros.
+// copies, so that an output has as many bytes as a row. They are packed in panels of PANEL outputs, a panel in runs of
+// DEPTH bytes, a run in blocks of WIDTH outputs, and a block so that the weights of all its outputs for GROUP bytes of a
+// row are together. Zeros follow the last output, and the last byte of each.
 struct Weights {
     int64_t outputs, inputs;
     Split split;
@@ -26,9 +26,9 @@ struct Weights {
     const int32_t* sums;   // (padded outputs,) of the bytes of each output
     const float* bias;     // (padded outputs,)
 
-    // Of a row: what follows those of its inputs and their copies may be anything.
+    // The bytes of a row; those after its inputs and their copies may be anything.
     int64_t bytes() const { return (inputs + split.copies + DEPTH - 1) / DEPTH * DEPTH; }
-    // Those of the outputs from one on, which is the first of a block of a panel.
+    // The weights of the outputs from `output` on, the first of a block of a panel.
     const int8_t* block(int64_t output) const {
         return panels + output / PANEL * PANEL * bytes() + output % PANEL * DEPTH;
     }
@@ -49,7 +49,7 @@ inline void pack(const int8_t* weight, int64_t outputs, int64_t given, int64_t b
     }
 }
 
-// Sums of products come in blocks of so many rows and outputs.
+// Sums of products come in blocks of TILE_ROWS rows by BLOCK_OUTPUTS outputs.
 #if defined(__AMX_INT8__)
 constexpr int BLOCK_VECTORS = 2;
 #else
@@ -59,8 +59,8 @@ constexpr int BLOCK_OUTPUTS = BLOCK_VECTORS * LANES;
 
 #if defined(__AMX_INT8__)
 // The products of `count` rows with a block of weights, (TILE_ROWS, BLOCK_OUTPUTS), by tiles; whole tiles of rows are read
-// and written. The tiles compute by themselves: between their instructions, the thread is busy with shares of `work`,
-// which is called with where it goes on and where it stops, from 0 to `amount`.
+// and written. The tiles compute by themselves: between their instructions, the thread calls work(from, to) for shares of
+// 0 .. `amount`.
 template <class Work>
 inline void multiply_block(int64_t count, const Level* rows, int64_t bytes, const int8_t* weights, int32_t* sums,
                            int64_t amount, Work&& work) {
@@ -80,7 +80,7 @@ inline void multiply_block(int64_t count, const Level* rows, int64_t bytes, cons
 }
 #else
 // The products of ROWS rows with a panel. A function of its own, so that all sums are in registers whatever the compiler
-// makes of its callers; a loop over them that is not unrolled would keep them in memory.
+// makes of its callers; a loop over the sums that is not unrolled would keep them in memory.
 template <int ROWS>
 [[gnu::noinline]] void multiply_tile(const Level* rows, int64_t bytes, const int8_t* panel, int32_t* sums) {
     Ints totals[ROWS * TILE_VECTORS];
@@ -113,7 +113,7 @@ inline void multiply_rows(int64_t count, const Level* rows, int64_t bytes, const
     multiply_tile<ROWS>(rows, bytes, panel, sums);
 }
 
-// The same behind all of the work that is to be done meanwhile.
+// The same after all of `work`.
 template <class Work>
 inline void multiply_block(int64_t count, const Level* rows, int64_t bytes, const int8_t* panel, int32_t* sums,
                            int64_t amount, Work&& work) {
@@ -122,7 +122,7 @@ inline void multiply_block(int64_t count, const Level* rows, int64_t bytes, cons
 }
 #endif
 
-// The sums of the products of `count` rows, from row `first` on, with BLOCK_OUTPUTS outputs.
+// The sums of products of `count` rows from row `first` on with BLOCK_OUTPUTS outputs from `output` on.
 struct Block {
     int32_t* sums;
     const Quantisation* steps;

@@ -1,4 +1,4 @@
-// Layers of an encoder, block by block of rows, so that what is between two products stays in the cache.
+// Layers of an encoder, one block of rows at a time, so that what is between two products stays in the cache.
 #pragma once
 #include <vector>
 
@@ -12,8 +12,8 @@ namespace bandrank {
 constexpr int64_t CHAIN_ROWS = 96;
 static_assert(CHAIN_ROWS % TILE_ROWS == 0, "they are whole tiles of rows");
 
-// Rows of a sequence, such as a candidate, that attend to each other: all of them, or the next so many of a long one.
-// With them come the rows of its query and its [CLS] row, if it has one (else -1), which are before all sequences.
+// Rows of a sequence, such as a candidate: all of them, or a run of a long one. With them come the rows of its query and
+// its [CLS] row (-1 if it has none), which are before all sequences.
 struct Piece {
     Run rows, query;
     int64_t cls;
@@ -48,13 +48,13 @@ inline void product(const float* x, int64_t stride, int64_t count, const Weights
     multiply(bytes, scratch.steps.data(), count, w, write);
 }
 
-// As many of the values as there is room for, which may be none.
+// Stores as many of the values as there is room for, which may be none.
 inline void store_some(float* to, Floats values, int64_t room) {
     if (room >= LANES) return store(to, values);
     if (room > 0) std::memcpy(to, &values, room * sizeof(float));
 }
 
-// out (rows, outputs) = activation(x W^T + bias); x has `stride` numbers from row to row.
+// out (rows, outputs) = activation(x W^T + bias); rows of x are `stride` numbers apart.
 inline void linear(const float* x, int64_t stride, int64_t rows, const Weights& w, bool gelu_follows, float* out) {
     for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS)
         product(x + begin * stride, stride, std::min(CHAIN_ROWS, rows - begin), w,
@@ -79,14 +79,14 @@ inline void dense(const float* x, int64_t rows, int64_t inputs, const float* tra
         }
 }
 
-// out: `count` rows of n numbers, normed; x and out have `stride` and `out_stride` numbers from row to row.
+// out: `count` rows of n numbers, normed; rows of x and out are `stride` and `out_stride` numbers apart.
 inline void normalise_rows(const float* x, int64_t stride, const Norm& norm, int64_t count, int64_t n, float* out,
                            int64_t out_stride) {
     for (int64_t row = 0; row < count; ++row) normalise(x + row * stride, norm, n, out + row * out_stride);
 }
 
-// out (rows, heads head_dim): queries, keys and values of rows, or some of them; rows are normed before if the norm has
-// weights, and the first heads turned.
+// out (rows, heads head_dim): queries, keys and values of rows, or some of these. Rows are normed first if the norm has
+// weights, and the first heads are turned.
 inline void project(const float* x, int64_t rows, const Weights& qkv, const Norm& norm, const Turn& turn, float* out) {
     float* normed = scratch.first.room(CHAIN_ROWS * qkv.inputs);
     for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
@@ -102,12 +102,12 @@ inline void project(const float* x, int64_t rows, const Weights& qkv, const Norm
     }
 }
 
-// What is between the two products of a feed-forward half: GELU, or a gated unit (Shazeer 2020, arXiv 2002.05202), where
+// What a feed-forward half computes between its two products: GELU, or a gated unit (Shazeer 2020, arXiv 2002.05202), where
 // the first half of the numbers is the gate.
 enum Unit : int64_t { PLAIN_GELU, GEGLU, SWIGLU, GEGLU_TANH };
 
-// inner (count, padded outputs of `up`): the unit's numbers, of which a gated one leaves half. x has `wide` numbers from
-// row to row.
+// inner (count, padded outputs of `up`): the unit's results, half as many if it is gated. Rows of x are `wide` numbers
+// apart.
 inline void raise(const float* x, int64_t wide, int64_t count, const Weights& up, int64_t unit, float* inner) {
     const int64_t middle = padded(up.outputs), half = up.outputs / 2;
     if (unit == PLAIN_GELU)
@@ -125,7 +125,7 @@ inline void raise(const float* x, int64_t wide, int64_t count, const Weights& up
     }
 }
 
-// to (count, outputs) = x W^T + bias + residual; x, residual and `to` have so many numbers from row to row.
+// to (count, outputs) = x W^T + bias + residual; strides are in numbers.
 inline void add_product(const float* x, int64_t stride, int64_t count, const Weights& w, const float* residual,
                         int64_t residual_stride, float* to, int64_t to_stride) {
     product(x, stride, count, w, [=, outputs = w.outputs](int64_t row, int64_t output, Floats y) {
@@ -134,7 +134,7 @@ inline void add_product(const float* x, int64_t stride, int64_t count, const Wei
     });
 }
 
-// The products of a block behind its attention: of what the heads give, and of the feed-forward half.
+// The products of a block after its attention: the output projection, and the two of the feed-forward half.
 struct Products {
     const Weights *out, *up, *down;
     int64_t unit;
@@ -144,7 +144,7 @@ struct PostNorm {
     Norm attention_norm, out_norm;
 };
 
-// The rest of BERT's block behind attention: out (rows, hidden_size) from what the heads give and the block's input.
+// BERT's block after its attention: out (rows, hidden_size) from the heads' output and the block's input.
 inline void post_norm(const float* attended, const float* hidden, int64_t rows, const PostNorm& b, float* out) {
     const Products& p = b.products;
     const int64_t size = p.out->outputs, wide = padded(size), middle = padded(p.up->outputs);
@@ -159,8 +159,8 @@ inline void post_norm(const float* attended, const float* hidden, int64_t rows, 
     }
 }
 
-// final_norm: behind the last layer of an encoder.  update_norm, down_norm: of what the halves add to the residual. Those
-// without weights are none.
+// final_norm: after the last layer of an encoder.  update_norm, down_norm: of what the halves add to the residual. A norm
+// without weights is left out.
 struct PreNorm {
     Products products;
     Norm up_norm, final_norm, update_norm{}, down_norm{};
@@ -180,8 +180,8 @@ inline void add_normed(const float* x, int64_t stride, int64_t count, const Weig
         }
 }
 
-// The same for a block whose second norm is before the feed-forward half, and whose residuals are not normed; attended
-// (rows, out.inputs).
+// `post_norm` for a block whose second norm is before the feed-forward half, and whose residuals are not normed.
+// attended: (rows, out.inputs).
 inline void pre_norm(const float* attended, const float* hidden, int64_t rows, const PreNorm& b, float* out) {
     const Products& p = b.products;
     const int64_t size = p.out->outputs, wide = padded(size), middle = padded(p.up->outputs);
@@ -198,26 +198,26 @@ inline void pre_norm(const float* attended, const float* hidden, int64_t rows, c
     }
 }
 
-// Who sees whom. window: of its own sequence, each row sees those so far away; negative: all.
+// Who sees whom. window: how far each row sees in its own sequence; negative: all of it.
 struct Pattern {
     int64_t window, cls_to_query, cls_to_rows, rows_to_cls, rows_to_query;
 };
 
 // A layer of an encoder for the rows of sequences, and the attention of their [CLS]. The rows are taken in chunks of
 // several sequences or of a part of one. Queries, keys and values, which are three times as many numbers as the rows,
-// are made for a chunk and the rows that it sees, and never go out to memory; or they are given.
+// are computed for a chunk and the rows that it sees, and never go out to memory; or they are given.
 struct SequenceLayer {
     static constexpr int64_t CHUNK = 128;
     static constexpr size_t MOST_KEPT = 1 << 20;  // numbers; some hundred rows of a wide layer need more
 
     const float* hidden;  // (rows, size) the layer's input
-    const float* given;   // (rows, 3 size) queries, keys and values: those before all sequences, or without `qkv` all
+    const float* given;   // (rows, 3 size) queries, keys and values: of the rows before all sequences; without `qkv`, of all
     const Weights* qkv;   // or null
-    const PostNorm* rest;  // or null: the attention of [CLS] is all that is wanted
+    const PostNorm* rest;  // or null if only the attention of [CLS] is wanted
     int64_t heads, head_dim;
     Pattern pattern;
-    float* met;  // (pieces, size + 2 heads) what [CLS] has met of each: the sums of all heads, then `top` and `norm`
-    float* out;  // (rows, size) the layer's output, of the rows of sequences
+    float* met;  // (pieces, size + 2 heads) the softmax of [CLS] over each: `sums` of all heads, then their `top` and `norm`
+    float* out;  // (rows, size) the layer's output for the rows of sequences
 
     int64_t size() const { return heads * head_dim; }
     int64_t met_size() const { return size() + 2 * heads; }
@@ -276,8 +276,8 @@ struct SequenceLayer {
                    scratch.attention);
     }
 
-    // [CLS] meets itself and the query with the first part of its sequence. What it has met of a piece is written with
-    // the last part of that.
+    // [CLS] meets itself and the query with the first part of its sequence. Its softmax over a piece is written with the
+    // piece's last part.
     void attend_cls(const Piece& piece, Run part, Rows q, float* met) const {
         Task task{{piece.cls, 1}, {}, {}, 0};
         if (part.first == piece.rows.first) {
@@ -310,8 +310,8 @@ struct Joint {
 };
 static_assert(sizeof(Joint) == 6 * sizeof(int64_t), "a row of the table of sequences");
 
-// Calls visit(first, next, rows) for runs of sequences, of about a chunk of rows each, which are brought together at
-// `rows`, (count, size), in scratch.
+// Calls visit(first, next, rows) for runs of sequences, of about a chunk of rows each, which it copies together to `rows`,
+// (count, size), in scratch.
 template <class Visit>
 inline void each_chunk(const float* hidden, int64_t size, const Joint* sequences, const Joint* last, Visit visit) {
     for (const Joint *first = sequences, *next; first < last; first = next) {
@@ -328,7 +328,7 @@ inline void each_chunk(const float* hidden, int64_t size, const Joint* sequences
     scratch.results.clear_beyond(SequenceLayer::MOST_KEPT);
 }
 
-// A layer for sequences in which every row sees all: they are brought together, a chunk at a time.
+// A layer for sequences in which every row sees all: their rows are copied together, a chunk at a time.
 inline void joint_sequences(const float* hidden, const Weights& qkv, const PostNorm& rest, int64_t heads,
                             int64_t head_dim, const Joint* sequences, const Joint* last, float* out) {
     const int64_t size = heads * head_dim;
@@ -369,8 +369,8 @@ inline void joint_cls(const float* hidden, const Weights& qkv, int64_t heads, in
     scratch.qkv.clear_beyond(SequenceLayer::MOST_KEPT);
 }
 
-// attended (rows before all sequences, heads head_dim): the attention of [CLS] from what it has met of each piece. The
-// sums of a sequence's first piece become those of the sequence.
+// attended (rows before all sequences, heads head_dim): the attention of [CLS], merged from its softmax over each piece.
+// The sums of a sequence's first piece become those of the sequence.
 inline void finish_cls(const Piece* pieces, int64_t count, float* met, int64_t heads, int64_t head_dim,
                        float* attended) {
     const int64_t size = heads * head_dim, met_size = size + 2 * heads;

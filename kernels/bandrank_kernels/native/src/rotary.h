@@ -4,7 +4,7 @@
 
 namespace bandrank {
 
-// Turns queries and keys of rows in place; numbers i and i + head_dim / 2 of a head are a pair. They may be normed before.
+// Turns queries and keys of rows in place; numbers i and i + head_dim / 2 of a head are a pair. They may be normed first.
 struct Turn {
     int64_t heads, head_dim;   // of queries and keys together
     const int64_t* positions;  // of all rows
@@ -12,7 +12,7 @@ struct Turn {
     const float* norms = nullptr;  // (heads, head_dim) weights of each head's RMSNorm, whose head_dim is whole registers
     float eps = 0.0f;
 
-    // rows: from row `first` on, with `stride` numbers from one to the next.
+    // rows: from row `first` on, `stride` numbers apart.
     void operator()(float* rows, int64_t stride, int64_t first, int64_t count) const {
         const int64_t half = head_dim / 2;
         for (int64_t row = 0; row < count; ++row) {

@@ -17,18 +17,18 @@ struct Quantisation {
     int32_t zero;
 };
 
-// An input of much larger numbers than the others would make the steps of all of them coarse. It is kept as m bytes, the
+// An input with much larger numbers than the others would make the steps of all of them coarse. It is kept as m bytes, the
 // j-th of which is floor((x / step + 1/2 + j) / m): together they are x / step to the nearest, by Hermite's identity, and
 // the steps need to reach no further than x / m (outlier channel splitting, Zhao et al. 2019, arXiv 1901.09504).
 struct Split {
-    int64_t copies;          // bytes of a row behind those of its inputs: the second and later ones, j > 0
+    int64_t copies;          // bytes of a row after those of its inputs: the second and later ones, j > 0
     const int32_t* sources;  // (copies,) the input of each
     const float* shares;     // (inputs + copies,) 1 / m of each byte, or null without copies
     const float* offsets;    // (inputs + copies,) (1/2 + j) / m
 };
 
 // The levels of a row of n inputs, whose range is divided into 255 equal steps and contains zero. NaN or infinity in the
-// row make the scale NaN, so that they reach everything made of the row.
+// row makes the scale NaN, and so everything computed from the row.
 inline Quantisation quantise(const float* x, const Split& split, int64_t n, Level* bytes) {
     Floats low[CHAINS], high[CHAINS], poison[CHAINS];
     clear(low);
@@ -54,9 +54,9 @@ inline Quantisation quantise(const float* x, const Split& split, int64_t n, Leve
     }
     float least = lowest(low[0]), range = highest(high[0]) - least;
     float step = range > 0.0f ? range / 255.0f : 1.0f, inverse = 1.0f / step;
-    // 255 where it is no number, as in rows with an infinity, and in those whose range is too small to be divided.
+    // 255 if this is not a number, as in rows with an infinity, or if the range is too small to be divided.
     int32_t zero = (int32_t)std::min(255.0f, -least * inverse + 0.5f);
-    // Above -1, so that nothing negative is left of it.
+    // Above -1, so that truncation leaves nothing negative.
     auto shifted = [&](int64_t i, Floats v) {
         Floats offset = split.shares ? load<Floats>(split.offsets + i) : all(0.5f);
         return to_ints(v * inverse + (offset + (float)zero));
@@ -109,8 +109,8 @@ inline void normalise(const float* x, const Norm& norm, int64_t n, float* out) {
     }
 }
 
-// GELU in its erf form, x * Phi(x), to 3e-5 of the larger of 1 and the result: a polynomial for (Phi(x) - 1/2) / x in x^2
-// over |x| <= 4.4, which makes the largest error smallest.
+// GELU in its erf form, x * Phi(x), to 3e-5 of the larger of 1 and the result: a minimax polynomial in x^2 for
+// (Phi(x) - 1/2) / x over |x| <= 4.4.
 inline Floats gelu(Floats x) {
     constexpr float LIMIT = 4.4f;
     constexpr float coefficients[] = {0.0027541758749f, -0.0078841818394f, 0.0109878268742f,

@@ -5,15 +5,15 @@
 
 namespace bandrank {
 
-// The keys and values of one head of the query, (count, head_dim) each, which is at least one.
+// The keys and values of one head of the query, (count, head_dim) each, with a count of at least one.
 struct SharedKeys {
     const float *keys, *values;
     int64_t count;
 };
 
-// One register of rows, one in each lane: those from `first` on, of which the last is repeated. Every lane is computed by
-// itself. q, k, v: of one head.  own: the rows of a candidate, which are consecutive; 0 for rows that see the query alone,
-// which need no k and v.
+// Attention of one register of rows, one in each lane, from `first` on; lanes past the last row repeat it. Every lane is
+// computed by itself. q, k, v: of one head.  own: how many rows a candidate has, which are consecutive; 0 for rows that
+// see only the query, which need no k and v.
 inline void attend_shared_lanes(Rows q, Rows k, Rows v, int64_t first, int64_t last, int64_t own, SharedKeys shared,
                                 int64_t head_dim, Rows out, AttentionScratch& scratch) {
     const float scale = 1.0f / std::sqrt((float)head_dim);
@@ -53,7 +53,7 @@ inline void attend_shared_lanes(Rows q, Rows k, Rows v, int64_t first, int64_t l
         norm += weight;
         store(weights + j * LANES, weight);
     }
-    // The sums of weighted values stand where the queries were.
+    // The sums of weighted values overwrite the queries.
     constexpr int DIMENSIONS = std::min(MOST_TOGETHER, LANES);
     for (int64_t d = 0; d < head_dim; d += DIMENSIONS) {
         Floats sums[DIMENSIONS];
@@ -80,9 +80,9 @@ inline void attend_shared_lanes(Rows q, Rows k, Rows v, int64_t first, int64_t l
     }
 }
 
-// out (rows, heads, head_dim). rows: `stride` numbers apart, the queries of all heads, and if there are own rows to see
-// their keys and values behind; rows of one candidate, `own` of them, are in the same call.  keys, values: (heads, count,
-// head_dim) of the query, at least one.
+// out (rows, heads, head_dim). rows: `stride` numbers apart, the queries of all heads followed, if there are own rows to
+// see, by their keys and values; the `own` rows of a candidate are in the same call.  keys, values: (heads, count,
+// head_dim) of the query, with a count of at least one.
 inline void attend_shared(const float* rows, int64_t stride, int64_t num_rows, int64_t own, const float* keys,
                           const float* values, int64_t count, int64_t heads, int64_t head_dim, float* out,
                           AttentionScratch& scratch) {

@@ -28,7 +28,7 @@ constexpr int LANES = 8, REGISTERS = 16;
 constexpr int TILE_VECTORS = 2, TILE_ROWS = 6;  // 12 accumulators
 #else
 constexpr int LANES = 4, REGISTERS = 32;
-constexpr int TILE_VECTORS = 4, TILE_ROWS = 4;  // 16 accumulators, beside as many rows and weights as a step multiplies
+constexpr int TILE_VECTORS = 4, TILE_ROWS = 4;  // 16 accumulators, besides the rows and weights that a step multiplies
 #endif
 constexpr int PANEL = LANES * TILE_VECTORS;  // outputs of a weight matrix that are stored together
 
@@ -78,7 +78,7 @@ inline Ints to_ints(Floats x) { return __builtin_convertvector(x, Ints); }  // t
 inline Floats smaller(Floats x, Floats y) { return x < y ? x : y; }
 inline Floats larger(Floats x, Floats y) { return x > y ? x : y; }
 
-// Numbers from 0 on as levels; those above 255 become the highest.
+// Numbers that are not negative as levels; those above 255 become the highest.
 inline Levels to_levels(Ints x) {
 #if defined(__AVX512F__)
     return (Levels)_mm512_cvtusepi32_epi8((__m512i)x);
@@ -87,16 +87,16 @@ inline Levels to_levels(Ints x) {
 #endif
 }
 
-// The same for four registers, one behind the other.
+// The same for four registers, one after the other.
 inline void store_levels(Level* to, const Ints (&x)[4]) {
 #if defined(__AVX512BW__)
-    Ints order;  // of groups of four bytes, which packing leaves by quarters of registers
+    Ints order;  // of groups of four bytes, which packing orders by quarters of registers
     for (int i = 0; i < LANES; ++i) order[i] = 4 * (i % 4) + i / 4;
     __m512i low = _mm512_packus_epi32((__m512i)x[0], (__m512i)x[1]);
     __m512i high = _mm512_packus_epi32((__m512i)x[2], (__m512i)x[3]);
     store(to, (Ints)_mm512_permutexvar_epi32((__m512i)order, _mm512_packus_epi16(low, high)));
 #elif defined(__AVX2__)
-    auto shorts = [&](int i) {  // of two registers, which packing leaves by halves
+    auto shorts = [&](int i) {  // of two registers, which packing orders by halves
         __m256i halves = _mm256_packus_epi32((__m256i)x[i], (__m256i)x[i + 1]);
         return _mm256_min_epu16(_mm256_permute4x64_epi64(halves, 0xd8), _mm256_set1_epi16(255));
     };
@@ -116,7 +116,7 @@ inline void store_levels(Level* to, const Ints (&x)[4]) {
 #endif
 }
 
-// The lanes of two registers with these numbers; those of the second follow those of the first. One instruction, as the
+// The lanes of two registers with these numbers; those of the second follow those of the first. One instruction, since the
 // compiler knows the numbers.
 inline Floats shuffle(Floats a, Floats b, Ints order) {
 #if defined(__clang__)
@@ -144,7 +144,7 @@ inline float sum(Floats x) { return across(x, [](Floats a, Floats b) { return a 
 inline float lowest(Floats x) { return across(x, smaller); }
 inline float highest(Floats x) { return across(x, larger); }
 
-// Turns LANES vectors of LANES numbers about: lane j of vector i becomes lane i of vector j.
+// Transposes LANES vectors of LANES numbers: lane j of vector i becomes lane i of vector j.
 template <int STEP = 1>
 inline void transpose(Floats* rows) {
     Ints low, high;  // lanes of a pair of rows, of which the second has LANES .. 2 * LANES - 1
@@ -187,13 +187,13 @@ inline Ints add_products(Ints total, Ints x, Ints w) {
 #if defined(__AVX512DQ__)
 constexpr float LOG2_E = 1.44269504f;
 
-// Polynomials for 2^f over 0 <= f < 1 whose largest relative errors, 7e-8 and 7e-5, are the smallest.
+// Minimax polynomials for 2^f over 0 <= f < 1, with relative errors of at most 7e-8 and 7e-5.
 constexpr float EXACT_POWER[] = {0.0018775766075f, 0.0089893402543f, 0.055826317916f,
                                  0.24015361709f,   0.69315307319f,   0.99999992506f};
 constexpr float SHORT_POWER[] = {0.078024551055f, 0.22606714276f, 0.69583352811f, 0.99992521855f};
 
-// 2^t for t <= 0, as 2^floor(t) * 2^f. Zero below -126: products with numbers that are not normal take long, and biases
-// that fall with distance make many weights of them.
+// 2^t for t <= 0, as 2^floor(t) * 2^f. Zero below -126: products with subnormal numbers take long, and biases that fall
+// with distance make many such weights.
 template <size_t COUNT>
 inline Floats power_of_two(Floats t, const float (&coefficients)[COUNT]) {
     Floats f = (Floats)_mm512_reduce_ps((__m512)t, _MM_FROUND_TO_NEG_INF), y = all(coefficients[0]);

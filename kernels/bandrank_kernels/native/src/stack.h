@@ -9,22 +9,22 @@ struct Layer {
     const PostNorm* rest;
 };
 
-// The rows of a batch, of which those of [CLS] and of queries come first, and who sees whom.
+// The rows of a batch, those of [CLS] and of queries first, and who sees whom.
 struct Sequences {
     int64_t heads, head_dim, rows, before;
-    int64_t far;  // whether the queries, keys and values of all rows are made before any attention
+    int64_t far;  // whether the queries, keys and values of all rows are computed before any attention
     Pattern pattern;
     const Task* queries;  // what rows of queries see
     int64_t num_queries;
     const Piece* pieces;
     int64_t num_pieces;
-    const Joint* joint;  // or null; else every row sees all others of its sequence, and the five before are not used
+    const Joint* joint;  // or null; else every row sees all others of its sequence, and the five fields before are unused
     int64_t num_joint;
 
     int64_t size() const { return heads * head_dim; }
 };
 
-// to (rows, size): a layer's output. first: if not negative, only the output of so many [CLS] rows is wanted, and `to`
+// to (rows, size): a layer's output. first: if not negative, only the output of that many [CLS] rows is wanted, and `to`
 // has no others.
 inline void layer_of_shared(const Sequences& s, const Layer& layer, const float* hidden, int64_t first, float* to) {
     const int64_t size = s.size(), projected = s.far ? s.rows : s.before;
@@ -52,8 +52,8 @@ inline void layer_of_joint(const Sequences& s, const Layer& layer, const float* 
     post_norm(attended, hidden, first, *layer.rest, to);
 }
 
-// Layers one after the other, from `hidden` to states[0], from there to states[1], and back; each (rows, size). out:
-// if not null, where the output of the first rows of the last layer goes instead.
+// Layers one after the other, from `hidden` to states[0], from there to states[1], and back; each (rows, size). out: if
+// not null, the last layer writes the output of the `first` rows there instead.
 inline void stack(const Sequences& s, const Layer* layers, int64_t count, const float* hidden, float* const states[2],
                   int64_t first, float* out) {
     for (int64_t i = 0; i < count; ++i) {

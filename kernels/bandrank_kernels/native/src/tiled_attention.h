@@ -1,4 +1,4 @@
-// Attention by AMX's tiles: products of bfloat16 numbers, summed in float32, and a softmax in float32 between them.
+// Attention by AMX tiles: products of bfloat16 numbers, summed in float32, and a softmax in float32 between them.
 #pragma once
 #include <array>
 #include <cmath>
@@ -18,12 +18,12 @@ inline int64_t whole_steps(int64_t count) { return (count + STEP - 1) / STEP * S
 
 inline Halves halves(Floats x) { return (Halves)_mm512_cvtneps_pbh((__m512)x); }
 
-// The halves of two registers, one behind the other.
+// The halves of two registers, one after the other.
 inline Floats two_halves(Floats first, Floats second) {
     return (Floats)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
 }
 
-// The same, with those of a lane beside each other.
+// The same, with the two of each lane beside each other.
 inline Floats paired_halves(Floats first, Floats second) {
     alignas(64) static constexpr auto order = [] {
         std::array<uint16_t, 2 * LANES> lanes{};
@@ -33,7 +33,7 @@ inline Floats paired_halves(Floats first, Floats second) {
     return (Floats)_mm512_permutexvar_epi16(_mm512_load_si512(order.data()), (__m512i)two_halves(first, second));
 }
 
-// Numbers d .. d + STEP - 1 of a row as halves; behind the last are zeros.
+// Numbers d .. d + STEP - 1 of a row as halves; zeros follow the last.
 inline Floats halves_at(const float* row, int64_t d, int64_t head_dim) {
     return two_halves(load<Floats>(row + d), d + LANES < head_dim ? load<Floats>(row + d + LANES) : Floats{});
 }
@@ -43,13 +43,13 @@ inline __mmask16 first_lanes(int64_t count) {
     return (__mmask16)_bzhi_u32(0xffff, (uint32_t)std::clamp<int64_t>(count, 0, LANES));
 }
 
-// As many numbers as there are, at most a register, and behind them minus infinity.
+// The first `count` numbers, at most a register, followed by minus infinity.
 inline Floats load_some(const float* from, int64_t count) {
     return (Floats)_mm512_mask_loadu_ps((__m512)all(-INFINITY), first_lanes(count), from);
 }
 
-// The keys and values of a task as halves: those of its runs of keys and, from `band` on, those of its band, each followed by
-// rows of zeros up to a whole step.
+// The keys and values of a task as halves: those of its runs of keys and, from `band` on, those of its band, both followed
+// by rows of zeros up to a whole step.
 struct TiledKeys {
     int64_t shared, band;        // shared: the rows of the runs of keys
     int64_t stride;              // from one pair of numbers of all keys to the next
@@ -59,7 +59,7 @@ struct TiledKeys {
         static constexpr float zeros[MOST_NUMBERS] = {};
         const int64_t shared = task.shared(), band = whole_steps(shared), depth = whole_steps(head_dim);
         const int64_t rows = band + (task.band.count ? whole_steps(task.band.count) + STEP : 0);
-        const int64_t stride = rows + TILE;  // an odd number of cache lines, which are not all in few sets of the cache
+        const int64_t stride = rows + TILE;  // an odd number of cache lines, so that they spread over the sets of the cache
         float* keys = scratch.keys.room(depth / 2 * stride);
         float* values = scratch.values.room(rows / 2 * head_dim);
         const float *of_keys[LANES], *of_values[LANES];
@@ -107,7 +107,7 @@ inline void weigh(const float* logits, int64_t columns, int64_t stride, int64_t 
             most[row] = larger(load_some(logits + row * stride + in_band[row].first + j, in_band[row].count - j), most[row]);
     for (int row = 0; row < ABREAST; ++row) top[row] = all(highest(most[row]));
     auto weight = [&](int row, Floats logits) {
-        const Floats w = power_of_two((logits - top[row]) * scale, SHORT_POWER);  // of zero at most; halves keep no more
+        const Floats w = power_of_two((logits - top[row]) * scale, SHORT_POWER);  // of at most zero; halves keep no more
         norm[row] += w;
         return halves(w);
     };
@@ -127,7 +127,7 @@ inline void weigh(const float* logits, int64_t columns, int64_t stride, int64_t 
     for (int row = 0; row < ABREAST; ++row) inverse[row] = 1.0f / sum(norm[row]);
 }
 
-// Up to TILE, or 2 TILE, query rows of a task, from one on.
+// Attention of up to TILE, or 2 TILE, query rows of a task from `first` on.
 template <bool TWO>
 inline void attend_tiles(Rows q, const Task& task, int64_t first, const TiledKeys& to, int64_t head_dim, Rows out,
                          AttentionScratch& scratch) {

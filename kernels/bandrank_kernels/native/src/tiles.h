@@ -1,4 +1,4 @@
-// Products in AMX's registers: eight tiles of 16 rows of 64 bytes, which multiply each other.
+// Products of AMX's registers: eight tiles of 16 rows of 64 bytes.
 #pragma once
 #include <atomic>
 
@@ -27,17 +27,17 @@ struct TileSizes {
 alignas(64) inline constexpr TileSizes FULL_SIZE;
 static_assert(sizeof FULL_SIZE == 64, "what ldtilecfg reads");
 
-// While one lives, this thread's tiles have their full size. Other libraries set them to theirs.
+// While one lives, this thread's tiles have their full size. Other libraries set sizes of their own.
 struct Tiles {
     Tiles() { _tile_loadconfig(&FULL_SIZE); }
     ~Tiles() { _tile_release(); }
     Tiles(const Tiles&) = delete;
 };
 
-// Sums of products: of the numbers in bytes, unsigned ones with signed ones, or of bfloat16 numbers.
+// What is multiplied: unsigned with signed bytes, or bfloat16 numbers.
 enum class Of { BYTES, HALVES };
 
-// Where the i-th 64 bytes of TILE rows are, `stride` bytes apart: at(i). next: bytes from there to TILE more of them.
+// at(i): where the i-th 64 bytes of TILE rows are, `stride` bytes apart.  next: bytes from there to the next TILE rows.
 template <class At>
 struct Operand {
     At at;
@@ -46,14 +46,14 @@ struct Operand {
 template <class At>
 Operand(At, int64_t, int64_t) -> Operand<At>;
 
-// The sums of products of the numbers in `steps` times 64 bytes of TILE rows, or of 2 TILE, with those of TILE outputs, or of
-// 2 TILE: each tile that is loaded is multiplied with all of the other side. Of the outputs, a row of a tile has four bytes of
-// each. sums: (rows, outputs), `sums_stride` bytes from row to row.  meanwhile(): called whenever the products of the next 64
-// bytes are under way.
+// Sums of products of the numbers in `steps` times 64 bytes of TILE rows, or 2 TILE, with those of TILE outputs, or 2 TILE:
+// each tile that is loaded is multiplied with all of the other side. In a tile of outputs, a row has four bytes of each
+// output. sums: (rows, outputs), `sums_stride` bytes from row to row.  meanwhile(): called whenever the products of the
+// next 64 bytes are under way.
 template <Of OF, bool TWO_BELOW, bool TWO_BESIDE, class Rows, class Outputs, class Meanwhile>
 inline void multiply_tiles(int64_t steps, const Rows& rows, const Outputs& outputs, void* sums, int64_t sums_stride,
                            Meanwhile&& meanwhile) {
-// The numbers of tiles are words of the assembler.
+// A macro, since the numbers of tiles are words of the assembler.
 #define MULTIPLY(sums, rows, outputs)      \
     if constexpr (OF == Of::BYTES)         \
         _tile_dpbusd(sums, rows, outputs); \

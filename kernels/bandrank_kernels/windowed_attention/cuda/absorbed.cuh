@@ -10,8 +10,8 @@
 //   number  0 .. G-1   [CLS] and the query, in the candidate's first tile alone
 //           G ..       the rows of the tile
 //
-// Several tiles of a candidate each leave a partial result: (maximum, sum, E weighted sums) of every head, in float. The
-// block that comes last merges them in the order of the tiles, so that the bits do not depend on which one that is.
+// If a candidate has several tiles, each leaves a partial result: (maximum, sum, E weighted sums) of every head, in float.
+// The last block merges them in the order of the tiles, so that the bits do not depend on which block is last.
 
 struct AbsorbedParams {
   const void* query;  // (num_candidates, H, E), 16-byte aligned
@@ -71,15 +71,15 @@ __device__ __forceinline__ void merge_head(T* out, const volatile float* partial
   }
 }
 
-// Called by a block that has written the partial results of its tile and is done with its shared memory: the last of the
-// candidate's tiles writes the result.
+// Called by a block that has written the partial results of its tile and is done with its shared memory: the last block of
+// the candidate writes the result.
 template <class T>
 __device__ __forceinline__ void arrive_and_merge(const AbsorbedParams& params, const Tile& tile, void* shared) {
   int* const before = static_cast<int*>(shared);
   int* const arrivals = params.arrivals + tile.candidate;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();  // behind the barrier it covers what the other threads wrote
+    __threadfence();  // after the barrier it covers what the other threads wrote
     *before = atomicAdd(arrivals, 1);
   }
   __syncthreads();

@@ -44,7 +44,7 @@ def why_absorbed_unsupported(*, num_heads: int, hidden_size: int, dtype: str) ->
 class AbsorbedVariant:
     """One instance of a kernel template.
 
-    file, others: its source, and files at the start of that.  name_expression: the instance's name in C++, for NVRTC.
+    file, others: its source, and files that precede it.  name_expression: the instance's name in C++, for NVRTC.
     threads, head_threads: of a block, and more for each head.  shared_bytes, column_bytes: dynamic shared memory of a
     block, and more for each column.
     """
@@ -125,12 +125,12 @@ class AbsorbedPlan:
 
     @property
     def num_partials(self) -> int:
-        """float32 of scratch, in any state."""
+        """float32 of scratch, initialised or not."""
         return len(self.tiles) * self.num_heads * (self.hidden_size + 2)
 
     @property
     def num_arrivals(self) -> int:
-        """int32 of scratch, zero before the first launch and after each."""
+        """int32 of scratch, zero before the first launch and after every launch."""
         return self.num_candidates
 
     def launch(

@@ -8,7 +8,7 @@
 //   scores  16 heads x 16 keys, a part of each dot product; the warps add their parts up, in order, through shared memory
 //   sums    16 heads x the warp's columns += weights x keys
 //
-// so that, but for those parts (2 KiB a warp) no warp waits for another, and all compute the same weights. Columns from
+// so that, but for those parts (2 KiB a warp), no warp waits for another, and all compute the same weights. Columns from
 // hidden_size on, and keys that do not exist, are zeros in shared memory.
 //
 // Rescaling is lazy: a head's sums are relative to a reference that follows its maximum only when it has grown by more
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
       score<T, kColumns>(scores[b], query[0], query[1], key);
       board[(2 * warp + b) * 32] = make_float4(scores[b][0], scores[b][1], scores[b][2], scores[b][3]);
     }
-    // The next chunk's parts lie elsewhere, and behind the next chunk's barrier all have read these.
+    // The next chunk's parts lie elsewhere, and after the next chunk's barrier all have read these.
     __syncthreads();  // @parts
     float high[2] = {kHidden, kHidden};
 #pragma unroll

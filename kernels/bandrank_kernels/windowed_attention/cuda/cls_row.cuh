@@ -1,6 +1,6 @@
 // The [CLS] row of a candidate sees all its rows, and these are spread over tiles. Each tile attends with [CLS] over its
 // rows and leaves a partial result: (maximum, sum, D weighted values), all in float. The last one to finish merges them
-// in the order of the tiles, so that the bits do not depend on which one that is.
+// in the order of the tiles, so that the bits do not depend on which tile is last.
 
 template <int D>
 constexpr int kPartial = D + 2;  // floats
@@ -80,7 +80,7 @@ __device__ __forceinline__ void arrive_and_merge(const AttentionParams& params, 
   int before = 0;
   __syncwarp();
   if (lane == 0) {
-    __threadfence();  // behind the barrier it covers what the other lanes wrote
+    __threadfence();  // after the barrier it covers what the other lanes wrote
     before = atomicAdd(arrivals, 1);
   }
   before = __shfl_sync(kAllLanes, before, 0);

@@ -1,6 +1,6 @@
 """The plan of forward launches: kernel, grid, tiles, scratch. Made once per batch, launched in each layer.
 
-A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
+A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
 """
 
 import math
@@ -82,12 +82,12 @@ class ForwardPlan:
 
     @property
     def num_partials(self) -> int:
-        """float32 of scratch, in any state."""
+        """float32 of scratch, initialised or not."""
         return len(self.tiles) * self.num_heads * (self.variant.head_dim + 2)
 
     @property
     def num_arrivals(self) -> int:
-        """int32 of scratch, zero before the first launch and after each."""
+        """int32 of scratch, zero before the first launch and after every launch."""
         return self.num_candidates * self.num_heads
 
     def launch(
@@ -145,8 +145,8 @@ def plan_forward(
 ) -> ForwardPlan:
     """The launches of a batch, one for each layer: Schlatt et al. 2024, section 3, in one kernel.
 
-    max_shared_bytes: the most that a block may use.  capacity: what all but the contents of the tiles is planned for,
-    instead of the batch itself.  variant: the kernel, if not the one that `choose_variant` names.
+    max_shared_bytes: the most that a block may use.  capacity: plans all but the contents of the tiles for it, instead
+    of for the batch.  variant: the kernel, if not the one that `choose_variant` names.
     Raises ValueError for the reasons of `why_unsupported`, or if the tiles do not fit.
     """
     if reason := why_unsupported(pattern, head_dim=head_dim, dtype=dtype, capability=capability):

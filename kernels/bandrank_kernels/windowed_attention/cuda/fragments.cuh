@@ -1,6 +1,6 @@
 // Fragments of m16n8k16 straight from rows in memory: no shuffles, no ldmatrix, 16-byte reads (8 for V at D = 32).
 //
-// A dot product does not care about the order of its terms, and the columns of P V may be numbered at will. So with
+// A dot product does not care about the order of its terms, and the columns of P V may be numbered in any order. With
 // lane = 4 g + t:
 //
 //   Q, K  lane t holds numbers 8t .. 8t+7 of each slice of 32, one 16-byte read. Its words 0, 1 are the fragment of one

@@ -1,12 +1,12 @@
-// The gradient of windowed attention by its queries, keys and values, in float32 arithmetic. With `towards` the gradient
-// by a row of the result, along which delta = sum of towards * out, and P = exp2(scores - lse):
+// The gradients of the queries, keys and values of windowed attention, in float32 arithmetic. With `towards` the gradient
+// of a row of the result, along which delta = sum of towards * out, and P = exp2(scores - lse):
 //
 //   dS = P (towards V^T - delta),   dQ = dS K / sqrt(D),   dK = dS^T Q / sqrt(D),   dV = P^T towards
 //
 // Two launches without atomics, every sum in a fixed order, so that bits repeat:
 //
 //   gradient_rows     31 rows of a candidate and its [CLS], or rows of a query, go through their keys: dQ, delta.
-//                     Their gradients by the globals are summed over the block and left as partial sums, and so is dQ of
+//                     What they add to the globals' gradients is summed over the block and left as partials, and so is dQ of
 //                     [CLS], whose keys are spread over the blocks of the candidate.
 //   gradient_columns  31 keys of a candidate go through the rows that see them, those of the window and [CLS]: dK, dV.
 //                     Further blocks sum up the partials, one [CLS] or query row each.

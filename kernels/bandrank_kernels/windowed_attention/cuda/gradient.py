@@ -52,7 +52,7 @@ class GradientPlan:
 
     @property
     def num_partials(self) -> int:
-        """float32 of scratch, in any state."""
+        """float32 of scratch, initialised or not."""
         return self.tables.num_vectors * self.num_heads * self.head_dim
 
     def launches(
@@ -71,7 +71,7 @@ class GradientPlan:
     ) -> list[Launch]:
         """The launches that write `result`, (num_rows, 3, num_heads, head_dim), in order. No rows, no launches.
 
-        towards: the gradient by `out`.  qkv: `is_readable`.  All others are contiguous.  delta: (num_rows, num_heads)
+        towards: the gradient of `out`.  qkv: `is_readable`.  All others are contiguous.  delta: (num_rows, num_heads)
         float32 of scratch.  partials: `num_partials` of it.  tiles, first_vectors, totals: `tables` on the device.
         """
         assert is_readable(qkv), "rows that the kernels cannot read in place. This is a bug."
@@ -117,7 +117,7 @@ def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
     """The layout of the partial sums, and which of them add up to which row.
 
     A tile writes 1 + 2 * (1 + query_rows) vectors. The tiles of a query's candidates are consecutive, and so are those
-    of the query: each total is the sum of two runs of equal steps.
+    of the query: each total is the sum of two evenly spaced runs.
     """
     query_lengths, lengths, owner = rows.query_lengths, rows.candidate_lengths, rows.candidate_query
     counts, query_counts = np.maximum(1, -(-lengths // tile_rows)), -(-query_lengths // tile_rows)

@@ -1,6 +1,6 @@
 """The CUDA backend: tiles and scratch made once per batch, one launch in each layer.
 
-A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
+A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
 """
 
 import copy
@@ -101,7 +101,7 @@ class CudaPlan(AttentionPlan):
         return self._attend(qkv, lse=None)
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        """Runs in one launch; in plain torch for a gradient, and for rows without kernels, which is logged."""
+        """Runs in one launch, or in plain torch for a gradient and, which is logged, for rows without kernels."""
         if torch.is_grad_enabled() and (query.requires_grad or rows.requires_grad):
             return attend_cls_groups(self._cls_groups, query, rows, scale)
         _, num_heads, hidden_size = query.shape
@@ -111,7 +111,7 @@ class CudaPlan(AttentionPlan):
         if unsupported is not None:
             _log_groups(unsupported)
             return attend_cls_groups(self._cls_groups, query, rows, scale)
-        # Under autocast the queries have half precision, and the rows, which LayerNorm made, have not.
+        # Under autocast the queries are in half precision, but not the rows, which LayerNorm made.
         return self._attend_absorbed(_whole(query), rows.to(query.dtype), scale)
 
     def forward(self, qkv: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,9 +124,9 @@ class CudaPlan(AttentionPlan):
         return self._attend(qkv, lse), lse
 
     def backward(self, towards: Tensor, qkv: Tensor, out: Tensor, lse: Tensor) -> Tensor:
-        """The gradient by qkv, of its shape and dtype, contiguous.
+        """The gradient of qkv, of its shape and dtype, contiguous.
 
-        towards: (num_rows, num_heads, head_dim) the gradient by `out`.  out, lse: the results of `forward` for qkv.
+        towards: (num_rows, num_heads, head_dim) the gradient of `out`.  out, lse: the results of `forward` for qkv.
         """
         qkv = _readable(qkv)
         towards, out, lse = _whole(towards.to(qkv.dtype)), _whole(out), _whole(lse)
@@ -169,7 +169,7 @@ class CudaPlan(AttentionPlan):
 
     @cached_property
     def _cls_groups(self) -> list[SequenceGroup]:
-        """Groups for `attend_cls` in plain torch, copied when first used: with kernels, training alone needs them."""
+        """Groups for `attend_cls` in plain torch, copied when first used: with kernels, only training needs them."""
         return plan_cls_groups(self._rows, self._pattern, device=self._device, dtype=self._dtype)
 
     @cached_property

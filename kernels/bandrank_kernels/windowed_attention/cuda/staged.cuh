@@ -1,4 +1,4 @@
-// Rows of Q, K and V in shared memory: D/8 pieces of 16 bytes each, permuted within 8 rows such that the lanes of one read
+// Rows of Q, K and V in shared memory: D/8 pieces of 16 bytes each, permuted within 8 rows so that the lanes of one read
 // hit all banks once. Layouts repeat after 8 rows: row 8 b + r is row r of `rows + 8 b (D/8)`.
 
 // The index of a piece of a row of Q or K that is read as `staged_slices` does.

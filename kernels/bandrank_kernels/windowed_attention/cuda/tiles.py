@@ -63,7 +63,7 @@ def _first_tiles(rows: PackedRows, num_sequences: int, *fields: Ints | int) -> T
 
 
 def _cut(first: Tiles, tile_rows: int, capacity: int | None) -> Tiles:
-    """All tiles of the sequences whose first ones these are."""
+    """All tiles of the sequences, from the first tile of each."""
     counts = first[:, NUM_TILES].astype(np.int64)
     total = int(counts.sum())
     if capacity is not None and total > capacity:

@@ -28,7 +28,7 @@ ASYNC_COPY, STAGED = "cuda/async_copy.cuh", f"{FOLDER}/staged.cuh"
 class Variant(ABC):
     """One instance of a kernel template.
 
-    file, others: its source, and files that stand before it, behind those that all share.
+    file, others: its source, and files between the shared ones and it.
     """
 
     file: ClassVar[str]
@@ -94,7 +94,7 @@ class Narrow(Variant):
 
     @property
     def heads_per_block(self) -> int:
-        """A warp each. Their rows are 256 consecutive bytes."""
+        """Heads of a block, one per warp. Their rows are 256 consecutive bytes."""
         return 128 // self.head_dim
 
     @property
@@ -108,8 +108,8 @@ class Narrow(Variant):
 
     @property
     def min_blocks(self) -> int:
-        """Blocks per multiprocessor that registers must allow for: the most for which, on sm_90, none is spilled and
-        shared memory is there.
+        """Blocks per multiprocessor that registers must allow for: on sm_90, the most without spills that shared memory
+        has room for.
         """
         return NARROW_MIN_BLOCKS[self.head_dim, self.band_tiles][GLOBAL_TILES.index(self.global_tiles)]
 

@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
   for (int stage = 0; stage < num_keys; stage += params.stage_rows) {
     const int staged = min_of(params.stage_rows, num_keys - stage);
     if (stage) __syncthreads();  // @stage-free everyone is done with the stage before
-    // A chunk may reach beyond the stage, where other keys lie, or the last one again.
+    // A chunk may reach beyond the stage, where other keys lie, or the last key again.
     for (int i = threadIdx.x; i < (staged + kChunk - 1) * kPieces; i += 32 * WARPS) {
       const int slot = i / kPieces, piece = i % kPieces;
       const long long offset = key_row(min_of(stage + slot, num_keys - 1)) * stride + 8 * piece;

@@ -18,7 +18,7 @@ from bandrank.api.dialects.weaviate import WEAVIATE
 from bandrank.api.dialects.zeroentropy import ZEROENTROPY
 from bandrank.errors import InvalidInput
 
-# A body is in the first dialect of its path that has one of its fields, else in the last.
+# A body is in the first dialect of its path that claims it, else in the last.
 DIALECTS: dict[str, tuple[Dialect[Any], ...]] = {
     "/rerank": (NATIVE, TEI, WEAVIATE, NIM, VOYAGE, COHERE_V2, NATIVE),
     "/v1/rerank": (TEI, NIM, VOYAGE, COHERE_V1),
@@ -40,12 +40,14 @@ DIALECTS: dict[str, tuple[Dialect[Any], ...]] = {
     "/voyage/v1/rerank": (VOYAGE,),
 }
 
-RANKED = ("candidates", "documents", "input", "passages", "texts")  # what dialects call what is to be ranked
+RANKED = ("candidates", "documents", "input", "passages", "texts")  # the names that dialects give to the candidates
 
 
 def dialect_of(body: object, dialects: tuple[Dialect[Any], ...]) -> Dialect[Any]:
-    """The one of a path's dialects that a body is in. Raises InvalidInput for a body with the lists of several, unless
-    they are equal: some clients send the same under each name.
+    """The dialect of a body, among those of its path.
+
+    Raises InvalidInput for a body with the lists of several dialects, unless they are equal: some clients send the same
+    list under each name.
     """
     if isinstance(body, dict) and len(dialects) > 1:
         _check_ranked_once(body, dialects)

@@ -69,12 +69,12 @@ class CohereRequest(VllmRequest, ForeignRequest):
 
     @property
     def raw(self) -> bool:
-        """Whether scores are wanted as the scorer gives them."""
+        """Whether the scorer's raw scores are wanted."""
         return bool(self.raw_scores) or super().raw
 
     @property
     def spans(self) -> bool:
-        """Whether results are to have spans."""
+        """Whether results should have spans."""
         return self.relevant_spans is not None and self.relevant_spans.mode != "disabled"
 
 
@@ -164,9 +164,9 @@ def read(request: CohereRequest) -> Call:
 
 
 def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
-    """The relevant spans of a document, if asked for, and if its scorer reads passages.
+    """The relevant spans of a document, if they are asked for and its scorer reads passages.
 
-    The threshold is that of a score between 0 and 1, also where raw scores are asked for.
+    The threshold applies to the score between 0 and 1, even if raw scores are asked for.
     """
     wanted, passage = exchange.request.relevant_spans, exchange.answer.passages.get(index)
     if wanted is None or passage is None:

@@ -1,4 +1,4 @@
-"""What an answer says of its cost, and of what was cut."""
+"""What an answer says about its cost, and about what was cut."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -13,8 +13,9 @@ CUT_HEADERS = ("X-Truncated-Query-Tokens", "X-Truncated-Tokens", "X-Truncated-Ca
 
 @dataclass(frozen=True)
 class Cuts:
-    """What was cut from texts that are longer than the model takes, in word pieces: from the query, from all texts, and
-    from how many candidates; in the stage that cut most.
+    """What was cut from texts that are longer than the model takes, in the stage that cut most.
+
+    query_tokens, tokens: word pieces cut from the query, and from all texts.  candidates: how many were cut.
     """
 
     query_tokens: int
@@ -23,7 +24,7 @@ class Cuts:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The same for clients whose answers have no word for it; nothing where nothing was cut."""
+        """The same as headers, for answers without a field for it; empty if nothing was cut."""
         counts = (self.query_tokens, self.tokens, self.candidates)
         return {name: str(count) for name, count in zip(CUT_HEADERS, counts, strict=True) if count}
 
@@ -36,7 +37,7 @@ class Usage(BaseModel):
 
     @classmethod
     def of(cls, num_tokens: int) -> Self:
-        """Of that many token ids, under both names."""
+        """That many token ids, under both names."""
         return cls(prompt_tokens=num_tokens, total_tokens=num_tokens)
 
 

@@ -17,7 +17,7 @@ from bandrank.errors import InputTooLarge
 Float32s = npt.NDArray[np.float32]
 Request = TypeVar("Request", bound=BaseModel)
 
-NOT_CANDIDATES = {"rank_fields"}  # of a request's fields that may have a list
+NOT_CANDIDATES = {"rank_fields"}  # fields of a request that may hold a list
 NOT_INSTRUCTED = "instruction was not applied; no model that ranked takes one"
 
 
@@ -42,7 +42,7 @@ class Exchange(Generic[Request]):
 
     @property
     def scores_as_sent(self) -> list[float]:
-        """The scores in the order of the request, whose call must ask for all candidates and have none unresolved."""
+        """The scores in the order of the request. Its call must ask for all candidates and have none unresolved."""
         scores = [0.0] * len(self.call.candidates)
         for candidate, score in zip(self.results, self.scores, strict=True):
             scores[candidate.index] = score
@@ -57,7 +57,7 @@ class Exchange(Generic[Request]):
 
     @property
     def warnings(self) -> list[str]:
-        """What the call asks for that its results do not have: passages, or an instruction that was read."""
+        """Warnings about what the call asks for and its results lack: passages, or an instruction that was read."""
         instructed = any(report.instructed for report in self.answer.ranking.reports)
         unread = [NOT_INSTRUCTED] if self.call.options.instruction and not instructed else []
         if not self.call.options.best_passages:
@@ -69,7 +69,7 @@ class Exchange(Generic[Request]):
         ]
 
     def passage(self, index: int) -> tuple[int, int, float] | None:
-        """The best passage of a result: its characters, and its own score as clients see it; None without one."""
+        """The best passage of a result: its characters, and its score as clients see it; None if it has none."""
         best = self.answer.passages.get(index)
         if best is None:
             return None
@@ -77,12 +77,12 @@ class Exchange(Generic[Request]):
         return best.start, best.end, score
 
     def text(self, index: int) -> str | None:
-        """The text of a candidate that was ranked, if the call asks for texts."""
+        """The text of a ranked candidate, if the call asks for texts."""
         return self.answer.texts[index] if self.call.return_texts else None
 
 
 def no_headers(_: Exchange[Any]) -> Mapping[str, str]:
-    """What most dialects say in headers."""
+    """No headers, as in most dialects."""
     return {}
 
 
@@ -91,10 +91,10 @@ class Dialect(Generic[Request]):
     """A wire format of re-ranking; each has a file in this package.
 
     request, response: its bodies, for validation and for the description of the API.  read: turns a request into a
-    call; raises InvalidInput.  write: turns an exchange into the JSON of the response.  fields: where a path has
-    several dialects, a body that has one of these, and not null, is in this one.  document: what a result gives back of
-    the candidate at an index, if the call asks for texts.  headers: those of the response.  invalid: the body of a 422,
-    on the paths whose last dialect this is.
+    call; raises InvalidInput.  write: turns an exchange into the JSON of the response.  fields: on a path with several
+    dialects, a body in which one of these is not null is in this one.  document: what a result gives back of the
+    candidate at an index, if the call asks for texts.  headers: those of the response.  invalid: the body of a 422, on
+    the paths whose last dialect this is.
     """
 
     request: type[Request]
@@ -107,12 +107,12 @@ class Dialect(Generic[Request]):
     invalid: type[AnyErrorBody] = ErrorBody
 
     def claims(self, body: object) -> bool:
-        """Whether a body has one of the fields, and not null."""
+        """Whether one of the fields in a body is not null."""
         return isinstance(body, dict) and any(body.get(name) is not None for name in self.fields)
 
 
 def check_lengths(content: object, request: type[BaseModel], limit: int) -> None:
-    """Raises InputTooLarge for a body that has more candidates than the limit, before any of them is looked at."""
+    """Raises InputTooLarge if a body has more candidates than the limit, before looking at any of them."""
     if isinstance(content, dict):
         for name in request.model_fields.keys() - NOT_CANDIDATES:
             if isinstance(value := content.get(name), list):
@@ -120,7 +120,7 @@ def check_lengths(content: object, request: type[BaseModel], limit: int) -> None
 
 
 def check_count(count: int, limit: int, what: str = "candidates") -> None:
-    """Raises InputTooLarge if a request has more candidates, or what else it has, than the limit."""
+    """Raises InputTooLarge if a request has more candidates than the limit.  what: the name of what is counted."""
     if count > limit:
         raise InputTooLarge(
             f"too many {what}: {count} (limit {limit}); send fewer, or raise the setting max_candidates"

@@ -1,4 +1,4 @@
-"""Documents that are texts or objects with fields, of which some make the text."""
+"""Documents that are texts, or objects some of whose fields make the text."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from bandrank.api.dialects.dialect import Exchange
 from bandrank.api.dialects.parts import is_in_parts, joined
 from bandrank.errors import InvalidInput
 
-MAX_KEYS = 8  # in the path of a field, each of which is looked up in each document
+MAX_KEYS = 8  # in the path of a field; each is looked up in each document
 SHOWN_FIELDS, SHOWN_CHARACTERS = 3, 40  # in a message
 
 
@@ -20,14 +20,14 @@ def _distinct(names: list[str]) -> list[str]:
     return names
 
 
-# left_to_right: no value is both, and a text need not be tried as an object.
+# left_to_right: no value fits both, and a text need not be tried as an object.
 Document = Annotated[str | dict[str, Any], Field(union_mode="left_to_right")]
-# Each of them is looked for in each document.
+# Each field is looked up in each document.
 RankFields = Annotated[
     list[str], Field(max_length=64, json_schema_extra={"uniqueItems": True}), AfterValidator(_distinct)
 ]
 Documents = Annotated[list[Document], Field(fail_fast=True, min_length=1)]  # a million faults would take gigabytes
-# vLLM's; a single object is in parts.
+# As in vLLM; a single object is in parts.
 DocumentsOrOne = Annotated[
     Documents,
     BeforeValidator(lambda value: [value] if isinstance(value, str) or is_in_parts(value) else value),
@@ -42,8 +42,9 @@ DocumentsOrOne = Annotated[
 
 
 def documents_schema(name: str, *others: dict[str, Any]) -> dict[str, Any]:
-    """What a schema adds: that without `rank_fields` an object needs a text. name: that of the documents' field.
-    others: further forms of a document.
+    """What a schema adds: that without `rank_fields` an object needs a text.
+
+    name: the field of the documents.  others: further forms of a document.
     """
     with_text = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
     no_fields = {"anyOf": [{"type": "null"}, {"type": "array", "maxItems": 0}]}
@@ -64,12 +65,12 @@ def texts_of(
     rank_fields: Sequence[str] | None = None,
     in_parts: bool = False,
 ) -> Iterator[str]:
-    """The text of each document: of an object `text`, or the values of the fields, a line each.
+    """The text of each document: an object's `text`, or the values of its `rank_fields`, a line each.
 
-    A field is a key of the object, else the keys to a value inside of objects, with dots between them. A value that is
-    not a text counts as its JSON, and a field that is missing or null as nothing.
-    name: that of the documents' field.  in_parts: whether an object may have parts in place of a text.
-    Raises InvalidInput with the index of an object that has no text, or none of the fields where there are any.
+    A field is a key of the object, else the keys to a value inside nested objects, with dots between them. A value that
+    is not a text counts as its JSON, and a missing or null field as nothing.
+    name: the field of the documents.  in_parts: whether an object may have parts in place of a text.
+    Raises InvalidInput with the index of an object that has no text, or none of the `rank_fields` if there are any.
     """
     paths = [(field, field.split(".", MAX_KEYS - 1)) for field in rank_fields or ()]
     for index, document in enumerate(documents):
@@ -81,7 +82,7 @@ def texts_of(
 
 
 def as_sent(exchange: Exchange[Any], index: int) -> dict[str, Any] | None:
-    """The document at an index, if asked for: an object as it was sent, and a text as the `text` of one."""
+    """The document at an index, if asked for: an object as it was sent, or a text as the `text` of an object."""
     if (text := exchange.text(index)) is None:
         return None
     document: str | dict[str, Any] = exchange.request.documents[index]
@@ -89,7 +90,7 @@ def as_sent(exchange: Exchange[Any], index: int) -> dict[str, Any] | None:
 
 
 def with_text(exchange: Exchange[Any], index: int) -> dict[str, Any] | None:
-    """The same; an object without a `text` has the one that was ranked."""
+    """Like `as_sent`, but an object without a `text` gets the text that was ranked."""
     document = as_sent(exchange, index)
     if document is None or document.get("text") is not None:
         return document
@@ -112,8 +113,10 @@ def _text_of(document: dict[str, Any], paths: Sequence[tuple[str, Sequence[str]]
 
 
 def _value(document: dict[str, Any], field: str, keys: Sequence[str]) -> object:
-    """The value of a field, or None. A path never ends at an object: fields inside each other, such as a.a and a.a.a,
-    would make a text many times as large as the document.
+    """The value of a field, or None.
+
+    A path never ends at an object: nested fields, such as a.a and a.a.a, would make a text many times as large as the
+    document.
     """
     value: object = document.get(field)
     if value is not None or len(keys) == 1:
@@ -125,6 +128,6 @@ def _value(document: dict[str, Any], field: str, keys: Sequence[str]) -> object:
 
 
 def _shown(fields: Sequence[str]) -> str:
-    """The first of some fields, which may be long, for a message."""
+    """The first of some fields, shortened, for a message."""
     shown = [repr(field[:SHOWN_CHARACTERS]) for field in fields[:SHOWN_FIELDS]]
     return ", ".join([*shown, *([f"and {len(fields) - SHOWN_FIELDS} more"] if len(fields) > SHOWN_FIELDS else [])])

@@ -1,4 +1,4 @@
-"""Fields of requests, as strict as our own and as lenient as the clients of other services need them to be."""
+"""Types of request fields, as strict as our own and as lenient as the clients of other services need them to be."""
 
 from typing import Annotated
 
@@ -10,14 +10,14 @@ TRUTHS = {"true": True, "True": True, "false": False, "False": False}  # as some
 
 
 def not_blank(query: str) -> str:
-    """The query. Raises ValueError for one of whitespace alone, and copies none, as it may have megabytes."""
+    """Returns the query, without a copy as it may have megabytes. Raises ValueError if it is only whitespace."""
     if not query or query.isspace():
         raise ValueError("query must not be empty")
     return query
 
 
 def _as_number(value: object) -> object:
-    """Takes 2.0 and 1e30 for integers, as JSON does, and neither "2" nor true."""
+    """Takes 2.0 and 1e30 for integers, as JSON does, but neither "2" nor true."""
     if isinstance(value, str | bool):
         raise ValueError("Input should be a valid integer")  # noqa: TRY004 - which pydantic turns into a fault
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -43,14 +43,14 @@ Instruction = Annotated[
         "rank without it, and the answer warns of that.",
     ),
 ]
-# Of tokens or passages that are read; 0 means all, as for other services.
+# The most tokens or passages that are read; 0 means all, as in other services.
 Limit = Annotated[Count | None, AfterValidator(lambda limit: limit or None)]
-# As Limit, and of results as well; for vLLM, and for clients that were written for it, -1 means all too.
+# Like Limit, and for results as well; in vLLM, and for clients written for it, -1 means all too.
 AnyLimit = Annotated[
     Annotated[int, Field(ge=-1), BeforeValidator(_as_number)] | None,
     AfterValidator(lambda limit: limit if limit and limit > 0 else None),
 ]
-# Cohere's, and vLLM's of a wider range; nothing is earlier than 0.
+# As in Cohere and, with a wider range, in vLLM; nothing is earlier than 0.
 Priority = Annotated[
     Annotated[int, Field(ge=-(2**63), lt=2**63), BeforeValidator(_as_number)] | None,
     AfterValidator(lambda priority: max(0, priority or 0)),

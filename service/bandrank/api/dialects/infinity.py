@@ -1,7 +1,7 @@
-"""infinity's dialect: like Cohere's, but a document that is given back is a text, and faults of a request are a list.
+"""infinity's dialect: like Cohere's, but documents come back as texts, and the faults of a request as a list.
 
-Its clients post the same body to the same path as those of others, so it has a path of its own: the base URL of a
-client that needs texts ends with /infinity.
+Its clients post the same body to the same path as other services' clients, so it has a path of its own: the base URL
+of a client that needs texts ends with /infinity.
 """
 
 import time

@@ -1,6 +1,6 @@
 """Metarank's dialect of cross-encoders: pairs of a query and a text in, raw scores in the same order out.
 
-They are raw because Metarank takes them as a feature of a ranking model of its own.
+The scores are raw because Metarank uses them as a feature of its own ranking model.
 """
 
 from dataclasses import dataclass

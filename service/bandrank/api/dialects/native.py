@@ -41,7 +41,7 @@ class CandidateIn:
     score: Score | None = None
 
 
-# left_to_right: no value is both, and a text need not be tried as an object.
+# left_to_right: no value fits both, and a text need not be tried as an object.
 TextOrCandidate = Annotated[str | CandidateIn, Field(union_mode="left_to_right")]
 Candidates = Annotated[
     list[TextOrCandidate],
@@ -50,7 +50,7 @@ Candidates = Annotated[
 
 
 def is_nothing(candidate: str | CandidateIn) -> bool:
-    """Whether it has neither a text nor an id."""
+    """Whether a candidate has neither a text nor an id."""
     return not isinstance(candidate, str) and candidate.text is None and candidate.id is None
 
 

@@ -1,4 +1,4 @@
-"""vLLM's dialect of scores: pairs of texts in, a score for each in the same order.
+"""vLLM's dialect for scoring pairs: pairs of texts in, a score for each out, in the same order.
 
 The two sides of the pairs go by four pairs of names. A single text on the first side is paired with each on the second;
 otherwise the sides are equally long and paired one by one.
@@ -29,7 +29,7 @@ NOT_NULL: JsonDict = {"type": ["string", "array", "object"]}
 
 
 def _texts(one: Schema) -> WithJsonSchema:
-    """The schema of a text or several. one: that of a text."""
+    """The schema of one or several texts.  one: the schema of a text."""
     return WithJsonSchema({"anyOf": [one, {"type": "array", "minItems": 1, "items": one}, {"type": "null"}]})
 
 
@@ -57,7 +57,7 @@ class PairsRequest(VllmRequest, NamesModel):
 
     @property
     def sides(self) -> tuple[list[str], list[str]] | None:
-        """Both sides as lists, under the first names that both are there; None without."""
+        """Both sides as lists, by the first pair of names that are both given; None if there is none."""
         return next(self._all_sides(), None)
 
     @model_validator(mode="after")

@@ -52,7 +52,7 @@ def each_joined(value: Any) -> Any:
 
 
 def _text_of(part: object) -> str:
-    """The text of a part. Raises ValueError, which names the type of a part that is none."""
+    """The text of a part. Raises ValueError, naming the type of a part that is not a text."""
     kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
     if kind == "text" and isinstance(text, str):
         return text

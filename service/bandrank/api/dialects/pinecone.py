@@ -1,6 +1,6 @@
 """Pinecone's dialect: documents are objects, and come back in `data` with a `score`, unless they are not wanted.
 
-Its client posts to /rerank what Cohere's post there as well, so it has a path of its own: its host ends with /pinecone.
+Its client posts the same to /rerank as Cohere's clients do, so it has a path of its own: its host ends with /pinecone.
 """
 
 from dataclasses import dataclass

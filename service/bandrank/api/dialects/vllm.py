@@ -49,7 +49,7 @@ class VllmRequest(BaseModel):
 
     @property
     def raw(self) -> bool:
-        """Whether scores are wanted as the scorer gives them."""
+        """Whether the scorer's raw scores are wanted."""
         return self.use_activation is False or self.activation is False
 
     @property
@@ -58,7 +58,7 @@ class VllmRequest(BaseModel):
         return self.truncate_prompt_tokens is not None and self.truncation_side == "left"
 
     def options(self, *, max_passages: int | None = None) -> Options:
-        """How a call reads its texts."""
+        """The options of the request's call."""
         kwargs = self.chat_template_kwargs
         pair = None if self.cuts_left else self.truncate_prompt_tokens
         return Options(
@@ -70,7 +70,7 @@ class VllmRequest(BaseModel):
 
 
 def warnings_of(exchange: Exchange[Any]) -> list[str]:
-    """What a VllmRequest asked for in vain."""
+    """Warnings about what a VllmRequest asked for in vain."""
     request: VllmRequest = exchange.request
     reports = exchange.answer.ranking.reports
     told = {

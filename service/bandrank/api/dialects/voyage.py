@@ -1,7 +1,7 @@
 """Voyage's dialect: like Cohere's, but for `top_k`, and `data` where Cohere has `results`.
 
-A request without `top_k` and `truncation`, such as litellm sends for all documents, is told by its path alone: the base
-URL of that client ends with /voyage.
+A request without `top_k` and `truncation`, such as litellm sends for all documents, is known by its path alone: the
+base URL of that client ends with /voyage.
 """
 
 from dataclasses import dataclass

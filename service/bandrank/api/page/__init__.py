@@ -1,1 +1,1 @@
-"""The page at /: a re-ranking that one can look at."""
+"""The page at /, which shows a re-ranking."""

@@ -1,7 +1,7 @@
 """Serves the page: files of this package as they are, and nothing from elsewhere.
 
-The page is public, as /openapi.json is. What it shows it asks of the endpoints like any client, with the key that is
-typed into it where the service has keys.
+The page is public, as /openapi.json is. It calls the endpoints like any client, with the key that is typed into it if
+the service has keys.
 """
 
 from collections.abc import Awaitable, Callable

@@ -5,8 +5,9 @@ from enum import Enum
 
 
 class BreakerState(Enum):
-    """CLOSED: calls are made. HALF_OPEN: one call is made, as a probe. OPEN: none is until the cool-down is over. The
-    metric has these values.
+    """The state of a breaker, whose value the metric shows.
+
+    CLOSED: calls are made.  HALF_OPEN: one call is made, as a probe.  OPEN: none is made until the cool-down is over.
     """
 
     CLOSED = 0
@@ -15,14 +16,14 @@ class BreakerState(Enum):
 
 
 class CircuitBreaker:
-    """Opens after `threshold` failures in a row; after a cool-down, which doubles when it fails, one call probes.
+    """Opens after `threshold` failures in a row; one call probes after a cool-down, which doubles if the probe fails.
 
-    How a call ended counts only in the state in which it was permitted: one that began before the breaker opened says
-    nothing of the server after that, and must not settle what a probe is to find out. After each call one of
-    `succeeded`, `failed` and `abandoned` must be called, with its permit.
+    The outcome of a call counts only while the state in which it was permitted lasts: a call that began before the
+    breaker opened says nothing about the server since, and must not decide in place of the probe. After each call one
+    of `succeeded`, `failed` and `abandoned` must be called, with its permit.
 
-    A call whose success says too little to close the breaker is not a probe. Such calls are permitted once the
-    cool-down is over, until one probes; each of them that fails begins a new cool-down, as a probe does.
+    A call whose success would say too little to close the breaker is not a probe. Such calls are permitted after the
+    cool-down until a probe starts; each of them that fails begins a new cool-down, as a failed probe does.
     """
 
     def __init__(
@@ -40,16 +41,16 @@ class CircuitBreaker:
         self._cooldown_s = cooldown_s
         self._failures = 0
         self._probe_at = 0.0
-        self._changes = 0  # of the state; a permit is their number when it was given
+        self._changes = 0  # of the state; a permit is this count at the time it was given
         self.state = BreakerState.CLOSED
 
     @property
     def cooling(self) -> bool:
-        """Whether no call would be permitted before the cool-down is over."""
+        """Whether the breaker is open and its cool-down is not over."""
         return self.state is BreakerState.OPEN and self._clock() < self._probe_at
 
     def permit(self, *, probes: bool = True) -> int | None:
-        """Leave to make a call now; None if it may not be made. probes: whether its success would say enough."""
+        """A permit to make a call now, or None.  probes: whether its success would be enough to close the breaker."""
         if self.cooling or self.state is BreakerState.HALF_OPEN:
             return None
         if self.state is BreakerState.OPEN and probes:
@@ -57,7 +58,7 @@ class CircuitBreaker:
         return self._changes
 
     def succeeded(self, permit: int) -> None:
-        """Records that a call was answered whose success says enough."""
+        """Records a call whose success is enough to close the breaker."""
         if permit != self._changes:
             return
         if self.state is not BreakerState.CLOSED:
@@ -78,8 +79,9 @@ class CircuitBreaker:
         self._probe_at = self._clock() + self._cooldown_s
 
     def abandoned(self, permit: int) -> None:
-        """Records that nothing is known: the server was not asked, the caller left before the answer, or that said too
-        little. The next call may probe.
+        """Records a call that says nothing about the server. The next call may probe.
+
+        The server was not asked, the caller left before the answer, or a success was not enough.
         """
         if permit == self._changes and self.state is BreakerState.HALF_OPEN:
             self._enter(BreakerState.OPEN)

@@ -33,13 +33,13 @@ CHECKSUM = struct.Struct("<I")
 SCALE_BYTES = 4
 NO_COUNTS = COUNTS.pack(0, 0)
 MAX_CODE = 127
-EXPONENT = 0x7C00  # of a float16; all of its bits are set in infinities and NaN
+EXPONENT = 0x7C00  # of a float16; its bits are all set in infinities and NaN
 
 
 class RepresentationCodec:
     """Converts representations, with `size` numbers a row, to bytes and back.
 
-    words: the word pieces that are kept of each candidate. Raises ValueError if size is below 1.
+    words: the number of word pieces kept for each candidate. Raises ValueError if size is below 1.
     """
 
     def __init__(self, size: int, dtype: PayloadDtype, *, words: int = 0) -> None:
@@ -54,8 +54,8 @@ class RepresentationCodec:
     def payloads(self, representations: Ragged) -> list[bytes]:
         """The payloads of representations, (total, size) on any device, with counts of 0.
 
-        Raises ValueError for another size, for words of another size, and if a number is not finite or too large for
-        the dtype: a stored representation must score as the computed one does.
+        Raises ValueError if their size, or the size of their words, is not the codec's, and if a number is not finite
+        or too large for the dtype: a stored representation must score as the computed one does.
         """
         values, cu_seqlens = representations.values, representations.cu_seqlens
         if values.ndim != 2 or values.shape[1] != self._size:
@@ -66,7 +66,7 @@ class RepresentationCodec:
         return [head + flat[start:end] for head, (start, end) in zip(heads, bounds, strict=True)]
 
     def with_counts(self, payloads: Sequence[bytes], num_tokens: Sequence[int], cut: Sequence[int]) -> list[bytes]:
-        """Payloads with the number of each candidate's token ids and of the word pieces cut from it filled in."""
+        """Fills in each candidate's number of token ids and of the word pieces cut from it."""
         return [
             COUNTS.pack(tokens, lost) + payload[COUNTS.size :]
             for payload, tokens, lost in zip(payloads, num_tokens, cut, strict=True)
@@ -94,8 +94,9 @@ class RepresentationCodec:
         return head + CHECKSUM.pack(zlib.crc32(payload, zlib.crc32(head, zlib.crc32(key)))) + payload
 
     def open(self, value: bytes, key: bytes) -> bytes | None:
-        """The payload of a value that was found under a key; None for one that is damaged, cut short, sealed for
-        another key, of another version or form, or not finite.
+        """The payload of a value that was found under a key.
+
+        None for a value that is damaged, cut short, sealed for another key, of another version or form, or not finite.
         """
         payload = value[HEAD.size + CHECKSUM.size :]
         if len(payload) < self._rows_begin or (len(payload) - self._rows_begin) % self._row_bytes:
@@ -103,9 +104,9 @@ class RepresentationCodec:
         return payload if value == self.seal(payload, key) and self._is_finite(payload) else None
 
     def _is_finite(self, payload: bytes) -> bool:
-        """Whether the payload can be scored; a right checksum says only that it is what somebody sealed."""
+        """Whether all numbers are finite; a valid checksum only says that the payload is what was sealed."""
         rows = np.frombuffer(payload, np.uint8, offset=self._rows_begin)
-        if self._dtype == "float16":  # numpy has no fast test of its own for them
+        if self._dtype == "float16":  # numpy has no fast test for float16
             return bool(((rows.view("<u2") & EXPONENT) != EXPONENT).all())
         if self._dtype == "float32":
             return bool(np.isfinite(rows.view("<f4")).all())
@@ -119,7 +120,7 @@ class RepresentationCodec:
             _check_finite(stored)
             return stored.cpu().numpy()
         exact = values.float()
-        # The scale of a row of zeros, or nearly so, is still a normal number: nothing is divided by 0.
+        # Even a row of zeros gets a normal number as its scale, so that nothing is divided by 0.
         scales = (exact.abs().amax(-1, keepdim=True) / MAX_CODE).clamp_min(torch.finfo(torch.float32).tiny)
         _check_finite(scales)
         codes = (exact / scales).round().to(torch.int8)
@@ -132,11 +133,12 @@ class RepresentationCodec:
         return [b""] * len(representations) if words is None else [*map(bytes, words.to_bytes())]
 
     def _split(self, payloads: Sequence[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        """(n, bytes) counts and words of the payloads, and their rows as writable arrays (any, a multiple of row
-        bytes), one or several to a line.
+        """The heads of the payloads (counts and words), (n, bytes), and their rows.
+
+        The rows are a writable array, (any, a multiple of row bytes): each line of it has one row or several.
         """
         begin = self._rows_begin
-        if len(set(map(len, payloads))) == 1:  # the usual case: nothing is copied twice that is aligned
+        if len(set(map(len, payloads))) == 1:  # the usual case: aligned rows are not copied twice
             whole = np.frombuffer(bytearray().join(payloads), np.uint8).reshape(len(payloads), -1)
             return whole[:, :begin], whole[:, begin:] if begin % SCALE_BYTES == 0 else whole[:, begin:].copy()
         heads = np.frombuffer(b"".join([payload[:begin] for payload in payloads]), np.uint8).reshape(-1, begin)

@@ -12,7 +12,7 @@ from bandrank.models.hashing import add_parts, parts_of_weights
 from bandrank.models.scorer import Scorer
 
 FINGERPRINT_VERSION = 2  # says what is hashed; version 1 included the query side
-BUCKETS = 64  # hash tags: entries spread over a cluster's slots, and a request still needs few commands
+BUCKETS = 64  # hash tags: enough to spread entries over a cluster, few enough that a request needs few commands
 
 
 class SerializableTokenizer(Protocol):
@@ -33,11 +33,10 @@ def cut_digest(text: str, num_tokens: int) -> bytes:
 
 
 def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype: PayloadDtype) -> bytes:
-    """16 bytes that stand for all that a candidate's payload depends on, apart from its text. Training the query side
-    of a scorer further leaves its fingerprint unchanged.
+    """16 bytes that stand for everything a candidate's payload depends on, apart from its text.
 
-    The dtype in which a prepared scorer computes is that of its weights, so the fingerprint covers it; their device it
-    does not cover.
+    Training only a scorer's query side leaves its fingerprint unchanged. The fingerprint covers the dtype of a prepared
+    scorer's weights, in which it computes, but not their device.
     """
     hasher = blake2b(digest_size=16)
     side = scorer.candidate_side()

@@ -29,7 +29,7 @@ class LruCache(Generic[Value]):
         return len(self._entries)
 
     def get_many(self, keys: Sequence[bytes]) -> list[Value | None]:
-        """The value of each key, None where the cache has none; a key looked up counts as used."""
+        """The value of each key, None where the cache has none; looking a key up counts as using it."""
         with self._lock:
             values = [self._entries.get(key) for key in keys]
             for key, value in zip(keys, values, strict=True):
@@ -38,10 +38,10 @@ class LruCache(Generic[Value]):
         return values
 
     def put_many(self, entries: Mapping[bytes, Value]) -> int:
-        """Adds entries and drops the least recently used ones when room is short; returns by how many bytes the cache
-        has grown. An entry larger than the cache is left out.
+        """Adds entries, dropping the least recently used ones for room; returns by how many bytes the cache has grown.
 
-        A key always stands for the same value: a key that the cache has counts as used, and is not replaced.
+        An entry larger than the cache is left out. A key always stands for the same value, so one that is already
+        cached counts as used and is not replaced.
         """
         with self._lock:
             before = self._bytes

@@ -1,4 +1,4 @@
-"""Calls to Redis that are answered in time or count as not answered."""
+"""Calls to Redis that are answered in time or count as failed."""
 
 import asyncio
 import logging
@@ -23,14 +23,14 @@ Command = Callable[[], Coroutine[Any, Any, Answer]]
 
 CONNECT_TIMEOUT_S = 1.0
 SOCKET_TIMEOUT_S = 1.0  # a connection that owes a reply for longer is closed
-MAX_CONNECTIONS = 32  # to each server, and calls under way; further calls wait for their turn
+MAX_CONNECTIONS = 32  # calls under way, each with a connection to every server that it asks; others wait their turn
 ENTRIES_AT_ONCE = 256
 BYTES_AT_ONCE = 4 * 1024 * 1024  # per pipeline: a tenth of a second at 40 MB/s
-READ_AT_ONCE = 1 << 20  # bytes, or one value: within a read's time also where Redis is far
+READ_AT_ONCE = 1 << 20  # bytes, or one larger value: arrives within a read's timeout even from a distant Redis
 
 
 def parts(entries: Mapping[AnyStr, AnyStr]) -> Iterator[dict[AnyStr, AnyStr]]:
-    """The entries in their order, as many at a time as suit one pipeline, and at least one."""
+    """Splits entries, in their order, into parts that suit one pipeline, each of at least one entry."""
     part: dict[AnyStr, AnyStr] = {}
     size = 0
     for key, value in entries.items():
@@ -44,16 +44,16 @@ def parts(entries: Mapping[AnyStr, AnyStr]) -> Iterator[dict[AnyStr, AnyStr]]:
 
 
 class _NoTurn(TimeoutError):
-    """Redis was not asked, because as many calls as may be under way were still waiting for a reply."""
+    """Redis was not asked, because MAX_CONNECTIONS calls were still waiting for a reply."""
 
 
 class RedisClient:
     """Bounded calls to Redis: errors and late answers are counted and never raised.
 
     After a few failures in a row, with no answer in between, Redis is left alone for a while. A call that takes too
-    long returns to its caller but goes on for a moment in the background, so that the connection it opens serves the
-    next call and its reply is not taken for another call's. A client may be made outside of an event loop; it is used
-    and closed in one.
+    long returns to its caller but continues briefly in the background, so that the connection it opens serves the next
+    call and its reply is not taken for another call's. A client may be created outside an event loop; it is used and
+    closed in one.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ class RedisClient:
 
     @property
     def full(self) -> bool:
-        """Whether Redis had no room for some of what was last written to it."""
+        """Whether Redis had no room for some of the last write."""
         return self._full
 
     async def get_many(self, keys: Sequence[bytes], num_bytes: int = 0) -> list[bytes | None] | None:
         """The value of each key, None where there is none; None in all if Redis did not answer in time.
 
-        num_bytes: of all values, if they are known; those of more than READ_AT_ONCE have more time.
+        num_bytes: the size of all values, if it is known; more than READ_AT_ONCE is given more time.
         """
         if not keys:
             return []
@@ -121,7 +121,7 @@ class RedisClient:
         return values
 
     async def sizes(self, keys: Sequence[bytes]) -> list[int] | None:
-        """The bytes of each key's value, 0 where there is none; None in all if Redis did not answer in time."""
+        """The size of each key's value in bytes, 0 where there is none; None in all if Redis did not answer in time."""
         if not keys:
             return []
         return await self._call("get", lambda: self._commands.sizes(keys), self._read_timeout_s)
@@ -129,7 +129,8 @@ class RedisClient:
     async def set_many(self, entries: Mapping[bytes, bytes], *, ttl_s: float | None) -> int:
         """Sets each key, to expire after `ttl_s` seconds if given; returns how many keys are known to be set.
 
-        The entries are written in parts, each with its own time; after one that is not answered nothing is written.
+        The entries are written in parts, each with its own timeout; nothing is written after a part that is not
+        answered.
         """
         ttl_ms = None if ttl_s is None else max(1, round(1000 * ttl_s))
         num_set = 0
@@ -149,10 +150,11 @@ class RedisClient:
         return await self._call("delete", lambda: self._commands.delete_many(keys), self._write_timeout_s)
 
     async def check(self) -> None:
-        """Returns once Redis has answered a read, however long its connection takes. Raises NotReady with the reason if
-        it does not.
+        """Returns once Redis has answered a read, however long connecting takes.
+
+        Raises NotReady, with the reason, if it does not answer.
         """
-        # In two slots: a node of a cluster may well have one of them, and then answers for that one alone.
+        # Keys in two slots: a lone node of a cluster may own one of them, and would answer for that one.
         answer = await self._run(partial(self._commands.get_many, [b"bandrank:check:{0}", b"bandrank:check:{1}"]))
         if isinstance(answer, Exception):
             raise NotReady(f"{self._address} does not answer: {reason(answer)}")
@@ -169,7 +171,7 @@ class RedisClient:
                 await self._commands.close()
 
     async def _call(self, operation: Operation, command: Command[Answer], timeout_s: float) -> Answer | None:
-        """What the command returns; None if it failed, took too long, or was not tried."""
+        """The command's answer; None if it failed, took too long, or was not tried."""
         if self._closed or (permit := self._breaker.permit(probes=self._success_counts(operation))) is None:
             return None
         started, busy = time.monotonic(), time.thread_time()
@@ -215,7 +217,7 @@ class RedisClient:
             self._breaker.succeeded(permit)
         elif failed and asked and started > self._last_answer:
             self._breaker.failed(permit)
-        else:  # the success says too little, Redis answered others in the meantime, or it was not asked
+        else:  # the success says too little, Redis answered other calls in the meantime, or it was not asked
             self._breaker.abandoned(permit)
         state = self._breaker.state
         if state is BreakerState.OPEN and not self._logged_down:
@@ -225,9 +227,7 @@ class RedisClient:
         self._logged_down = state is not BreakerState.CLOSED
 
     def _success_counts(self, operation: Operation) -> bool:
-        """Whether the success of a call says that Redis is well. That of a write, which has much more time, does not
-        say so while reads fail.
-        """
+        """Whether a success shows that Redis is well; while reads fail a write's does not, as it has much more time."""
         return operation == "get" or not self._read_failed
 
     def _log_refusals(self, refusals: Sequence[Exception]) -> None:
@@ -241,10 +241,10 @@ class RedisClient:
 
 
 async def _answer(task: asyncio.Task[Answer | Exception], deadline: float, busy: float) -> Answer | Exception:
-    """What the task returns by the deadline, in monotonic seconds. Raises TimeoutError.
+    """The task's result by the deadline, in monotonic seconds. Raises TimeoutError.
 
-    busy: the thread's CPU seconds when the call began. The time that the thread has computed since then, or in which it
-    did not run, is granted once more: the reply may long have been there for it to read.
+    busy: the thread's CPU seconds when the call began. The time that the thread has since spent computing or not
+    running is granted once more, because the reply may have been waiting to be read.
     """
     await asyncio.wait([task], timeout=max(0.0, deadline - time.monotonic()))
     if not task.done():

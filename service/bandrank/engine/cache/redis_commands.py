@@ -1,7 +1,7 @@
-"""The Redis commands that the cache needs, on one server, behind Sentinels and on a cluster. Only this file imports
-redis.
+"""The Redis commands that the cache needs, on one server, behind Sentinels and on a cluster.
 
-Nothing is retried: the cache would rather miss, and its circuit breaker decides when to ask again.
+Only this file imports redis. Nothing is retried: the cache would rather miss, and its circuit breaker decides when to
+ask again.
 """
 
 import asyncio
@@ -31,20 +31,20 @@ def lacks_room(refusal: Exception) -> bool:
 
 
 def reason(error: object) -> str:
-    """What went wrong, in words that repeat none of the server's, which may have a secret in them."""
+    """What went wrong, without the server's own words, which may contain a secret."""
     name = type(error).__name__
     of_cluster = isinstance(error, MovedError | ClusterCrossSlotError)
     return f"{name}, as of a cluster: its URL is redis+cluster:// or rediss+cluster://" if of_cluster else name
 
 
 class RedisCommands(Protocol):
-    """Commands that each take one round trip to every server concerned. Whatever goes wrong is raised."""
+    """Commands that each take one round trip to every server concerned. All errors are raised."""
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, None where there is none."""
 
     async def sizes(self, keys: Sequence[bytes]) -> list[int]:
-        """The bytes of each key's value, 0 where there is none or the server does not say."""
+        """The size of each key's value in bytes, 0 where there is none or the server does not say."""
 
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
         """Sets each key, to expire after `ttl_ms` if given; returns the server's error for each key it refused."""
@@ -61,8 +61,8 @@ def connect(
 ) -> RedisCommands:
     """Commands for the server at an address. Up to `max_connections` to each server are opened when first used.
 
-    socket_timeout_s: seconds after which a connection that owes a reply is closed. A Sentinel has less if there are so
-    many that the others would get no turn in both times together.
+    socket_timeout_s: seconds after which a connection that owes a reply is closed. If there are many Sentinels, each
+    gets less, so that all of them have a turn within the two timeouts together.
     """
     options: dict[str, Any] = {  # arguments of redis' constructors, of all types
         "socket_connect_timeout": connect_timeout_s,
@@ -81,7 +81,7 @@ def connect(
         case "socket":
             return ServerCommands(Redis(unix_socket_path=address.path, db=address.db, **login, **options))
         case "sentinel":
-            # They are asked one after the other within a call, and most of them may be silent.
+            # Sentinels are asked one after another within a call, and most of them may be silent.
             share_s = (connect_timeout_s + socket_timeout_s) / len(address.hosts)
             options_there = options | {
                 "username": address.sentinel_username,
@@ -94,7 +94,7 @@ def connect(
             return ServerCommands(master, *sentinel.sentinels)
         case "cluster":
             nodes = [ClusterNode(host, port) for host, port in address.hosts]
-            # Not dynamic: the named hosts are asked again when all the nodes that they told of have moved.
+            # Not dynamic: if all the nodes that they listed have moved, the named hosts are asked again.
             return ClusterCommands(RedisCluster(startup_nodes=nodes, dynamic_startup_nodes=False, **login, **options))
 
 
@@ -131,8 +131,9 @@ class ServerCommands:
             raise
 
     async def _reconnect(self) -> None:
-        """Closes the connections that nobody uses: the server has become a replica, and its address may be that of the
-        new master by now. Connections that are in use come here too if they are used for a write.
+        """Closes idle connections: the server has become a replica, and its address may lead to the new master by now.
+
+        A connection that is in use comes here itself if it is used for a write.
         """
         await self._client.connection_pool.disconnect(inuse_connections=False)
 
@@ -144,7 +145,7 @@ class ServerCommands:
 class ClusterCommands:
     """Commands on a cluster: keys of one slot share a command, and the commands of one node share a round trip.
 
-    While a slot is on its way to another node, some of its keys are there already, and each takes a command of its own.
+    While a slot moves to another node, some of its keys are there already, so each key gets a command of its own.
     """
 
     def __init__(self, client: RedisCluster) -> None:
@@ -172,7 +173,7 @@ class ClusterCommands:
             await node.disconnect()  # a call may have opened connections after `aclose` was last called
 
     async def _do_grouped(self, name: str, keys: Sequence[bytes]) -> list[tuple[list[bytes], Any]]:
-        """Keys, and the reply to a command for them: all those of a slot, or one whose slot is on its way."""
+        """Groups of keys, each with the reply to its command: all keys of a slot, or one of a slot that is moving."""
         groups = self._by_slot(keys)
         replies = [*zip(groups, await self._do([(name, *group) for group in groups]), strict=True)]
         moving = [[key] for group, reply in replies if isinstance(reply, TryAgainError) for key in group]
@@ -190,19 +191,21 @@ class ClusterCommands:
         return list(groups.values())
 
     async def _do(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The reply to each command, whose first argument is a key, or the server's error instead."""
+        """The reply to each command, or the server's error. The first argument of a command is a key."""
         try:
             replies = await self._followed(commands, await self._scatter(commands))
             _refusals(replies)
         except Exception:
-            # Without retries redis-py would go on with the nodes that it knows; after closing it asks for them again.
+            # Without retries redis-py keeps to the nodes that it knows; once closed, it asks for them again.
             await self._client.aclose()
             raise
         return replies
 
     async def _scatter(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Runs a pipeline on every node concerned. One pipeline for all would not do: if a node failed, redis-py would
-        leave the commands that it sent to the other nodes running unattended.
+        """Runs one pipeline on every node concerned.
+
+        With a single pipeline for all nodes, redis-py would leave the commands on the others running unattended if one
+        failed.
         """
         await self._client.initialize()
         by_node: dict[str, list[int]] = {}
@@ -226,9 +229,9 @@ class ClusterCommands:
         return await pipeline.execute(raise_on_error=False, allow_redirections=False)
 
     async def _followed(self, commands: Sequence[tuple[Any, ...]], replies: list[Any]) -> list[Any]:
-        """The replies; of those that name another node, what that one replies.
+        """The replies, with each redirection replaced by the reply of the node that it names.
 
-        redis-py follows a key on its way with an ASKING that may go over another connection than the command.
+        redis-py would send the ASKING for a moving key over a connection that may not be the command's.
         """
         asking: dict[tuple[str, int], list[int]] = {}
         for index, reply in enumerate(replies):
@@ -241,7 +244,7 @@ class ClusterCommands:
                 asking.setdefault((reply.host, reply.port), []).append(index)
         for (host, port), indices in asking.items():
             node = self._client.get_node(host, port)
-            if node is None:  # it is new, and this slot its first
+            if node is None:  # the node is new, and this is its first slot
                 continue
             asked = [PipelineCommand(0, *each) for index in indices for each in (("ASKING",), commands[index])]
             await node.execute_pipeline(asked)

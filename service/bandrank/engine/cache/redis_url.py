@@ -60,13 +60,13 @@ class RedisAddress:
 
 
 def parse_redis_url(url: str) -> RedisAddress:
-    """Reads a URL of one of the FORMS.
+    """Parses a URL of one of the FORMS.
 
     With rediss the options are TLS_FILES and TLS_CHOICES. The Sentinels' own credentials are the options
-    sentinel_username and sentinel_password. A cluster's hosts are asked for its nodes whenever these change: name
+    sentinel_username and sentinel_password. A cluster's hosts are asked for its nodes whenever these change, so name
     several, or one that stands for all.
-    The option password_file names a file, which is read once, now, and goes before a password in the URL.
-    Raises ValueError, whose message lists the forms and repeats nothing of the URL that may be part of a password.
+    The option password_file names a file that is read once, now, and takes precedence over a password in the URL.
+    Raises ValueError; its message lists the forms and repeats no part of the URL that may belong to a password.
     """
     try:
         return _parse(urlsplit(url))
@@ -78,7 +78,7 @@ def parse_redis_url(url: str) -> RedisAddress:
 
 
 class _Unusable(ValueError):
-    """What is wrong with a URL, in a message that repeats nothing secret."""
+    """The URL cannot be used; the message says why and repeats nothing secret."""
 
 
 def _parse(url: SplitResult) -> RedisAddress:

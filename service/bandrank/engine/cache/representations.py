@@ -13,20 +13,20 @@ from bandrank.metrics import Metrics
 
 Rescue = Callable[[Sequence[bytes]], None]  # keeps the payloads of the leading keys of a computation that is given up
 
-# What an entry takes beside key and payload: two objects, dictionary entry and links; the largest size that
+# What an entry takes besides its key and payload: two objects, a dictionary entry and links; the largest size that
 # tracemalloc showed on CPython 3.11.
 ENTRY_BYTES = 180
-# Entries in the first read from Redis, whose size is not known: those of a ColBERT's long texts fill READ_AT_ONCE.
-# Twice as many in each further one until some are found. Then as many as READ_AT_ONCE holds of the mean size of those
-# that came last, or of those before them, which counts less and less: short texts may be followed by long ones.
+# The first read from Redis asks for this many entries of unknown size: so many of a ColBERT's long texts fill
+# READ_AT_ONCE. Each further read asks for twice as many until some are found, then for as many as READ_AT_ONCE holds
+# at the latest mean size, or at an earlier, larger one, which decays: long texts may follow short ones.
 FIRST_AT_ONCE, KEPT_SIZE = 8, 0.95
 
 
 class RepresentationCache:
     """Payloads of one scorer's representations, in memory and behind that in Redis, if there is one.
 
-    fingerprint: stands for the scorer; what another scorer computed is never returned.
-    ttl_s: seconds that Redis keeps an entry; None for as long as it likes.
+    fingerprint: stands for the scorer; payloads of another scorer are never returned.
+    ttl_s: seconds that Redis keeps an entry; None for no limit.
     If Redis is slow, gone or full, lookups miss and writes are dropped, and nothing else happens.
     """
 
@@ -55,7 +55,7 @@ class RepresentationCache:
             )
 
     async def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The payload of each key from memory or, for what that lacks, from Redis; None where neither has it."""
+        """The payload of each key from memory or else from Redis; None where neither has it."""
         payloads = self._memory.get_many(keys)
         missing = [key for key, payload in zip(keys, payloads, strict=True) if payload is None]
         self._count("memory", {"hit": len(keys) - len(missing), "miss": len(missing)})
@@ -73,12 +73,13 @@ class RepresentationCache:
         *,
         wait_for_room: bool = False,
     ) -> dict[bytes, bytes]:
-        """The payload of each key that a lookup missed. `compute` gets the keys that nobody else computes, or only
-        together with many more; callers of another owner do not count.
+        """The payload of each key that a lookup missed.
 
-        wait_for_room: whether what the queue of writes has no room for waits, rather than never being written.
-        Cancelling the call cancels `compute`, unless others wait for what it computes. Raises what `compute` raises,
-        and what another caller's `compute` raised for the same keys; errors are not kept, and what it rescues is.
+        `compute` gets the keys that no other caller of the same owner computes, or only as part of a much larger
+        computation. wait_for_room: whether to wait when the queue of writes is full, rather than drop what does not
+        fit. Cancelling the call cancels `compute`, unless others wait for its result. Raises what `compute` raises, and
+        what another caller's `compute` raised for the same keys. Errors are not kept, but the payloads that `compute`
+        rescues are.
         """
         waits, waiting = wait_for_room, dict[bytes, bytes]()  # others who join the computation do not wait for Redis
 
@@ -116,7 +117,7 @@ class RepresentationCache:
 
     @property
     def redis_is_full(self) -> bool:
-        """Whether Redis had no room for some of what was last written to it."""
+        """Whether Redis had no room for some of the last write."""
         return self._redis is not None and self._redis.full
 
     async def drained(self) -> bool:
@@ -124,12 +125,12 @@ class RepresentationCache:
         return self._writes is None or await self._writes.drained()
 
     async def close(self) -> None:
-        """Writes what is queued, if that takes no longer than a moment. Redis itself stays open for others."""
+        """Writes what is queued, as far as a moment allows. Redis itself stays open for others."""
         if self._writes is not None:
             await self._writes.close()
 
     async def _from_redis(self, redis: RedisClient, missing: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The payloads that Redis has for the keys, which may repeat; afterwards they are in memory."""
+        """Reads the payloads that Redis has for the keys, which may repeat, and keeps them in memory."""
         distinct = list(dict.fromkeys(missing))
         outcomes = dict.fromkeys(distinct, "unavailable")
         hits: dict[bytes, bytes] = {}

@@ -1,6 +1,6 @@
 """Runs one computation per key at a time, however many callers need it, unless it is much larger than a caller's.
 
-Callers join the computations of their own owner alone: those of another may have to wait longer for their turn.
+Callers join only computations of their own owner, because another owner's may have to wait longer for its turn.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from bandrank.errors import DeadlineExceeded, Overloaded
 
 Compute = Callable[[list[bytes]], Coroutine[Any, Any, dict[bytes, bytes]]]
 
-# Errors that concern whoever started a computation, and not its keys: one who joined may have been admitted before.
+# Errors that concern the caller who started a computation, not its keys: one who joined may have been admitted earlier.
 STARTER_ERRORS = (DeadlineExceeded, TimeoutError, Overloaded)
 
-# A caller joins a computation of at most this many keys, or of this many times its own. A larger one it does not wait
-# for, but computes the shared keys again: the work done twice is bounded by its own size.
+# A caller joins a computation of at most SMALL keys, or of MAX_TIMES_LARGER times as many as it needs. Rather than wait
+# for a larger one it computes the shared keys again; its own size bounds the work done twice.
 SMALL, MAX_TIMES_LARGER = 16, 4
 
 
@@ -33,8 +33,8 @@ class Flight:
     num_waiting: int = 0
 
     def failed_for_its_starter(self, requested: frozenset[bytes]) -> bool:
-        """Whether another caller, who needs the requested keys, may succeed: the starter was late, was refused or has
-        gone, or a key failed that is not requested.
+        """Whether another caller, who needs the requested keys, may still succeed: the starter was late, was refused or
+        has gone, or the key that failed may not be a requested one.
         """
         if self.task.cancelled():
             return True
@@ -49,8 +49,7 @@ class SingleFlight:
         self._by_key: dict[tuple[Hashable, bytes], Flight] = {}
 
     async def run(self, keys: Sequence[bytes], compute: Compute, owner: Hashable = None) -> dict[bytes, bytes]:
-        """The payload of each key: computed here in one call, or awaited if another caller of the owner computes it
-        already, and not much more besides.
+        """The payload of each key, computed here in one call or awaited from another caller of the same owner.
 
         Raises what `compute` raises. What another caller's `compute` raises is raised too, unless the reason may lie
         with that caller: then this call computes what it still needs.
@@ -89,7 +88,7 @@ class SingleFlight:
     def _land(self, flight: Flight) -> None:
         self._release(flight)
         if not flight.task.cancelled():
-            flight.task.exception()  # retrieved even if nobody waits any more: asyncio would log it as never retrieved
+            flight.task.exception()  # retrieved even if nobody waits, or asyncio would log it as never retrieved
 
     def _leave(self, flight: Flight) -> None:
         flight.num_waiting -= 1
@@ -98,7 +97,7 @@ class SingleFlight:
             self._release(flight)
 
     def _release(self, flight: Flight) -> None:
-        """Forgets the computation: later calls compute its keys anew."""
+        """Forgets the computation, so that later calls compute its keys anew."""
         for key in flight.keys:
             if self._by_key.get((flight.owner, key)) is flight:
                 del self._by_key[flight.owner, key]

@@ -11,9 +11,10 @@ FLUSH_S = 2.0  # how long closing waits for the queue
 
 
 class WriteBehind:
-    """A queue of entries, bounded in bytes, that one task at a time writes to Redis; used from the event loop alone.
+    """A queue of entries, bounded in bytes, that one task at a time writes to Redis. Used only from the event loop.
 
-    seal: makes what Redis keeps of a value and its key, some entries at a time; all of them would hold the event loop.
+    seal: makes the value that Redis keeps from a value and its key. It is called for some entries at a time, because
+    sealing all of them at once would hold up the event loop.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class WriteBehind:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, entries: Mapping[bytes, bytes]) -> None:
-        """Queues entries; drops those for which there is no room, and all of them while Redis does not answer."""
+        """Queues entries; drops those that do not fit, and all of them while Redis does not answer."""
         writable = not self._closed and self._redis.available
         for key, value in entries.items():
             if not writable or not self._has_room(len(key) + len(value)):
@@ -51,8 +52,9 @@ class WriteBehind:
             self._task = asyncio.create_task(self._drain(), context=Context())
 
     async def put_all(self, entries: Mapping[bytes, bytes]) -> None:
-        """Queues entries as there comes room for them; drops them only while Redis does not answer, and those for which
-        there is none when the call is cancelled.
+        """Queues entries, waiting for room; drops them only while Redis does not answer.
+
+        If the call is cancelled, it queues the remaining entries that fit and drops the others.
         """
         left = iter(entries.items())
         for key, value in left:
@@ -73,7 +75,7 @@ class WriteBehind:
         return lost == 0
 
     async def close(self) -> None:
-        """Writes the queue for at most FLUSH_S; entries left then, and later ones, are dropped."""
+        """Writes the queue for at most FLUSH_S; drops what is left then, and what is put later."""
         self._closed = True
         if self._task is None:
             return
@@ -106,14 +108,14 @@ class WriteBehind:
         return await self._redis.set_many(sealed, ttl_s=self._ttl_s)
 
     def _take(self) -> dict[bytes, bytes]:
-        """The oldest entries, as many as suit one pipeline, and at least one."""
+        """Removes and returns the oldest entries: as many as suit one pipeline, and at least one."""
         batch = next(parts(self._pending))
         for key in batch:
             del self._pending[key]
         return batch
 
     def _has_room(self, size: int) -> bool:
-        """Whether `size` more bytes fit; an entry of any size does while nothing waits."""
+        """Whether `size` more bytes fit; while nothing waits, an entry of any size does."""
         return not self._pending_bytes or self._pending_bytes + size <= self._max_pending_bytes
 
     def _lose(self, count: int, outcome: str) -> None:

@@ -71,9 +71,11 @@ class ColBERT(LateInteractionScorer):
         local = [window for window in self.encoder.windows if window is not None]
         if config.augment and not config.attend_to_masks and min(local, default=farthest) < farthest:
             raise ValueError(f"[MASK] rows of {config.max_query_tokens} see no token within a window of {min(local)}")
-        disentangled = isinstance(self.encoder.layer(0), DisentangledBlock)
-        if config.augment and not config.attend_to_masks and disentangled:
-            raise ValueError("disentangled attention cannot mask [MASK] rows as keys; attend_to_masks needs no masks")
+        masks_no_keys = config.encoder.causal or isinstance(self.encoder.layer(0), DisentangledBlock)
+        if config.augment and not config.attend_to_masks and masks_no_keys:
+            raise ValueError(
+                "causal and disentangled attention cannot mask [MASK] rows as keys; attend_to_masks needs no masks"
+            )
         self.query_template = replace(self.query_template, wording=config.query_wording)
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
         if config.query_marker is not None:

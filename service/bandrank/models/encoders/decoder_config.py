@@ -17,7 +17,7 @@ class DecoderConfig(GroupedConfig):
     """
 
     causal: ClassVar[bool] = True
-    why_no_kernels: ClassVar[str | None] = "the kernels have no causal attention"
+    why_no_kernels: ClassVar[str | None] = "the CUDA kernels have no causal attention"
     overflows_float16: ClassVar[bool] = True  # some states of Qwen models exceed 65,504
 
     rotary_base: float = 1_000_000.0

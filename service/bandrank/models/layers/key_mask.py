@@ -13,7 +13,7 @@ from bandrank_kernels.windowed_attention import AttentionPlan
 class KeyMaskPlan(AttentionPlan):
     """Every row of a text attends to the text's rows that are not masked.
 
-    bias: (n, 1, 1 or len, len), 0 or -inf for rows that are masked or outside the window.
+    bias: (n, 1 or num_heads, 1 or len, len), added to scores; -inf for rows that are masked or outside the window.
     """
 
     bias: Tensor
