@@ -32,7 +32,7 @@ class Measured:
     overlap: Mapping[int, Sequence[float]]
     cost: Mapping[int, Sequence[float]]
 
-    def loss(self, depth: int) -> float:
+    def change(self, depth: int) -> float:
         """The mean nDCG@10 less that of the accurate scorer alone."""
         return fmean(self.ndcg[depth]) - fmean(self.ndcg[ALL])
 
@@ -41,13 +41,13 @@ def report(collections: Sequence[Measured]) -> str:
     """The page: means over the collections, each of the same weight, then nDCG@10 on each, and the facts."""
     rows = []
     for depth in DEPTHS:
-        worst = min(collections, key=lambda each: each.loss(depth))
+        worst = min(collections, key=lambda each: each.change(depth))
         rows.append(
             [
                 NAMES.get(depth, str(depth)),
                 f"{fmean(fmean(each.ndcg[depth]) for each in collections):.4f}",
-                f"{fmean(each.loss(depth) for each in collections):+.4f}",
-                f"{worst.loss(depth):+.4f}, {worst.name}" if depth < ALL else "",
+                f"{fmean(each.change(depth) for each in collections):+.4f}",
+                f"{worst.change(depth):+.4f}, {worst.name}" if depth < ALL else "",
                 f"{fmean(fmean(each.overlap[depth]) for each in collections):.3f}",
                 f"{fmean(fmean(each.cost[depth]) for each in collections):.3f}",
             ]
@@ -93,8 +93,8 @@ def plot(collections: Sequence[Measured], path: Path) -> None:
     axes = figure.subplots()
     for each in collections:
         costs = [fmean(each.cost[depth]) for depth in DEPTHS]
-        axes.plot(costs, [each.loss(depth) for depth in DEPTHS], ".-", linewidth=0.8, alpha=0.6, label=each.name)
-    means = [fmean(each.loss(depth) for each in collections) for depth in DEPTHS]
+        axes.plot(costs, [each.change(depth) for depth in DEPTHS], ".-", linewidth=0.8, alpha=0.6, label=each.name)
+    means = [fmean(each.change(depth) for each in collections) for depth in DEPTHS]
     costs = [fmean(fmean(each.cost[depth]) for each in collections) for depth in DEPTHS]
     axes.plot(costs, means, "ko-", label="mean")
     axes.set_xlabel("share of the time that the accurate scorer takes for all candidates")

@@ -13,7 +13,7 @@ from support.collections import write_collection
 from support.models import random_text, save_bi_encoder, save_cross_encoder
 from support.training import toml
 
-from bandrank_training import miner
+from bandrank_training import miner, mining
 from bandrank_training.__main__ import main
 from bandrank_training.bm25 import BM25
 from bandrank_training.groups import read_groups
@@ -72,7 +72,7 @@ def test_a_killed_run_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_finished_run_is_not_done_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is searched for anew, but for one more source; vectors are not left behind."""
+    """Nothing is searched for anew, but for one more source, and by another version; vectors are not left behind."""
     save_bi_encoder(folder / "retriever")
     out, sources = folder / "groups.jsonl", [{"collection": str(folder / "col")}]
     counts = []
@@ -85,6 +85,10 @@ def test_a_finished_run_is_not_done_again(folder: Path, monkeypatch: pytest.Monk
 
     assert counts == [6, 0, sum(group.labels is None for group in read_groups(out))]
     assert [path.suffix for path in (folder / "groups.jsonl.kept").iterdir()] == [".gz", ".gz"]
+    monkeypatch.setattr(mining, "__version__", "next")
+    searched = dying(monkeypatch, at=0)
+    assert main(["mine", str(folder / "mine.toml")]) == 0
+    assert len(searched) == sum(counts)
 
 
 def test_a_killed_run_goes_on_inside_a_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

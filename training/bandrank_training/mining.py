@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from bandrank import __version__
 from bandrank.models.loading import LoadedModel
 from bandrank.models.shipped import FAST
 from bandrank_training.arguments import positive
@@ -81,7 +82,8 @@ def mine(recipe: MiningRecipe, placement: Placement = CPU, *, kept: Path | None 
     """Writes the groups and returns how many there are to train on. Raises BadCollection, BadCheckpoint.
 
     kept: a folder for the retriever's vectors and the groups made so far, so that a killed run goes on where it was.
-    They are found again by all that they depend on: settings, texts, judgements, models and the dtype of the scores.
+    They are found again by all that they depend on: settings, texts, judgements, models, the dtype of the scores, and
+    the version of bandrank.
     """
     models = {name: load_start(model) for name, model in recipe.teachers.items()}
     files = None if kept is None else _Files(kept, recipe, models, placement)
@@ -113,7 +115,8 @@ class _Files:
         self.folder = folder
         settings = {name: value for name, value in asdict(recipe).items() if name not in NOT_OF_A_SOURCE}
         models = [*teachers.values(), *([load_start(recipe.retriever)] if recipe.retriever else [])]
-        self._shared = [json.dumps(settings, sort_keys=True), str(placement.dtype), *map(of_model, models)]
+        made_by = [__version__, json.dumps(settings, sort_keys=True), str(placement.dtype)]
+        self._shared = [*made_by, *map(of_model, models)]
         self._documents: dict[tuple[str, int], str] = {}
 
     def of(self, source: Source) -> Path:

@@ -300,8 +300,8 @@ class Trainer:
         planned = replace(settings, steps=then["steps"], decay_steps=then.get("decay_steps", 0))
         if any(planned.rate(step) != settings.rate(step) for step in range(self.progress.step)):
             raise BadRecipe(
-                f"{path}: the learning rate was falling already, and would jump; to train these weights further, name "
-                f"{self.out} as model.start, and choose another `out`"
+                f"{path}: the learning rate would jump; go on with steps = {planned.steps} and decay_steps = "
+                f"{planned.decay_steps}, and then name {self.out} as model.start of a recipe with another `out`"
             )
         self.scorer.load_state_dict(state["scorer"])
         self.optimiser.load_state_dict(state["optimiser"])

@@ -6,7 +6,6 @@ microseconds.
 """
 
 import hashlib
-import logging
 import re
 import time
 import tomllib
@@ -23,8 +22,6 @@ from bandrank.api.followed_files import FollowedFiles
 from bandrank.api.rate import TokenBucket
 from bandrank.engine.clients import Client
 from bandrank.errors import BadSetting
-
-log = logging.getLogger(__name__)
 
 NAME = r"[A-Za-z0-9_-]{1,32}"  # shorter than a key, so that a key in a name's place is never repeated
 

@@ -26,14 +26,16 @@ CODEC = RepresentationCodec(128, "float16")
 
 
 class SlowLine:
-    """The commands of a Redis. write_s: seconds that each write takes."""
+    """The commands of a Redis. write_s: seconds that each write takes.  reads: how many there were."""
 
     def __init__(self, write_s: float = 0.0) -> None:
         self.stored: dict[bytes, bytes] = {}
+        self.reads = 0
         self._write_s = write_s
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values, after the time that they take."""
+        self.reads += 1
         values = [self.stored.get(key) for key in keys]
         await asyncio.sleep(READ_S * sum(len(value) for value in values if value) / MIB)
         return values
@@ -126,6 +128,14 @@ async def test_a_fresh_replica_finds_long_texts() -> None:
     assert await other.drained()
 
     assert (await cache(client(line)).lookup(keys_of("none", 30) + keys)).count(None) == 30
+
+
+async def test_a_redis_that_has_nothing_is_asked_a_few_times() -> None:
+    """Each time for twice as many: 8 + 16 + ... + 512 are more than 1,000."""
+    line = SlowLine()
+
+    assert set(await cache(client(line)).lookup(keys_of("none", 1000))) == {None}
+    assert line.reads == 7
 
 
 async def joined(
