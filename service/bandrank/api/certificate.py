@@ -49,7 +49,7 @@ class ServedCertificate:
         self._files.look()
         return self._expires
 
-    def _read(self) -> None:
+    def _read(self) -> str:
         for name, path in (("tls_key", self._key), ("tls_certificate", self._certificate)):
             try:
                 pem = Path(path).read_bytes()
@@ -70,6 +70,7 @@ class ServedCertificate:
             reason = (getattr(error, "reason", None) or "not PEM").lower().replace("_", " ")
             raise BadSetting(name, f"{fault}: {reason}") from None
         self._context, self._expires = context, expires
+        return f"the certificate, which expires on {datetime.fromtimestamp(expires, UTC):%Y-%m-%d}"
 
 
 def not_after(pem: bytes) -> float:

@@ -18,11 +18,12 @@ class FollowedFiles:
     """
 
     def __init__(
-        self, paths: Sequence[str], read: Callable[[], None], *, kept: str, clock: Callable[[], float]
+        self, paths: Sequence[str], read: Callable[[], str], *, kept: str, clock: Callable[[], float]
     ) -> None:
         """Reads the files for the first time.
 
-        read: raises BadSetting if they cannot be used, and then changes nothing.  kept: what the log says in that case.
+        read: says what was read, for the log; raises BadSetting if they cannot be used, and then changes nothing.
+        kept: what the log says in that case.
         """
         self._paths = [Path(path) for path in paths]
         self._read, self._kept, self._clock = read, kept, clock
@@ -42,13 +43,13 @@ class FollowedFiles:
             return
         self._failed = True
         try:
-            self._read()
+            said = self._read()
         except BadSetting as error:
             if changed:
                 log.error("%s: %s", self._kept, error)  # noqa: TRY400 - the message says it all
             return
         self._failed = False
-        log.info("read again: %s", ", ".join(map(str, self._paths)))
+        log.info("read again: %s", said)
 
     def _seen(self) -> list[tuple[int, ...] | None]:
         return [_stamp(path) for path in self._paths]

@@ -84,9 +84,10 @@ class KeyFile:
         self._file.look()
         return self._by_digest.get(hashlib.sha256(presented).digest())
 
-    def _read(self) -> None:
+    def _read(self) -> str:
         before = {key.name: key for key in self._by_digest.values()}
         self._by_digest = self._in_use(read_keys(self._path), before)
+        return f"the keys {', '.join(self.names)}"
 
     def _in_use(self, tables: Mapping[str, KeyTable], before: Mapping[str, Key]) -> dict[bytes, Key]:
         """The keys of tables by their hashes. An unchanged key stays, with what is left of its rate."""
