@@ -18,7 +18,7 @@ from bandrank_kernels.windowed_attention.reference import attend_masked, dense_m
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Spans, tasks_of
 
-NO_KERNELS = "the kernels know no window that limits all rows of a text"
+NO_KERNELS = "the CUDA kernels know no window that limits all rows of a text"
 
 
 def plan_local_attention(

@@ -17,9 +17,7 @@ class FollowedFiles:
     A link counts as its target: to renew a secret, Kubernetes swaps a link and writes no file.
     """
 
-    def __init__(
-        self, paths: Sequence[str], read: Callable[[], str], *, kept: str, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, paths: Sequence[str], read: Callable[[], str], *, kept: str, clock: Callable[[], float]) -> None:
         """Reads the files for the first time.
 
         read: says what was read, for the log; raises BadSetting if they cannot be used, and then changes nothing.
