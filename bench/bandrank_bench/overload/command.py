@@ -99,8 +99,6 @@ def measure(settings: dict[str, str], plan: Plan) -> Measured:
         say("starting the service")
         with (
             running_service(settings, Path(folder) / "service.log") as service,
-            asyncio.Runner(
-                loop_factory=uvloop.new_event_loop
-            ) as runner,  # halves the generator's processor time
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,  # halves the generator's processor time
         ):
             return runner.run(Laboratory(service, plan).measure())
