@@ -37,12 +37,12 @@ COMMANDS = {
 
 
 def main() -> int:
-    """The exit code of the command, whose module alone is imported: each needs libraries that others do not."""
+    """Runs a command; returns its exit code. Imports its module only, as each needs libraries that others do not."""
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command not in COMMANDS:
         print(__doc__, file=sys.stderr)
         return 2
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the service sets it, and before torch is loaded
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as in the service, before torch is loaded
     code: int = import_module(COMMANDS[command]).main(sys.argv[2:])
     return code
 

@@ -1,4 +1,4 @@
-"""What a benchmark must show, beside what it shows."""
+"""What a benchmark is meant to show, next to what it measured."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from bandrank_bench.output import table
 
 @dataclass(frozen=True)
 class Aim:
-    """value: None if it was not measured.  at_least: the bound is the least good value, else the most."""
+    """A bound on a value. value: None if not measured.  at_least: whether the bound is a minimum, else a maximum."""
 
     text: str
     bound: float
@@ -18,14 +18,14 @@ class Aim:
 
     @property
     def reached(self) -> bool:
-        """Whether it was measured and is good enough."""
+        """Whether the value was measured and is within the bound."""
         if self.value is None:
             return False
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
 
 def aims_table(aims: Iterable[Aim], name: str = "aim", verdict: str = "reached") -> str:
-    """A Markdown table with a row for each. name, verdict: the heads of its first and its last column."""
+    """A Markdown table with a row per aim. name, verdict: the heads of the first and the last column."""
     return table([name, "bound", "measured", verdict], map(_row, aims))
 
 

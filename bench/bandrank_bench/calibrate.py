@@ -1,9 +1,9 @@
-"""Takes samples that no slow phase of the machine has touched.
+"""Takes samples that are free of the machine's slow phases.
 
 Shared machines run 1.5 to 3 times slower for seconds at a time, and nothing in /proc shows it. So a matrix product of
 known cost is timed right before and right after each sample; the sample counts if neither took much longer than the
-fastest tenth of all (the very fastest may be a burst that no sample is ever given). A slow phase is waited out for a
-while before a sample is taken. Systems take turns in random order, so that a drift of the machine meets them all.
+fastest tenth of all products (the very fastest may be a rare burst). Before a sample, slow phases are waited out for a
+while. Systems take turns in random order, so that a drift of the machine affects all of them.
 """
 
 import random
@@ -17,9 +17,9 @@ import torch
 from bandrank_bench.output import say
 
 TOLERANCE = 1.2
-MAX_ROUNDS_FACTOR = 3  # more rounds for systems that lack clean samples, up to this many times those asked for
+MAX_ROUNDS_FACTOR = 3  # limit of extra rounds for systems that lack clean samples
 SETTLE_S = 0.06  # threads of ONNX Runtime and OpenMP spin for a while after a run, and would slow the next call
-CALM_TRIES = 20  # about three seconds of a slow phase are waited out before a sample, rather than spoil it
+CALM_TRIES = 20  # wait out about three seconds of a slow phase rather than spoil a sample
 GEMM_SIZE = 2048
 
 Item = TypeVar("Item")
@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Sample:
-    """One timed call, and the calibration product before and after it; all in seconds."""
+    """A timed call, and the calibration products before and after it; all in seconds."""
 
     workload: str
     system: str
@@ -49,7 +49,7 @@ def clean(samples: Sequence[Sample], calm_s: float) -> list[Sample]:
 
 
 class Calibration:
-    """Times the product of known cost, and knows its time when the machine is calm.
+    """Times the product of known cost, and keeps track of its time on a calm machine.
 
     `clock` is in seconds; `settle_s` passes before each product.
     """
@@ -65,7 +65,7 @@ class Calibration:
         self.clock = clock
         self._settle_s = settle_s
         self._times: list[float] = []
-        self.time()  # the first one pays for pages and threads; should it yet be the best, it was clean
+        self.time()  # a warm-up, which does no harm in the list
 
     @property
     def calm_s(self) -> float:
@@ -73,11 +73,11 @@ class Calibration:
         return sorted(self._times)[len(self._times) // 10]
 
     def describe(self) -> str:
-        """The calm and the fastest time, which differ on a shared machine: a calm sample may still be contended."""
+        """States the calm and the fastest time. They differ on shared machines: calm samples may still be contended."""
         return f"{self.calm_s * 1e3:.0f} ms when calm, {min(self._times) * 1e3:.0f} ms at its fastest"
 
     def await_calm(self) -> float:
-        """Seconds of the first product within TOLERANCE of the calm ones, or of the last of CALM_TRIES."""
+        """Repeats the product until it is within TOLERANCE of calm, or CALM_TRIES times; returns its seconds."""
         for _ in range(CALM_TRIES):
             seconds = self.time()
             if seconds <= TOLERANCE * self.calm_s:
@@ -85,7 +85,7 @@ class Calibration:
         return seconds
 
     def time(self) -> float:
-        """Seconds of one product, once the threads of earlier calls have settled."""
+        """Times one product, in seconds, after the threads of earlier calls have settled."""
         self.settle()
         started = self.clock()
         self._product()
@@ -108,12 +108,12 @@ def take_turns(
     tokens: Callable[[Item], int],
     seed: int = 0,
 ) -> list[Sample]:
-    """Samples of every system on the same requests, one request a round.
+    """Takes samples of every system on the same requests, one request per round.
 
-    The systems of a group run one right after the other, so that they can be compared sample by sample; groups, and
-    the systems in a group, take turns in random order. A group takes part until it has `rounds` rounds that are clean
-    for all its systems, or gives up after MAX_ROUNDS_FACTOR * rounds.
-    Returns all samples: which of them are clean is known only at the end of the run.
+    The systems of a group run back to back, so that they can be compared sample by sample. Groups, and the systems in a
+    group, take turns in random order. A group takes part until it has `rounds` rounds that are clean for all its
+    systems, or gives up after MAX_ROUNDS_FACTOR * rounds.
+    Returns all samples, because only the end of the run shows which are clean.
     """
     rng = random.Random(seed)
     samples: list[Sample] = []
@@ -141,11 +141,11 @@ def take_turns(
 
 
 def clean_rounds(kept: Sequence[Sample], names: Iterable[str]) -> set[int]:
-    """The rounds in which each of the systems has a sample in `kept`."""
+    """The rounds in which every system has a sample in `kept`."""
     return set.intersection(*({sample.round_number for sample in kept if sample.system == name} for name in names))
 
 
 def _float32_product() -> Callable[[], object]:
-    # float32: it runs natively on every CPU, so that its time says how fast the machine is and nothing else.
+    # float32 is native on every CPU, so its time depends on nothing but the speed of the machine.
     matrix = torch.randn(GEMM_SIZE, GEMM_SIZE, generator=torch.Generator().manual_seed(0))
     return lambda: torch.mm(matrix, matrix)

@@ -1,12 +1,12 @@
 """How deep a cascade must go: quality and cost of re-ranking only the fast scorer's best with the accurate one.
 
 Run as `python -m bandrank_bench cascade COLLECTION[:SPLIT] ...`: folders in BEIR layout. The candidates of a query are
-the first hundred of FOLDER/runs/*.SPLIT.trec.gz or *.all.trec.gz, a TREC run, of several the first by name, or the
-judged documents where there is none. Writes a page, and a plot beside it.
+the first hundred of a TREC run, FOLDER/runs/*.SPLIT.trec.gz or *.all.trec.gz (of several the first by name), or the
+judged documents if there is no run. Writes a page, and a plot beside it.
 
-A candidate's score does not depend on its company, so what a cascade of any depth ranks is known from the fast and the
-accurate scores of all candidates. The time that it takes is measured, on fewer queries: the fast scorer's candidates
-are cached by then, and texts tokenised.
+A candidate's score does not depend on the other candidates, so the fast and the accurate scores of all candidates give
+the ranking of a cascade of any depth. The time is measured on fewer queries, with the fast scorer's candidates cached
+and the texts tokenised.
 """
 
 import argparse
@@ -35,7 +35,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Asked:
-    """Queries of a collection. texts: of queries and of candidates, by id.  listed: the candidates of each query."""
+    """Queries of a collection. texts: the texts of all candidates, by id.  listed: the candidates of each query."""
 
     name: str
     qrels: Qrels
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read(named: str, count: int) -> Asked:
-    """Judged queries that have candidates, of FOLDER or FOLDER:SPLIT. Raises BadCollection."""
+    """Reads judged queries that have candidates, from FOLDER or FOLDER:SPLIT. Raises BadCollection."""
     folder, _, split = named.partition(":")
     split = split or "test"
     collection = open_collection(Path(folder))
@@ -88,7 +88,7 @@ def read(named: str, count: int) -> Asked:
 
 
 async def measure_all(settings: Settings, collections: Sequence[Asked], timed: int) -> list[Measured]:
-    """The measurements of each collection."""
+    """Measures each collection."""
     serving = assemble(load_models(settings), settings)
     try:
         return [await measure_one(serving.models.default, asked, timed) for asked in collections]
@@ -97,7 +97,7 @@ async def measure_all(settings: Settings, collections: Sequence[Asked], timed: i
 
 
 async def measure_one(model: ServedModel, asked: Asked, timed: int) -> Measured:
-    """The measurements of a collection's queries, of which the first `timed` are timed too."""
+    """Measures a collection's queries, and times the first `timed` of them."""
     say(f"{asked.name}: {len(asked.listed)} queries")
     rankings: dict[int, Candidates] = {depth: {} for depth in DEPTHS}
     overlap: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
@@ -125,13 +125,13 @@ async def measure_one(model: ServedModel, asked: Asked, timed: int) -> Measured:
 
 
 async def ranked(model: ServedModel, query: str, texts: Sequence[str], stage: str) -> tuple[list[int], float]:
-    """The indices of the candidates, best first, and the seconds that it took."""
+    """Ranks the candidates; returns their indices, best first, and the seconds taken."""
     started = time.perf_counter()
     ranking = await model.rank(query, texts, strategy=stage)
     return [result.index for result in ranking.candidates], time.perf_counter() - started
 
 
 def cascaded(fast: Sequence[int], accurate: Sequence[int], depth: int) -> list[int]:
-    """What a cascade ranks: the fast scorer's best in the accurate one's order, then the others in its own order."""
+    """The ranking of a cascade: the fast scorer's best in accurate order, then the others in fast order."""
     survivors = {*fast[:depth]}
     return [*(index for index in accurate if index in survivors), *fast[depth:]]

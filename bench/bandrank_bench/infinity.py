@@ -1,7 +1,7 @@
-"""infinity (infinity-emb), another service that re-ranks over HTTP, from a virtual environment of its own.
+"""infinity (infinity-emb), another service that re-ranks over HTTP, in its own virtual environment.
 
-It needs libraries in versions that exclude ours; `make .venv-infinity/stamp` installs it. Its engine "optimum" is ONNX
-Runtime, and wants an ONNX file in the checkpoint's folder.
+It needs versions of libraries that conflict with ours; `make .venv-infinity/stamp` installs it. Its engine "optimum" is
+ONNX Runtime, which needs an ONNX file in the checkpoint's folder.
 """
 
 import os
@@ -19,7 +19,7 @@ from bandrank_bench.systems import Scores, scores_in_order
 
 ENVIRONMENT = Path(".venv-infinity")
 PACKAGES = ("infinity-emb", "torch", "transformers", "sentence-transformers", "optimum-onnx", "onnxruntime")
-MODEL = "reranker"  # the name under which requests ask for it
+MODEL = "reranker"  # its name in requests
 OFFLINE = {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
 
 Engine = Literal["torch", "optimum"]
@@ -28,7 +28,7 @@ Dtype = Literal["float32", "bfloat16", "int8"]
 
 @dataclass(frozen=True)
 class Configuration:
-    """How to start it. dtype: of the torch engine; ONNX files have theirs.  batch_size: the most pairs of a batch."""
+    """How to start it. dtype: of the torch engine; ONNX files have theirs.  batch_size: the most pairs per batch."""
 
     engine: Engine = "torch"
     dtype: Dtype = "float32"
@@ -36,7 +36,7 @@ class Configuration:
 
 
 def find(environment: Path = ENVIRONMENT) -> Path:
-    """Its program in a virtual environment. Raises FileNotFoundError, saying how to install it."""
+    """Finds its program in a virtual environment. Raises FileNotFoundError that says how to install it."""
     program = environment / "bin" / "infinity_emb"
     if not program.exists():
         raise FileNotFoundError(f"{program} is not there: `make {ENVIRONMENT}/stamp` installs infinity-emb")
@@ -44,7 +44,7 @@ def find(environment: Path = ENVIRONMENT) -> Path:
 
 
 def versions(environment: Path = ENVIRONMENT) -> str:
-    """What it and the libraries under it are; empty without the environment."""
+    """The versions of infinity and its main libraries; empty without the environment."""
     packages = distributions(path=[str(folder) for folder in environment.glob("lib/python*/site-packages")])
     found = {package.name.replace("_", "-"): package.version for package in packages}
     return ", ".join(f"{name} {found[name]}" for name in PACKAGES if name in found)
@@ -61,15 +61,15 @@ def running_infinity(program: Path, checkpoint: Path, how: Configuration, log: P
         "host": "127.0.0.1",
         "port": str(port),
         "log-level": "warning",
-        "model-id": ".",  # its engine optimum looks for files beside a folder of any other name
+        "model-id": ".",  # with any other name, its engine optimum looks beside the folder
         "served-model-name": MODEL,
         "device": "cpu",
         "engine": how.engine,
         "dtype": how.dtype,
         "batch-size": str(how.batch_size),
     }
-    # The BetterTransformer that it would look for is gone from current versions of optimum. Its own warm-up takes
-    # batches of the longest texts that the model has positions for, a minute and more on a CPU.
+    # Current versions of optimum no longer have BetterTransformer. Infinity's own warm-up, with batches of the longest
+    # texts that the model can read, takes over a minute on a CPU.
     command = [
         str(program.absolute()),
         "v2",

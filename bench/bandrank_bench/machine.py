@@ -1,4 +1,4 @@
-"""The machine and the software of a benchmark, without which its numbers mean nothing."""
+"""Describes the machine and the software of a benchmark, without which its numbers mean nothing."""
 
 import os
 import platform
@@ -12,13 +12,13 @@ import torch
 from bandrank_bench.systems import NUM_THREADS, has_native_bf16
 
 ISA = ("avx2", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_int8", "amx_bf16", "arm_bf16")
-# What the CPU kernels choose by, the fastest first.
+# The instructions that the CPU kernels choose by, the fastest first.
 NAMES = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX-VNNI", "avx2": "AVX2"}
 PACKAGES = ("bandrank", "torch", "transformers", "tokenizers", "sentence-transformers", "onnxruntime", "openvino")
 
 
 def describe() -> dict[str, str]:
-    """Names and values, in the order in which to print them."""
+    """Returns facts as names and values, in the order to print them."""
     capabilities = torch.cpu.get_capabilities()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -32,7 +32,7 @@ def describe() -> dict[str, str]:
 
 
 def with_instructions(title: str, facts: Mapping[str, str]) -> str:
-    """A page's title with the fastest instructions of its machine, by which pages differ. facts: as of `describe`."""
+    """Adds to a page's title its machine's fastest instructions, in which pages differ. facts: as from `describe`."""
     had = facts.get("instructions", "").split()
     return next((f"{title} with {name}" for flag, name in NAMES.items() if flag in had), title)
 
@@ -47,7 +47,7 @@ def _cpu_name() -> str:
         fields.setdefault(name.strip(), value.strip())
     if "cpu family" not in fields:
         return fields.get("model name", platform.machine())
-    # Cloud machines often hide the product's name; family, model and stepping tell the microarchitecture.
+    # Cloud machines often hide the product's name; family, model and stepping identify the microarchitecture.
     numbers = f"family {fields['cpu family']}, model {fields['model']}, stepping {fields['stepping']}"
     return f"{fields.get('model name', platform.machine())} ({numbers})"
 

@@ -12,7 +12,7 @@ from transformers import BertForSequenceClassification
 from bandrank_bench.checkpoint import MAX_POSITIONS
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-SEP = 102  # of BERT: it ends the query, and the passage
+SEP = 102  # BERT's; ends the query and the passage
 
 
 class Logits(nn.Module):
@@ -29,7 +29,7 @@ class Logits(nn.Module):
 
 
 class LogitsWithoutTypes(Logits):
-    """The same for callers that do not tell the query from the passage: what follows the first [SEP] is the passage."""
+    """The same for callers that pass no token types: the passage begins after the first [SEP]."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:  # type: ignore[override]
         ends = (input_ids == SEP).long()
@@ -38,13 +38,13 @@ class LogitsWithoutTypes(Logits):
 
 
 def export_onnx(logits: Logits, inputs: Sequence[str], work: Path) -> tuple[Path, Path]:
-    """The model in float32, and with its linear layers quantised dynamically to int8, as files in `work`.
+    """Writes the model to `work` in float32, and with its linear layers dynamically quantised to int8.
 
-    inputs: those that `logits` takes, the first of INPUTS.
+    inputs: the inputs that `logits` takes, a prefix of INPUTS.
     """
     float_path, int8_path = work / "float32.onnx", work / "int8.onnx"
-    example = torch.ones(len(inputs), 2, 12, dtype=torch.int64)  # one tensor twice would become one input
-    example[1, 1, 8:] = 0  # all ones would be exported as no mask
+    example = torch.ones(len(inputs), 2, 12, dtype=torch.int64)  # separate, as a repeated tensor would become one input
+    example[1, 1, 8:] = 0  # an all-ones mask would be dropped
     shape = {0: torch.export.Dim("pairs", min=1, max=1024), 1: torch.export.Dim("tokens", min=2, max=MAX_POSITIONS)}
     torch.onnx.export(
         logits,
@@ -54,12 +54,12 @@ def export_onnx(logits: Logits, inputs: Sequence[str], work: Path) -> tuple[Path
         output_names=["logits"],
         dynamic_shapes=dict.fromkeys(inputs, shape),
         dynamo=True,
-        opset_version=23,  # has an Attention operator, which ONNX Runtime runs faster than its parts
+        opset_version=23,  # has an Attention operator, faster in ONNX Runtime than its parts
         external_data=False,
         verbose=False,
     )
     model = onnx.load(float_path)
-    del model.graph.value_info[:]  # some of the shapes noted there are wrong, and quantising would stop at them
+    del model.graph.value_info[:]  # some shapes there are wrong, which would stop quantising
     onnx.save(model, float_path)
     quantize_dynamic(float_path, int8_path, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"])
     return float_path, int8_path

@@ -1,4 +1,4 @@
-"""bandrank itself, as a system to compare: in process and through HTTP."""
+"""bandrank itself as a system to compare, in process and over HTTP."""
 
 import asyncio
 import json
@@ -19,11 +19,11 @@ from bandrank_bench.service import Service, running_service
 from bandrank_bench.systems import Pattern, Score, Scores, System, scores_in_order, torch_precision
 from bandrank_kernels.native.library import why_no_native
 
-REQUEST_TIMEOUT_S = 900.0  # long documents in emulated bfloat16 take minutes, and the benchmark wants to know how many
+REQUEST_TIMEOUT_S = 900.0  # long documents in emulated bfloat16 take minutes
 
 
 def open_ours(stack: ExitStack, checkpoints: dict[Pattern, Path], work: Path) -> Iterator[System]:
-    """Every pattern and precision in process and through HTTP; `stack` closes them."""
+    """Opens every pattern and precision, in process and over HTTP; `stack` closes them."""
     dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", *(() if why_no_native() else ("int8",)))
     for pattern, checkpoint in checkpoints.items():
         for dtype in dtypes:
@@ -36,12 +36,12 @@ def open_ours(stack: ExitStack, checkpoints: dict[Pattern, Path], work: Path) ->
 
 @contextmanager
 def load(checkpoint: Path, dtype: DtypeName) -> Iterator[Score]:
-    """The engine in this process, as the service uses it, without HTTP."""
+    """Runs the service's engine in this process, without HTTP."""
     settings = Settings(model=str(checkpoint), device="cpu", dtype=dtype, request_timeout_s=REQUEST_TIMEOUT_S)
     serving = assemble(load_models(settings), settings)
 
     with asyncio.Runner() as runner:
-        # Not its `run`, which writes out every result while it looks for a handler of Ctrl-C: a millisecond or more.
+        # Not `runner.run`, which takes a millisecond or more: looking for a Ctrl-C handler, it formats every result.
         run = runner.get_loop().run_until_complete
 
         def score(query: str, passages: Sequence[str]) -> Scores:
@@ -59,10 +59,10 @@ def load(checkpoint: Path, dtype: DtypeName) -> Iterator[Score]:
 
 @contextmanager
 def serve(checkpoint: Path, dtype: DtypeName, log: Path, **more: str) -> Iterator[Score]:
-    """`bandrank serve` in another process, as a way to score.
+    """Runs `bandrank serve` in another process, and scores with it.
 
-    It is asked by the standard library's client, since httpx takes a millisecond of processor time for each request,
-    a tenth of a small one. more: as for `serve_client`, which raises the same.
+    Uses the standard library's client, because httpx takes a millisecond of processor time per request, a tenth of a
+    small one. more: as for `serve_client`, which raises the same.
     """
     with (
         _running(checkpoint, dtype, log, more) as service,
@@ -73,7 +73,7 @@ def serve(checkpoint: Path, dtype: DtypeName, log: Path, **more: str) -> Iterato
 
 @contextmanager
 def serve_client(checkpoint: Path, dtype: DtypeName, log: Path, **more: str) -> Iterator[httpx.Client]:
-    """`bandrank serve` in another process, asked over a kept connection on the loopback interface.
+    """Runs `bandrank serve` in another process; yields a client with a kept connection on the loopback interface.
 
     more: further settings, by their names without BANDRANK_.
     Raises RuntimeError with the end of its log if it dies or is not ready in time.
@@ -105,7 +105,7 @@ def _http_score(connection: HTTPConnection) -> Score:
         body = json.dumps({"query": query, "candidates": list(passages), "raw_scores": True}).encode()
         try:
             answer = ask(body)
-        except ConnectionError:  # the service has closed it, after others had their turns
+        except ConnectionError:  # closed by the service while others had their turns
             connection.close()
             answer = ask(body)
         return scores_in_order(json.loads(answer)["results"], len(passages))

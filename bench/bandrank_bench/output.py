@@ -1,4 +1,4 @@
-"""The progress that benchmarks print, and the parts that their pages share."""
+"""The progress that benchmarks print, and the parts shared by their pages."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ def say(text: str) -> None:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> str:
-    """A Markdown table. numbers: all columns but the first are aligned right."""
+    """A Markdown table. numbers: aligns all columns but the first to the right."""
     rule = "---:" if numbers else "---"
     lines = [head, ["---", *[rule] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -27,7 +27,7 @@ def bullets(facts: Mapping[str, str]) -> str:
 
 
 def write_page(path: Path, page: str, samples: str) -> None:
-    """Writes a page, and beside it the lines of its samples, compressed: path.jsonl.gz."""
+    """Writes a page, and beside it its samples, compressed, with the suffix .jsonl.gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(samples.encode(), mtime=0))
@@ -35,7 +35,7 @@ def write_page(path: Path, page: str, samples: str) -> None:
 
 
 def json_line(value: Mapping[str, Any]) -> str:
-    """A line of JSON, with six digits of each number: no measurement has more, and files of samples are large."""
+    """A line of JSON with six digits per number: measurements have no more, and files of samples are large."""
     return json.dumps(_rounded(value), separators=(",", ":")) + "\n"
 
 

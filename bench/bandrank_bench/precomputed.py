@@ -57,11 +57,11 @@ from bandrank_bench.workloads import WORKLOADS, Writer
 from bandrank_kernels.native.library import why_no_native
 
 JSON = {"content-type": "application/json"}
-ROUNDS = 5  # of all systems in turns, for the ratios
+ROUNDS = 5  # of all systems by turns, for the ratios
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Runs the benchmark; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-precomputed.md"))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_scorers(cross_encoder: Path, work: Path) -> dict[str, Path]:
-    """Checkpoints of the scorers that precompute, all on the cross-encoder's encoder."""
+    """Writes checkpoints of the scorers that precompute, all with the cross-encoder's encoder."""
     source = load_model(str(cross_encoder)).scorer
     encoder, ids = source.encoder, {"cls_id": source.config.cls_id, "sep_id": source.config.sep_id}
     shape = source.config.encoder
@@ -127,7 +127,7 @@ def compare(
     rounds: int,
     calibration: Calibration,
 ) -> dict[str, list[float]]:
-    """Seconds of the clean samples of every system; each round has a new query and the same candidates."""
+    """Times every system; returns the seconds of clean samples. Each round has a new query and the same candidates."""
 
     def over_http(client: httpx.Client) -> Callable[[str], object]:
         return lambda query: ask(client, query, passages)
@@ -155,20 +155,20 @@ def compare(
 
 
 def ask(client: httpx.Client, query: str, texts: Sequence[str]) -> dict[str, float]:
-    """The milliseconds that the service reports for one request."""
+    """Sends a request; returns the milliseconds that the service reports."""
     response = client.post("/rerank", content=body_of(query, texts), headers=JSON).raise_for_status()
     timings: dict[str, float] = response.json()["meta"]["timings_ms"]
     return timings
 
 
 def body_of(query: str, texts: Sequence[str]) -> bytes:
-    """A request, ready to send."""
+    """The body of a request, ready to send."""
     return json.dumps({"query": query, "candidates": list(texts), "raw_scores": True}).encode()
 
 
 def repeat(client: httpx.Client, writer: Writer, passages: list[str]) -> Latency:
-    """Many requests, one after the other, each with a new query. The client's time to make a body from texts, and
-    texts from an answer, is not counted.
+    """Sends many requests one after the other, each with a new query. The client's time for making bodies and parsing
+    answers does not count.
     """
     latency = Latency()
     for number in range(REPEATS):
@@ -184,7 +184,7 @@ def repeat(client: httpx.Client, writer: Writer, passages: list[str]) -> Latency
 
 
 async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cached:
-    """Caches MANY candidates, whose representations are those of `passages` in turn, and scores them for a query."""
+    """Caches MANY candidates, with the representations of `passages` in turn, and scores them for a query."""
     say(f"caching {MANY:,} candidates of {folder.name}")
     settings = Settings(
         model=str(folder),
@@ -223,7 +223,7 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
 
 @contextmanager
 def running_redis() -> Iterator[str]:
-    """The URL of a Redis server started here, on a free port of the loopback interface, that keeps nothing on disk."""
+    """Starts a Redis server on a free port of the loopback interface, without persistence; yields its URL."""
     program = shutil.which("redis-server")
     if program is None:
         raise SystemExit("redis-server is not installed: apt-get install redis-server")
@@ -237,7 +237,7 @@ def running_redis() -> Iterator[str]:
 
 
 def milliseconds(run: Callable[[], object]) -> float:
-    """Milliseconds of one call."""
+    """Times one call, in milliseconds."""
     started = time.perf_counter()
     run()
     return (time.perf_counter() - started) * 1e3

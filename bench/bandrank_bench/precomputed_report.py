@@ -9,10 +9,10 @@ from bandrank_bench.output import bullets, table
 
 NUM_CANDIDATES = 1000
 MANY = 100_000
-MANY_BYTES = 2 * 2**30  # of representations; ColBERT's take ten times that
+MANY_BYTES = 2 * 2**30  # limit of representations; ColBERT's would take ten times as much
 REPEATS = 100  # of one warm system alone, for the percentiles
 CROSS_ENCODER = "sparse cross-encoder"
-INT8 = ", int8"  # behind the name of a system that computes in it; the others compute in float32
+INT8 = ", int8"  # ends the name of a system that computes in int8; the others compute in float32
 AIMS = {"MixEncoder-a": 100.0, "MixEncoder-b": 60.0}
 HTTP_AIM = 40.0
 STEPS = ("tokenize", "cache", "encode", "queue", "score")
@@ -32,7 +32,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Cached:
-    """The cache of one scorer: bytes of a candidate in the cache, and milliseconds to score MANY cached candidates."""
+    """The cache of one scorer: bytes per cached candidate, and milliseconds to score MANY of them."""
 
     payload_bytes: float
     sealed_bytes: float

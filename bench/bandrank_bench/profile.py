@@ -33,10 +33,10 @@ from bandrank_bench.workloads import WORKLOADS, Request, Writer
 
 HERTZ = 499
 OTHER = "other"
-# The first whose pattern occurs in "LIBRARY SYMBOL" names a sample.
+# A sample belongs to the first operator whose pattern matches "LIBRARY SYMBOL".
 OPERATORS = {
     "attention": r"attend|attention|softmax|SequenceLayer|bandrank::weigh",
-    "products of matrices": r"gemm|mkl_|mkldnn|dnnl|multiply|jit|anon|perf-\d+\.map",  # oneDNN makes code as it runs
+    "products of matrices": r"gemm|mkl_|mkldnn|dnnl|multiply|jit|anon|perf-\d+\.map",  # oneDNN's JIT code has no names
     "normalising, activating, making int8": r"norm|gelu|quantise|\berf",
     "copies": r"memmove|memcpy|memset|copy|index_select|embedding",
     "tokenising": r"tokenizers",
@@ -48,8 +48,8 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class Profile:
-    """Of one system and workload. wall_ms: of a request, the median.  cpu_ms: of a request on all processors, by
-    operator.
+    """The profile of one system and workload. wall_ms: the median of a request.  cpu_ms: of a request on all
+    processors, by operator.
     """
 
     workload: str
@@ -90,9 +90,9 @@ def _profiles(work: Path, workloads: Sequence[str], seconds: float) -> Iterator[
 
 
 def profile(workload: str, system: str, score: Score, requests: Iterator[Request], seconds: float) -> Profile:
-    """Scores requests for so long, one after the other, once two have warmed it up."""
+    """Profiles requests one after the other for `seconds`, after two to warm up."""
     slowest = max(_timed(score, next(requests)) for _ in range(2))
-    ready = list(islice(requests, 1 + math.ceil(2 * seconds / slowest)))  # to write them does not belong to the profile
+    ready = list(islice(requests, 1 + math.ceil(2 * seconds / slowest)))  # written outside the profile
     wall: list[float] = []
     with recorded() as samples:
         cpu_s, end = time.process_time(), time.perf_counter() + seconds
@@ -112,16 +112,16 @@ def _timed(score: Score, request: Request) -> float:
 
 @contextmanager
 def recorded() -> Iterator[list[tuple[str, str]]]:
-    """Once it ends, the library and the symbol of every sample of this process.
+    """Samples this process; when the context ends, the list has the library and the symbol of every sample.
 
-    Raises RuntimeError with what perf says if it cannot watch.
+    Raises RuntimeError with perf's message if it cannot record.
     """
     found: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder:
         file = Path(folder) / "perf.data"
         command = ["perf", "record", "-q", "-F", str(HERTZ), "-p", str(os.getpid()), "-o", str(file)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as perf:
-            time.sleep(0.5)  # until it watches
+            time.sleep(0.5)  # until it records
             try:
                 yield found
             finally:
@@ -135,14 +135,14 @@ def recorded() -> Iterator[list[tuple[str, str]]]:
 
 
 def _library_and_symbol(line: str) -> tuple[str, str]:
-    """Of "ADDRESS SYMBOL (PATH)"."""
+    """Parses "ADDRESS SYMBOL (PATH)"."""
     _, _, rest = line.strip().partition(" ")
     symbol, _, path = rest.rpartition(" (")
     return path.rstrip(")").rsplit("/", 1)[-1], symbol
 
 
 def by_operator(found: Iterable[tuple[str, str]]) -> Counter[str]:
-    """The number of samples of each operator. found: libraries with symbols."""
+    """Counts the samples of each operator. found: libraries and symbols."""
     return Counter(_operator(f"{library} {symbol}") for library, symbol in found)
 
 

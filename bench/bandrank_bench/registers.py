@@ -29,7 +29,7 @@ ALL_ARCHS = ("sm_75", *TENSOR_CORE_ARCHS)
 
 @dataclass(frozen=True)
 class Family:
-    """Kernels of one source, and the architectures that they are shipped for."""
+    """Kernels of one source, and the architectures that they ship for."""
 
     file: str
     kernels: tuple[Kernel, ...]
@@ -37,7 +37,7 @@ class Family:
 
     @property
     def digest(self) -> str:
-        """A hash of the source text without its comments, which cost no registers."""
+        """A hash of the source without its comments, which cost no registers."""
         code = "\n".join(re.sub(r"\s*//.*", "", line) for line in self.kernels[0].source.splitlines())
         return sha256(code.encode()).hexdigest()[:16]
 
@@ -56,21 +56,21 @@ FAMILIES = tuple(_families())
 
 
 def measure(job: tuple[Sequence[Kernel], str]) -> dict[str, Assembly]:
-    """Kernels of one source on one architecture, by their names."""
+    """Assembles kernels of one source for one architecture; returns them by name."""
     kernels, arch = job
     return assemble(kernels[0].source, [kernel.expression for kernel in kernels], arch)
 
 
 def digests() -> dict[str, str]:
-    """The digests of the sources that the table is made from."""
+    """The digests of the sources of the table."""
     return {family.file: family.digest for family in FAMILIES}
 
 
 def table() -> dict[str, object]:
-    """Kernel to architecture to registers and, where there are spills, their bytes."""
+    """By kernel and architecture, the registers and, if any, the spilled bytes."""
     jobs = [(family.kernels, arch) for family in FAMILIES for arch in family.archs]
     rows: dict[str, dict[str, str]] = {kernel.expression: {} for family in FAMILIES for kernel in family.kernels}
-    # Processes, since NVRTC compiles one program at a time; spawned, since threads do not survive a fork.
+    # Processes, because NVRTC compiles one program at a time; spawned, because threads do not survive a fork.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         for (_, arch), measured in zip(jobs, pool.map(measure, jobs), strict=True):
             for name, used in measured.items():
@@ -84,7 +84,7 @@ def entry(used: Assembly) -> str:
 
 
 def as_text(measured: dict[str, object]) -> str:
-    """JSON with one line for each kernel."""
+    """JSON with one line per kernel."""
     parts = []
     for name, rows in measured.items():
         assert isinstance(rows, dict)

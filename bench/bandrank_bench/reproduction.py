@@ -1,10 +1,10 @@
 """The papers' comparisons at our scale: systems trained alike, then compared on test splits that no training saw.
 
-Run as `python -m bandrank_bench reproduction windows|precomputing --data FOLDER --groups FILE`: a folder of collections
-in BEIR layout, and groups of their training splits (`python -m bandrank_training mine
-training/recipes/mine-reproduction.toml`). `windows`: cross-encoders by window, fine-tuned from one with full attention
-as the paper has it (Schlatt et al. 2024, section 3.5). `precomputing`: scorers that precompute, each from
-all-MiniLM-L6-v2. A run that is stopped continues where it was; its files stay in --runs.
+Run as `python -m bandrank_bench reproduction windows|precomputing --data FOLDER --groups FILE`, with a folder of
+collections in BEIR layout, and groups of their training splits (`python -m bandrank_training mine
+training/recipes/mine-reproduction.toml`). `windows`: cross-encoders by window, fine-tuned from one with full attention,
+as in the paper (Schlatt et al. 2024, section 3.5). `precomputing`: scorers that precompute, each from all-MiniLM-L6-v2.
+A stopped run can be resumed; its files are in --runs.
 """
 
 import argparse
@@ -42,7 +42,7 @@ LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class TestSet:
-    """A split of a collection, whose candidates come from a run of this name, or from the judged pools."""
+    """A split of a collection, with candidates from a run of this name, or else from judged pools."""
 
     collection: str
     split: str
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def cross_encoders(args: argparse.Namespace) -> Iterator[str]:
-    """Trains them and gives their names, the baseline first."""
+    """Trains the cross-encoders and yields their folders, the baseline first."""
     full = {"architecture": "cross_encoder", "config": {"pattern": FULL}}
     start = args.start or train(args, "full-start", full, args.start_steps)
     yield train(args, "full", {"start": start, "config": {"pattern": FULL}}, args.steps)
@@ -101,13 +101,13 @@ def cross_encoders(args: argparse.Namespace) -> Iterator[str]:
 
 
 def precomputing(args: argparse.Namespace) -> Iterator[str]:
-    """Trains them and gives their names, the baseline first."""
+    """Trains the scorers that precompute and yields their folders, the baseline first."""
     for name, (architecture, config) in LIGHT.items():
         yield train(args, name, {"architecture": architecture, "config": config}, args.light_steps)
 
 
 def train(args: argparse.Namespace, name: str, model: dict[str, Any], steps: int) -> str:
-    """Trains a system, or continues its training; returns its folder. All read the same groups in the same order."""
+    """Trains a system, or resumes; returns its folder. All systems read the same groups in the same order."""
     out = args.runs / name
     values = {
         "out": str(out),
@@ -126,7 +126,7 @@ def train(args: argparse.Namespace, name: str, model: dict[str, Any], steps: int
 
 
 def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evaluation]:
-    """Measures every system on every collection; earlier results are read."""
+    """Measures every system on every collection; reads earlier results."""
     parser = argparse.ArgumentParser()
     evaluation.add_arguments(parser)
     for folder in folders:
@@ -144,7 +144,7 @@ def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evalu
 
 
 def of_windows(args: argparse.Namespace, table: str) -> str:
-    """The page."""
+    """The page on windows."""
     start = f"From all-MiniLM-L6-v2: {args.start_steps} steps with full attention, then"
     if args.start:
         start = f"From {args.start}, with the window that it was trained with:"
@@ -165,7 +165,7 @@ the start goes on; the others have this many steps to learn theirs.
 
 
 def of_precomputing(args: argparse.Namespace, table: str) -> str:
-    """The page."""
+    """The page on precomputing."""
     return f"""# Scorers that precompute, trained alike
 
 How nine scorers that precompute rank, if they are trained alike.
@@ -186,7 +186,7 @@ architecture starts at random; the bi-encoder has nothing new.
 
 
 def how(args: argparse.Namespace) -> str:
-    """What was done, in sentences."""
+    """The section on the method."""
     return f"""**Measuring.** At most {args.queries} queries of each collection, with {args.depth} candidates of
 a run for each; of selqa, the judged ones. Training and measuring are in {args.dtype}.
 

@@ -1,4 +1,4 @@
-"""sentence-transformers as its users call it: in batches of 32, as by default."""
+"""sentence-transformers as its users call it, in its default batches of 32."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`bandrank serve`, and any other HTTP service, in another process on a free port of the loopback interface."""
+"""Runs `bandrank serve`, or another HTTP service, in another process on a free port of the loopback interface."""
 
 import contextlib
 import os
@@ -15,12 +15,12 @@ from pathlib import Path
 import httpx
 
 START_TIMEOUT_S = 180.0
-STOP_TIMEOUT_S = 90.0  # a graceful stop answers what was admitted, which may take the service's request timeout
+STOP_TIMEOUT_S = 90.0  # a graceful stop answers what was admitted, for up to the request timeout
 
 
 @dataclass(frozen=True)
 class Service:
-    """A service that was ready when it was handed over. pid: of its process, if that runs on this machine."""
+    """A ready service. pid: of its process, if it runs on this machine."""
 
     port: int
     pid: int | None
@@ -28,7 +28,7 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Without a path."""
+        """The base URL, without a path."""
         return f"http://{self.host}:{self.port}"
 
 
@@ -36,7 +36,7 @@ class Service:
 def running_service(settings: Mapping[str, str], log: Path) -> Iterator[Service]:
     """Starts the service, waits until it is ready, and stops it at the end.
 
-    settings: by their names without BANDRANK_; those of our own environment do not count.  log: where its output goes.
+    settings: by name without BANDRANK_; those in our own environment are ignored.  log: where its output goes.
     Raises RuntimeError with the end of the log if it dies or is not ready in time.
     """
     port = free_port()
@@ -59,8 +59,7 @@ def running(
 ) -> Iterator[Service]:
     """Starts the command of a service that will listen on `port`, and stops it at the end.
 
-    ready: the path that answers 200 once it can be used.  log: where its output goes.
-    folder: the one to start it in.
+    ready: a path that answers 200 once the service is ready.  log: where its output goes.  folder: to start it in.
     Raises RuntimeError with the end of the log if it dies or is not ready in time.
     """
     with (
@@ -80,7 +79,7 @@ def running(
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
+    """A port of the loopback interface on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 

@@ -1,4 +1,4 @@
-"""The systems to compare: each scores passages for a query, text in and scores out, tokenising included."""
+"""The systems to compare. Each scores passages for a query, from texts to scores, tokenising included."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ WINDOW = 4  # of the sparse pattern
 class System:
     """A way to score.
 
-    precision: that in which its matrix products really run, whatever was requested.  served: for a system behind HTTP,
-    the name of the same engine in process.
+    precision: in which its matrix products really run, whatever was requested.  served: for a system behind HTTP, the
+    name of the same engine in process.
     """
 
     name: str
@@ -34,7 +34,7 @@ class System:
 
 
 def scores_in_order(results: Iterable[Mapping[str, Any]], count: int, name: str = "relevance_score") -> Scores:
-    """The scores of an answer's results, each of which has the index of its passage, in the order of the passages."""
+    """Sorts the scores of an answer's results into the order of the passages, by their indices."""
     scores = np.full(count, np.nan, np.float32)
     for result in results:
         scores[result["index"]] = result[name]
@@ -42,7 +42,7 @@ def scores_in_order(results: Iterable[Mapping[str, Any]], count: int, name: str 
 
 
 def torch_precision(dtype: torch.dtype) -> Precision:
-    """The precision of matrix products of `dtype` tensors on this CPU: torch's, or for int8 the CPU kernels'."""
+    """The precision of matrix products of `dtype` tensors on this CPU, by torch, or for int8 by our kernels."""
     if dtype == torch.int8:
         return "int8"
     if dtype == torch.float32:
@@ -51,6 +51,6 @@ def torch_precision(dtype: torch.dtype) -> Precision:
 
 
 def has_native_bf16() -> bool:
-    """Whether the CPU multiplies bfloat16 itself (AVX512_BF16 or AMX); without, libraries convert to float32."""
+    """Whether the CPU multiplies bfloat16 natively (AVX512_BF16 or AMX); otherwise libraries convert to float32."""
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("arm_bf16"))

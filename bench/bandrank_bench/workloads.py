@@ -1,8 +1,8 @@
 """The four workloads: texts with exact token counts, new in every round and the same on every machine.
 
-W1 is a page of passages (log-normal lengths), W0 ten of them, W2 has passages of one length (164 tokens, as Schlatt et
-al. 2024 time), W3 long documents (4,096 tokens). A text is English prose, sentences in random order, cut to a number of
-word pieces; requests of different rounds share none but the shortest texts, so that no cache of token ids can win.
+W1 is a page of passages (log-normal lengths), W0 ten of them, W2 has passages of one length (164 tokens, as timed by
+Schlatt et al. 2024), W3 long documents (4,096 tokens). A text is English prose, sentences in random order, cut to a
+number of word pieces. Different rounds share only the shortest texts, so that no cache of token ids can help.
 """
 
 import math
@@ -21,7 +21,7 @@ PROSE = Path(__file__).with_name("prose.txt")
 
 @dataclass(frozen=True)
 class Request:
-    """One query with its passages; per pair, its length in tokens with special tokens."""
+    """A query with its passages. pair_tokens: the length of each pair in tokens, with special tokens."""
 
     query: str
     passages: list[str]
@@ -33,16 +33,15 @@ class Request:
         return sum(self.pair_tokens)
 
     def head(self, count: int) -> "Request":
-        """The same with the first passages alone."""
+        """The same request with only the first `count` passages."""
         return Request(self.query, self.passages[:count], self.pair_tokens[:count])
 
 
 class Writer:
     """Writes prose of an exact number of word pieces.
 
-    A word between two spaces has as many pieces in a text as alone, so a text has as many as its words together.
-    space: what always precedes a word, also the first, if that makes other pieces.  special_tokens: of a pair, around
-    its texts.
+    A word between two spaces has as many pieces in a text as alone, so the pieces of words add up.
+    space: precedes every word, even the first, if that changes its pieces.  special_tokens: around a pair's texts.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, space: str = "", special_tokens: int = SPECIAL_TOKENS) -> None:
@@ -55,7 +54,7 @@ class Writer:
         self._fillers = [word for word in words if pieces[word] == 1]
 
     def write(self, num_pieces: int, rng: random.Random) -> str:
-        """A text of that many pieces; where the next word would be too long, words of one piece fill the end."""
+        """Writes a text of this many pieces. If the next word is too long, words of one piece fill the end."""
         text: list[str] = []
         missing = num_pieces
         while missing:
@@ -71,7 +70,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class Workload:
-    """A named shape of request. `passage_tokens` gives the lengths of a round's passages, without special tokens."""
+    """A named shape of requests. passage_tokens: gives the lengths of a round's passages, without special tokens."""
 
     name: str
     title: str
@@ -79,7 +78,7 @@ class Workload:
     passage_tokens: Callable[[int], list[int]]
 
     def request(self, writer: Writer, round_number: int) -> Request:
-        """The request of a round; equal round numbers give equal texts."""
+        """Makes the request of a round; equal round numbers give equal texts."""
         rng = random.Random(f"{self.name} {round_number}")
         lengths = self.passage_tokens(round_number)
         return Request(
@@ -90,7 +89,7 @@ class Workload:
 
 
 def page_of_passages(round_number: int) -> list[int]:
-    """The lengths of 100 passages. Eight such pages take turns."""
+    """The lengths of 100 passages. Rounds cycle through eight such pages."""
     return list(_page(round_number % 8))
 
 

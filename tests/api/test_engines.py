@@ -1,4 +1,4 @@
-"""Search engines get what they read: their requests byte for byte, over one connection each, as engines keep them."""
+"""Search engines can read our answers: their requests, byte for byte, over one kept connection each."""
 
 import http.client
 import json

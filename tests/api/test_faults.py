@@ -1,4 +1,4 @@
-"""What is said of a value that might have been of several kinds."""
+"""Error messages for a value that could have been of several kinds."""
 
 import pytest
 from pydantic import BaseModel

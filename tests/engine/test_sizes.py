@@ -1,4 +1,4 @@
-"""What is too large to be scored in time, and what only seems so."""
+"""Requests that are too large to be scored in time, and requests that only seem so."""
 
 import pytest
 from support.tasks import LANE, Clock, task_of

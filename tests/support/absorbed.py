@@ -1,4 +1,4 @@
-"""Runs the absorbed last layer on the CPU, and computes what it should give in float64."""
+"""Runs the absorbed last layer on the CPU, and computes the right output in float64."""
 
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ from bandrank_kernels.windowed_attention import PackedRows
 from bandrank_kernels.windowed_attention.cuda.absorbed import TILE_ROWS, AbsorbedPlan, choose_absorbed
 from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles
 
-GUARD = 1024  # numbers on either side of an output, which nobody may write: a head of the widest rows
+GUARD = 1024  # numbers on either side of an output that must not be written: a head of the widest rows
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Sizes:
 
     @property
     def scale(self) -> float:
-        """Scores of N(0, 4): some keys count for much more than others, and no key is all that counts."""
+        """The scale that makes scores N(0, 4): some keys count for much more than others, but none dominates."""
         return float(2 / self.hidden_size**0.5)
 
     def plan(self, rows: PackedRows, *, capacity: int | None = None) -> AbsorbedPlan:
-        """The launch of a batch."""
+        """The plan of a batch's launch."""
         variant = choose_absorbed(self.dtype, self.hidden_size, self.capability)
         tiles = plan_candidate_tiles(rows, TILE_ROWS, capacity=capacity)
         return AbsorbedPlan(variant, tiles, rows.num_candidates, self.num_heads, self.hidden_size)
@@ -58,10 +58,9 @@ def attend_cls(
     seed: int = 0,
     kernel: Kernel | None = None,
 ) -> Tensor:
-    """The output of the kernel, which starts as NaN like its scratch.
+    """Runs the kernel and returns its output, which starts as NaN, like its scratch.
 
-    kernel: used instead of that of the plan.  Raises EmulationError if it writes around the output, or leaves a counter
-    behind.
+    kernel: replaces the plan's.  Raises EmulationError if it writes around the output, or leaves a counter set.
     """
     memory = torch.full((query.numel() + 2 * GUARD,), torch.nan, dtype=query.dtype)
     out = memory[GUARD : GUARD + query.numel()].view(query.shape)
@@ -78,7 +77,7 @@ def attend_cls(
 
 
 def exact(query: Tensor, x: Tensor, scale: float, rows: PackedRows) -> Tensor:
-    """The right result in float64, one candidate at a time."""
+    """The right output in float64, one candidate at a time."""
     query, x = query.double(), x.double()
     out = torch.empty_like(query)
     for candidate in range(rows.num_candidates):
@@ -89,9 +88,9 @@ def exact(query: Tensor, x: Tensor, scale: float, rows: PackedRows) -> Tensor:
 
 
 def is_right(actual: Tensor, truth: Tensor) -> bool:
-    """Whether the result is within the bars, as a whole and for the candidate that is furthest off."""
+    """Whether the output is within the tolerances, as a whole and for the worst candidate."""
     errors = (actual.double() - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
     bar = BARS[dtype_name(actual.dtype)]
     whole = (actual.double() - truth).norm() / truth.norm()
-    # A candidate without rows averages two or three numbers: the weights' rounding is not evened out.
+    # A candidate without rows averages only two or three numbers, so the rounding of weights does not even out.
     return bool(whole < bar) and bool((errors < 2 * bar).all())

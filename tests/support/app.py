@@ -1,4 +1,4 @@
-"""The real application in this process: its lifespan run, a client of its own, and clients that hang up."""
+"""The real application in this process, with its lifespan: its client, and clients that hang up."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,7 +17,7 @@ from bandrank.models.scorer import Scorer
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 
-# The keys of an error's body, all of them strings: each of the known clients reads one of them.
+# The keys of an error's body, all with strings: each known client reads one of them.
 ERROR_KEYS = {"message", "detail", "error", "error_type"}
 
 
@@ -49,7 +49,7 @@ async def running_app(
     started: bool = True,
     on_death: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[RunningApp]:
-    """An application that serves `scorer` on the CPU, after `fast` if given. Unless `started`, the test starts it.
+    """Runs an application that serves `scorer` on the CPU, after `fast` if given. Unless `started`, the test starts it.
 
     shadow: scores what the settings sample, under the name "shadow".
     """

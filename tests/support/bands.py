@@ -8,24 +8,24 @@ LENGTHS = [0, 1, 2, 15, 16, 17, 33, 64, 65, 130, 300]
 
 
 def outside(length: int, window: int) -> Tensor:
-    """(length, 2 * window + 1) bool: the entries that belong to no pair of rows."""
+    """The band's entries that belong to no pair of rows, (length, 2 * window + 1) bool."""
     other = torch.arange(length)[:, None] + torch.arange(-window, window + 1)
     return (other < 0) | (other >= length)
 
 
 def random_rows(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
-    """Normal numbers of a shape, the same for every dtype but for rounding."""
+    """Normal numbers of a shape, the same for every dtype up to rounding."""
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def random_band(*batch: int, length: int, window: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> Tensor:
-    """A random band, NaN outside the sequence, where nobody may look."""
+    """A random band with NaN outside the sequence, where nobody may look."""
     band = random_rows(*batch, length, 2 * window + 1, dtype=dtype, seed=seed)
     return band.masked_fill_(outside(length, window), torch.nan)
 
 
 def dense(band: Tensor) -> Tensor:
-    """(..., length, columns) -> (..., length, length): the band on its diagonals, zeros elsewhere; entry by entry."""
+    """Spreads a band, (..., length, columns), over the diagonals of zeros, (..., length, length), entry by entry."""
     length, columns = band.shape[-2:]
     matrix = band.new_zeros((*band.shape[:-1], length))
     for row in range(length):

@@ -38,7 +38,7 @@ ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
 def byte_pair_tokenizer() -> Tokenizer:
-    """A byte-level BPE tokenizer as RoBERTa's, with some merges."""
+    """A byte-level BPE tokenizer like RoBERTa's, with some merges."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("m", "a"), ("ma", "n"), ("Ġ", "man")]
     entries = [*ROBERTA_TOKENS, *alphabet, *("".join(pair) for pair in merges)]
@@ -50,7 +50,7 @@ def byte_pair_tokenizer() -> Tokenizer:
 
 
 def unigram_tokenizer() -> Tokenizer:
-    """A Unigram tokenizer as XLM-RoBERTa's, with what it does to a character that it does not know."""
+    """A Unigram tokenizer like XLM-RoBERTa's, with the same treatment of unknown characters."""
     pieces = ["▁", *(f"▁{word}" for word in WORDS), *map(chr, range(33, 127))]
     entries = [(token, 0.0) for token in ROBERTA_TOKENS]
     entries += [(piece, -4.0 - index / 100) for index, piece in enumerate(dict.fromkeys(pieces))]
@@ -64,12 +64,12 @@ def unigram_tokenizer() -> Tokenizer:
 
 
 def word_piece_tokenizer() -> Tokenizer:
-    """The tiny tokenizer of the other tests, as ELECTRA's."""
+    """The tiny tokenizer of the other tests, which is like ELECTRA's."""
     return Tokenizer.from_file(str(TOKENIZER_FILE))
 
 
 def mpnet_tokenizer() -> Tokenizer:
-    """The same word pieces with RoBERTa's special tokens, as MPNet's."""
+    """The same word pieces with RoBERTa's special tokens, like MPNet's."""
     saved = TOKENIZER_FILE.read_text(encoding="utf-8")
     for ours, theirs in (("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[PAD]", "<pad>"), ("[MASK]", "<mask>")):
         saved = saved.replace(ours, theirs)
@@ -84,9 +84,9 @@ def mpnet_tokenizer() -> Tokenizer:
 
 @dataclass(frozen=True)
 class Known:
-    """What decides the computation of a published model, other than its size.
+    """What determines the computation of a published model, apart from its size.
 
-    settings: of config.json.  positions: rows of the position table that tokens have.
+    settings: of config.json.  positions: the rows of the position table that tokens use.
     """
 
     config: type[Any]
@@ -97,13 +97,13 @@ class Known:
 
 
 def rope(base: float, **more: Any) -> dict[str, Any]:
-    """Settings of rotary positions as transformers writes them. more: of scaled ones."""
+    """Settings of rotary positions as transformers writes them. more: settings of scaled positions."""
     return {"rope_type": "default", "rope_theta": base} | more
 
 
 XLM = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 KNOWN: dict[str, Known] = {
-    # -large has the same settings, and 24 layers of 1024 for 12 of 768.
+    # -large has the same settings, with 24 layers of 1024 instead of 12 of 768.
     "BAAI/bge-reranker-base": Known(
         XLMRobertaConfig,
         XLMRobertaForSequenceClassification,
@@ -222,7 +222,7 @@ def jina(feed_forward: str = "geglu", *, code: bool = False) -> dict[str, Any]:
     }
 
 
-ALL: dict[str, Known] = KNOWN | {  # those too that the library does not have
+ALL: dict[str, Known] = KNOWN | {  # and those that the library lacks
     "jinaai/jina-reranker-v1-tiny-en": Known(BertConfig, JinaBert, byte_pair_tokenizer, jina(), 512),
     # With BERT's tokens and token types.
     "jinaai/jina-embeddings-v2-base-code": Known(BertConfig, JinaBert, word_piece_tokenizer, jina(code=True), 512),
@@ -231,7 +231,7 @@ ALL: dict[str, Known] = KNOWN | {  # those too that the library does not have
 
 
 def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
-    """A random cross-encoder of the library with the settings of a known model, in eval mode. more: of its config."""
+    """A random cross-encoder of the library with a known model's settings, in eval mode. more: of its config."""
     known = ALL[name]
     config = known.config(
         vocab_size=max(vocab_size(), known.tokenizer().get_vocab_size()),
@@ -248,7 +248,7 @@ def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
 
 
 def save(folder: Path, name: str, model: PreTrainedModel | None = None) -> Path:
-    """A re-ranker's folder with the settings of a known model."""
+    """Writes a re-ranker's folder with a known model's settings."""
     (model or tiny(name)).save_pretrained(folder)
     ALL[name].tokenizer().save(str(folder / "tokenizer.json"))
     limit = {"model_max_length": ALL[name].positions}
@@ -257,7 +257,7 @@ def save(folder: Path, name: str, model: PreTrainedModel | None = None) -> Path:
 
 
 def assert_the_same(scorer: Scorer, other: Scorer) -> None:
-    """Settings and weights of two scorers are equal."""
+    """Asserts that two scorers have equal settings and weights."""
     assert scorer.config == other.config
     weights, others = scorer.state_dict(), other.state_dict()
     assert weights.keys() == others.keys()

@@ -1,4 +1,4 @@
-"""BM25 with Lucene's default parameters, by bm25s, over the words that search engines make of a text."""
+"""BM25 with Lucene's default parameters, by bm25s, over words as search engines split them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,12 +16,12 @@ STEMMER = Stemmer.Stemmer("porter")
 
 
 def words(text: str) -> list[str]:
-    """Lower case and without stop words, as Weaviate's tokenization `word` has them."""
+    """Lower-case words without stop words, like Weaviate's tokenization `word`."""
     return [word for word in re.findall(r"\w+", text.lower()) if word not in STOP_WORDS]
 
 
 def english(text: str) -> list[str]:
-    """Lower case, without possessives and stop words, stemmed by Porter's first algorithm."""
+    """Lower-case words without possessives and stop words, stemmed by Porter's first algorithm."""
     found = (re.sub(r"'s$", "", word) for word in re.findall(r"\w+(?:['.]\w+)*", text.lower()))
     return [STEMMER.stemWord(word) for word in found if word not in STOP_WORDS]
 

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by the Chrome DevTools Protocol: a page, its keyboard, and what its console says."""
+"""A headless Chromium, driven by the Chrome DevTools Protocol: a page, its keyboard and its console."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 PROGRAM = shutil.which("chromium")
 FLAGS = [
     "--headless=new",
-    "--no-sandbox",  # which needs rights that containers lack; it opens pages of our own alone
+    "--no-sandbox",  # a sandbox needs rights that containers lack; all pages are our own
     "--remote-debugging-port=0",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -26,13 +26,13 @@ FLAGS = [
     "--hide-scrollbars",
     "--force-color-profile=srgb",
 ]
-# Names of keys that are no characters, with their codes.
+# Codes of keys that are not characters, by name.
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "Home": 36, "End": 35, "ArrowUp": 38, "ArrowDown": 40, "ArrowRight": 39}
 CONTROL, SHIFT = 2, 8
 
 
 class Page:
-    """The one tab of a browser. Errors of scripts and of the console are kept in `errors`."""
+    """A browser's only tab. Errors of scripts and of the console are collected in `errors`."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -42,7 +42,7 @@ class Page:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Calls a method of the protocol; returns its result. Raises RuntimeError for an error."""
+        """Calls a method of the protocol; returns its result. Raises RuntimeError for an error result."""
         self._last_id += 1
         self._socket.send(json.dumps({"id": self._last_id, "method": method, "params": parameters}))
         while True:
@@ -64,7 +64,7 @@ class Page:
             self.errors.append(str(parameters["args"]))
 
     def open(self, url: str) -> None:
-        """Goes to a page, forgets the errors of the one before, and returns when it has loaded."""
+        """Opens a page and returns when it has loaded. Clears `errors`."""
         self.errors.clear()
         self.send("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'")
@@ -77,7 +77,7 @@ class Page:
         return answer["result"].get("value")
 
     def wait(self, condition: str) -> None:
-        """Returns as soon as an expression is true. Raises TimeoutError if it never is."""
+        """Waits until an expression is true. Raises TimeoutError if it never is."""
         deadline = time.monotonic() + HANG_S
         while not self.run(f"Boolean({condition})"):
             if time.monotonic() > deadline:
@@ -93,7 +93,7 @@ class Page:
         self.send("Input.dispatchKeyEvent", type="keyUp", **facts)
 
     def tab_to(self, condition: str, *, most: int = 60) -> None:
-        """Presses Tab until the focused element `it` is as wanted. Raises TimeoutError if none of so many is."""
+        """Presses Tab until the focused element, `it`, meets the condition. Raises TimeoutError otherwise."""
         for _ in range(most):
             self.press("Tab")
             if self.run(f"(it => Boolean({condition}))(document.activeElement)"):
@@ -101,13 +101,13 @@ class Page:
         raise TimeoutError(f"no Tab led to: {condition}")
 
     def type(self, text: str) -> None:
-        """Types into what has the focus, in place of all that is in it."""
+        """Replaces the focused field's content by typing."""
         self.press("a", CONTROL)
         self.run("document.activeElement.select?.()")
         self.send("Input.insertText", text=text)
 
     def look(self, *, width: int, height: int = 900, dark: bool = False, scale: float = 1) -> None:
-        """Sets the size of the window and the colours that its user prefers."""
+        """Sets the size of the window and the preferred colour scheme."""
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **size)
         features = [
@@ -117,7 +117,7 @@ class Page:
         self.send("Emulation.setEmulatedMedia", features=features)
 
     def screenshot(self, file: Path, *, whole: bool = True) -> None:
-        """Writes a picture of the window or of the whole page."""
+        """Saves a picture of the window or of the whole page."""
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
         picture = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ class Page:
 
 @contextmanager
 def browser_page(folder: Path) -> Iterator[Page]:
-    """A new browser's only page. folder: for its profile, which is new too."""
+    """Starts a browser and yields its only page. folder: for its profile, which is new."""
     if PROGRAM is None:
         pytest.skip("chromium is not installed")
     profile = folder / "profile"
@@ -140,7 +140,7 @@ def browser_page(folder: Path) -> Iterator[Page]:
 
 
 def _target(process: subprocess.Popen[bytes], profile: Path) -> str:
-    """The address of the page's end of the protocol, once the browser listens. Raises RuntimeError if it ends first."""
+    """Waits for the page's protocol address. Raises RuntimeError if the browser ends first."""
     announced = profile / "DevToolsActivePort"
     deadline = time.monotonic() + HANG_S
     while not (announced.exists() and announced.read_text(encoding="ascii").count("\n") >= 1):

@@ -1,4 +1,4 @@
-"""MixEncoders of sizes that there are kernels for, and batches of queries with stored candidates."""
+"""MixEncoders in sizes that have kernels, and batches of queries with stored candidates."""
 
 import random
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from bandrank.models.layers.lexical import LexicalConfig
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import offsets
 
-HIDDEN_SIZE = 64  # two heads that there are kernels for
+HIDDEN_SIZE = 64  # two heads of a size that has kernels
 VARIANTS: dict[str, dict[str, Any]] = {
-    # As mix-b: three interactions, the bi-encoder's cosine and shared words in the score.
+    # Like mix-b: three interactions, and the bi-encoder's cosine and shared words in the score.
     "b": {
         "paper": "b",
         "strategy": "C",
@@ -29,21 +29,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "bi_encoder_bias": -14.0,
         "lexical": LexicalConfig(20.0, most_words=24),
     },
-    # Two embeddings a candidate, and nothing beside the interaction.
+    # Two embeddings per candidate, and only the interaction in the score.
     "c": {"paper": "c", "similarity": "cosine"},
 }
 
 
 @cache
 def mix_encoder(variant: str = "b", num_layers: int = 3) -> MixEncoder:
-    """A random one, without gradients."""
+    """A random MixEncoder without gradients."""
     encoder = replace(tiny_encoder_config(), hidden_size=HIDDEN_SIZE, num_heads=2, num_layers=num_layers)
     scorer = tiny_mix_encoder(num_layers=num_layers, encoder=encoder, **VARIANTS[variant])
     return (scorer if scorer.lexical is None else with_words(scorer)).requires_grad_(requires_grad=False)
 
 
 def cached(scorer: MixEncoder, queries: Sequence[int], counts: Sequence[int], seed: int = 0) -> ScoreBatch:
-    """Queries of so many tokens, and random representations of so many candidates for each."""
+    """Queries with these numbers of tokens, each with this many random representations of candidates."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     count = scorer.config.num_embeddings
     ids = [[CLS_ID, *random_ids(rng, length - 2)] for length in queries]

@@ -1,4 +1,4 @@
-"""Stored candidates scored through graphs on a recording device, in modules of a house."""
+"""Scores stored candidates through graphs on a recording device, with the modules of a house."""
 
 import sys
 from types import ModuleType
@@ -19,7 +19,7 @@ REAL = {name: sys.modules[name] for name in CACHED_MODULES}
 def runner_of(
     scorer: MixEncoder, device: RecordingDevice, house: dict[str, ModuleType] = REAL, **limits: int
 ) -> GraphRunner[ScoreBatch]:
-    """A runner of modules of this house. limits: of its buckets."""
+    """A runner with the modules of this house. limits: of its buckets."""
     buckets = house["bandrank.models.cached_buckets"].CachedBuckets(
         scorer.compute, scorer.encoder, scorer.config.num_embeddings, scorer.lexical, **limits
     )
@@ -28,12 +28,12 @@ def runner_of(
 
 
 def scored(runner: GraphRunner[ScoreBatch], batch: ScoreBatch, *, capture: bool = True) -> Tensor:
-    """Of a batch that has a bucket."""
+    """The scores of a batch that has a bucket."""
     scores = runner.score(batch, capture=capture)
     assert scores is not None
     return scores
 
 
 def is_near(actual: Tensor, right: Tensor) -> bool:
-    """But for the rounding of products, of scores of the order of 10."""
+    """Whether scores of the order of 10 are equal up to the rounding of products."""
     return actual.shape == right.shape and bool(((actual - right).abs() <= 10 * ROUNDING).all())

@@ -16,12 +16,12 @@ class Certificate:
 
     @property
     def trust(self) -> ssl.SSLContext:
-        """What a client uses that trusts this certificate alone."""
+        """A context for clients that trust only this certificate."""
         return ssl.create_default_context(cafile=self.certificate)
 
 
 def make_certificate(folder: Path, name: str = "localhost", *, days: int = 2) -> Certificate:
-    """A new certificate in a folder, for so many days; skips the test where there is no openssl."""
+    """Makes a certificate, valid for `days`, in a folder; skips the test if there is no openssl."""
     made = Certificate(str(folder / f"{name}.pem"), str(folder / f"{name}.key"))
     kind = f"-x509 -noenc -days {days} -subj /CN=localhost -newkey ec -pkeyopt ec_paramgen_curve:prime256v1"
     files = ("-keyout", made.key, "-out", made.certificate)

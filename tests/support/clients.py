@@ -1,4 +1,4 @@
-"""Client libraries of others, each in a process of its own, with the python of an environment that has the library."""
+"""Runs other vendors' client libraries, each in its own process, in an environment that has the library."""
 
 import json
 import os
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = ROOT / ".venv-clients"
 SCRIPTS = ROOT / "tests" / "clients" / "asking"
 PATIENCE_S = 60.0
-# A client is told nothing of this machine but where to find programs, and nothing that it may report to others.
+# Clients inherit only the path of programs, and report to nobody.
 QUIET = {
     "HAYSTACK_TELEMETRY_ENABLED": "False",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -26,7 +26,7 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Client:
-    """A script of tests/clients/asking, and the group of libraries that it is run with."""
+    """A script of tests/clients/asking, and the group of libraries that it runs with."""
 
     script: str
     group: str
@@ -37,7 +37,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that reached the caller of a library: the names of its classes, its own first, and what it says."""
+    """An exception that reached a library's caller: the names of its classes, its own first, and its message."""
 
     kinds: list[str]
     message: str
@@ -45,9 +45,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a call: results as (index, score, text), or the exception.
+    """The outcome of a call: results as (index, score, text), or the exception.
 
-    strays: names and addresses of other machines that the library tried to reach, in vain.
+    strays: names and addresses of other machines that the library tried, in vain, to reach.
     """
 
     results: list[tuple[int, float, str | None]]
@@ -56,12 +56,12 @@ class Outcome:
 
     @property
     def indices(self) -> list[int]:
-        """Those of the results, the best first."""
+        """The indices of the results, best first."""
         return [index for index, _, _ in self.results]
 
 
 class RunningClient:
-    """A client that is asked one question after the other."""
+    """A client that asks one question after the other."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process, self._log = process, log
@@ -93,7 +93,7 @@ class RunningClient:
 
 @contextmanager
 def running_client(client: Client, folder: Path) -> Iterator[RunningClient]:
-    """Starts a client, whose log and home are in a folder. Skips the test where its environment was not made."""
+    """Starts a client with its log and home in a folder. Skips the test if its environment does not exist."""
     environment = ENVIRONMENTS / client.group
     if not (environment / "stamp").exists():
         pytest.skip(

@@ -15,7 +15,7 @@ def write_collection(
     split: str = "test",
     compressed: bool = False,
 ) -> Path:
-    """A folder with corpus.jsonl, queries.jsonl and qrels/<split>.tsv, all of them .gz if `compressed`."""
+    """Writes corpus.jsonl, queries.jsonl and qrels/<split>.tsv into a folder, all of them .gz if `compressed`."""
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     end = ".gz" if compressed else ""
     for name, texts in (("corpus", documents), ("queries", queries)):
@@ -31,7 +31,7 @@ def write_collection(
 
 
 def write_run_lines(path: Path, run: Mapping[str, Mapping[str, float]]) -> Path:
-    """A TREC run file whose ranks say nothing: the scores count."""
+    """Writes a TREC run file with meaningless ranks: the scores count."""
     lines = [
         f"{query_id} Q0 {document_id} 0 {score} tag"
         for query_id, row in run.items()

@@ -152,7 +152,7 @@ def launched(batch: PackedTokens, window: int | None = 4) -> Tensor:
 
 @cache
 def expected(number: int, window: int | None = 4) -> Tensor:
-    """Of the batches that are alike."""
+    """The right scores of one of the similar batches."""
     return launched(ALIKE[number], window)
 
 
@@ -167,5 +167,5 @@ def serve_from(device: RecordingDevice, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def is_right(actual: Tensor, right: Tensor) -> bool:
-    """But for the rounding of products."""
+    """Whether scores are equal up to the rounding of products."""
     return actual.shape == right.shape and bool(((actual - right).abs() <= ROUNDING).all())

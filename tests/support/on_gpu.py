@@ -41,7 +41,7 @@ def assert_replays(launched: Launched, *inputs: Tensor) -> None:
 
 
 def assert_runs_on_the_current_stream(launched: Callable[[Tensor], Sequence[Tensor]], given: Tensor) -> None:
-    """That a launch waits for what a side stream is busy with, and the host for nothing."""
+    """Asserts that a launch waits for a busy side stream, and the host for nothing."""
     expected = launched(given)
     late = torch.zeros_like(given)
     stream = torch.cuda.Stream(GPU)  # type: ignore[no-untyped-call]  # torch leaves it bare
@@ -79,6 +79,6 @@ def poisoned() -> Iterator[None]:
 
 
 def assert_same_bits(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Of each tensor."""
+    """Asserts that each pair of tensors has the same bits."""
     for one, other in zip(actual, expected, strict=True):
         assert torch.equal(one, other)

@@ -1,4 +1,4 @@
-"""What tokenizers read at a time."""
+"""Counts the texts that tokenizers read at a time."""
 
 from collections.abc import Sequence
 

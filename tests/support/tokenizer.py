@@ -38,7 +38,7 @@ def tiny_vocabulary() -> Mapping[str, int]:
 
 
 def vocab_size() -> int:
-    """How many there are."""
+    """The number of pieces."""
     return len(tiny_vocabulary())
 
 

@@ -26,7 +26,7 @@ class Testimony:
 
     @property
     def p99_s(self) -> float:
-        """Of its requests."""
+        """The 99th percentile of its requests."""
         if len(self.latencies_s) < 2:
             return max(self.latencies_s, default=0.0)
         return statistics.quantiles(self.latencies_s, n=100, method="inclusive")[-1]

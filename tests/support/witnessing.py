@@ -146,7 +146,7 @@ def exchange(
 
 
 def are_close(scores: dict[str, float], expected: dict[str, float]) -> bool:
-    """Whether all are there and right."""
+    """Whether all scores are there and right."""
     return scores.keys() == expected.keys() and all(abs(scores[at] - expected[at]) <= TOLERANCE for at in expected)
 
 

@@ -1,4 +1,4 @@
-"""A scoring thread by itself: a queue that refuses nothing, and working it off."""
+"""A scoring thread by itself, with a queue that refuses nothing."""
 
 import time
 from collections.abc import Callable

@@ -25,7 +25,7 @@ from bandrank_training.models import check_other_folder, rebuilt, tokenizer_file
 from bandrank_training.placement import Placement
 from bandrank_training.start import load_start
 
-MAX_TOKENS = 256  # read of a text
+MAX_TOKENS = 256  # of each text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the checkpoint, and prints how near the vectors are. Raises BadCheckpoint, BadCollection, BadInput."""
+    """Writes the checkpoint and prints how close the vectors are. Raises BadCheckpoint, BadCollection, BadInput."""
     model, like = load_start(args.model), load_start(args.like)
     check_other_folder(args.out, [model, like])
     texts = [text for _, text in islice(open_collection(args.collection).documents(), args.most)]
@@ -57,21 +57,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def turned_towards(vectors: Vectors, others: Vectors) -> Vectors:
-    """(size, size of the others) the matrix with which products of vectors lie nearest to the others.
+    """Returns the matrix, (size, other_size), that brings `vectors @ matrix` closest to `others`.
 
-    vectors: (n, size).  others: (n, size of the others), of the same texts.  Its columns are orthonormal, or its rows
-    where the vectors have fewer numbers than the others.
+    vectors: (n, size).  others: (n, other_size), of the same texts.  The matrix has orthonormal columns, or orthonormal
+    rows if size < other_size.
     """
     kept = np.eye(vectors.shape[1], dtype=np.float32)
     if vectors.shape[1] > others.shape[1]:
-        _, axes = np.linalg.eigh(vectors.T @ vectors)  # in ascending order of what lies along them
+        _, axes = np.linalg.eigh(vectors.T @ vectors)  # by ascending energy
         kept = axes[:, -others.shape[1] :]
     left, _, right = np.linalg.svd((vectors @ kept).T @ others, full_matrices=False)
     return np.asarray(kept @ left @ right, np.float32)
 
 
 def with_turn(model: LoadedModel, turn: Vectors) -> LoadedModel:
-    """The model with a dense layer at its end. turn: (size, new size)."""
+    """Appends a dense layer to the model. turn: (size, new_size)."""
     scorer = model.scorer
     assert isinstance(scorer, BiEncoder), "an index is of a bi-encoder. This is a bug."
     layers = scorer.config.dense

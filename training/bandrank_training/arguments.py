@@ -1,10 +1,10 @@
-"""Types of arguments of commands."""
+"""Argument types of the commands."""
 
 import argparse
 
 
 def positive(text: str) -> int:
-    """A whole number from 1. Raises ArgumentTypeError."""
+    """Parses an integer of at least 1. Raises ArgumentTypeError."""
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number

@@ -54,9 +54,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def averaged(models: Sequence[LoadedModel], weights: Sequence[float]) -> Scorer:
-    """A scorer of the first model's settings, with the weighted mean of all models' weights.
+    """Returns a scorer with the first model's settings and the weighted mean of all models' weights.
 
-    Raises BadInput for another architecture, or for settings or a tokenizer that differ.
+    Raises BadInput if the models differ in architecture, settings or tokenizer.
     """
     first = models[0]
     for other in models[1:]:

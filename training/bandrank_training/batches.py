@@ -26,10 +26,10 @@ from bandrank_training.recipe import DataRecipe
 class TrainingBatch:
     """What a step scores, and what its losses compare the scores with.
 
-    queries, texts: those of queries and of candidates.  labels: one for each candidate, UNKNOWN where nobody judged.
-    teachers: a score for each candidate, by the teacher's name; only teachers that scored the whole batch.
-    groups_read: since the start of the run.  answers: for each query, the texts that its group says are relevant, those
-    that were not drawn too.
+    queries, texts: texts of the queries and of the candidates.  labels: one per candidate, UNKNOWN if it is unjudged.
+    teachers: one score per candidate, by teacher; only teachers that scored the whole batch.
+    groups_read: groups read since the start of the run.  answers: for each query, all texts known to be
+    relevant to it, drawn or not.
     """
 
     batch: ScoreBatch
@@ -41,7 +41,7 @@ class TrainingBatch:
     answers: Sequence[set[str]]
 
     def scored(self, scores: Tensor) -> Scored:
-        """The scores beside labels and teachers, padded so that each group is a row. scores: (C,)."""
+        """The scores with labels and teachers, padded so that each group is a row. scores: (C,)."""
         sizes = torch.from_numpy(self.batch.cu_candidates).diff()
         mask = (torch.arange(int(sizes.max())) < sizes[:, None]).to(scores.device)
 
@@ -56,10 +56,10 @@ class TrainingBatch:
         )
 
     def everyone_scored(self, scores: Tensor) -> Scored:
-        """Each query is a row with all candidates of the batch; those of other queries are irrelevant to it.
+        """Each query is a row with all candidates of the batch; other queries' candidates count as irrelevant to it.
 
-        A copy of one of the query's candidates is left out, and so is what answers it or a query of the same words; and
-        teachers, which scored only a query's own. scores: (Q * C,).
+        Of these, UNKNOWN marks copies of the query's own candidates and texts that answer it. Teachers, which scored
+        each query's own candidates only, are left out. scores: (Q * C,).
         """
         count, device = len(self.batch.queries), scores.device
         owner = torch.from_numpy(self.batch.candidate_query).to(device)
@@ -75,7 +75,7 @@ class TrainingBatch:
 
 
 class GroupReader:
-    """Reads the recipe's files again and again. All candidates stay in memory, groups do not.
+    """Reads the recipe's files over and over. All candidate texts stay in memory; groups do not.
 
     Raises BadGroups, BadCollection.
     """
@@ -91,7 +91,7 @@ class GroupReader:
 
     @cached_property
     def contents(self) -> str:
-        """The digest of all that is read."""
+        """A digest of everything that is read."""
         return of_groups(self._files, self.documents)
 
     def batches(self, groups_read: int = 0) -> Iterator[TrainingBatch]:
@@ -110,8 +110,8 @@ class GroupReader:
             rows += one.rows
 
     def check(self, losses: Sequence[LossRecipe], fused: Iterable[str]) -> None:
-        """Raises BadGroups for a group without the scores that the losses need, or that are added to, and for groups
-        that no loss learns from: a run would get to one late, or end as it began.
+        """Raises BadGroups if a group lacks scores that the losses or the fusion need, or if no loss can learn from any
+        group. Otherwise a run would fail late, or end as it began.
         """
         needed = {*fused, *chain.from_iterable(loss.teacher for loss in losses)}
         for (teachers, _), query in self._kinds.items():
@@ -124,8 +124,8 @@ class GroupReader:
             raise BadGroups(f"no group has a relevant candidate, and {named} can learn from nothing else")
 
     def _noted(self) -> Iterator[Group]:
-        """The groups of all files. A note is made of each kind to train on: its teachers, whether it has a relevant
-        candidate, and its first query.
+        """Yields the groups of all files, and notes each kind of group to train on (its teachers, and whether it has a
+        relevant candidate) with its first query.
         """
         areas = set()
         for group in chain.from_iterable(map(read_groups, self._files)):
@@ -174,13 +174,13 @@ class GroupReader:
 
 
 def of_groups(files: Sequence[Path], documents: Mapping[tuple[str, str], str]) -> str:
-    """The digest of the files' groups, with their labels and scores, and of the texts that `read_documents` read."""
+    """A digest of the files' groups, with labels and scores, and of the texts that `read_documents` returned."""
     lines = (line for path in files for _, line in numbered_lines(path))
     return digest(chain(lines, chain.from_iterable((*place, text) for place, text in sorted(documents.items()))))
 
 
 def read_documents(files: Sequence[Path]) -> dict[tuple[str, str], str]:
-    """Texts of all candidates of the files' groups, by collection and id. Raises BadGroups, BadCollection."""
+    """Reads the texts of all candidates in the files, by collection and id. Raises BadGroups, BadCollection."""
     return _documents(chain.from_iterable(map(read_groups, files)))
 
 
@@ -198,7 +198,7 @@ def _documents(groups: Iterable[Group]) -> dict[tuple[str, str], str]:
 
 
 def choose(group: Group, size: int, max_relevant: int, chance: random.Random) -> list[int]:
-    """Indices of `size` candidates, at most `max_relevant` relevant ones among them, in random order."""
+    """Draws the indices of `size` candidates, at most `max_relevant` of them relevant, in random order."""
     labels = group.labels or [0] * len(group.candidates)
     relevant = [index for index, label in enumerate(labels) if label > 0]
     others = [index for index, label in enumerate(labels) if label <= 0]

@@ -9,7 +9,7 @@ import Stemmer
 
 from bandrank_training.errors import BadInput
 
-# Han characters and hiragana, which no spaces divide into words, are each a word, as to Lucene's standard analyzer.
+# Han characters and hiragana are written without spaces, so each is a word, as in Lucene's standard analyzer.
 UNSPACED = "\u3041-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 WORD = rf"[{UNSPACED}]|[^\W{UNSPACED}]+"  # numbers of one digit are words too
 
@@ -17,7 +17,7 @@ Scores = npt.NDArray[np.float32]
 
 
 class BM25:
-    """An index of texts by Lucene's variant of BM25, with English stop words and Porter's second stemmer.
+    """An index for Lucene's variant of BM25, with English stop words and the Porter2 stemmer.
 
     Raises BadInput for texts without a word.
     """
@@ -29,11 +29,11 @@ class BM25:
         if not any(words):
             raise BadInput(f"none of {len(texts)} documents has a word to search for; is their text in the key `text`?")
         self._index.index(words, show_progress=False)
-        self._frequencies = np.diff(self._index.scores["indptr"])  # the texts that have a word, by its id
+        self._frequencies = np.diff(self._index.scores["indptr"])  # document frequencies by word id
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Scores]]:
-        """Yields, for each query, the numbers of the `depth` best texts, best first, and the scores of all; fewer where
-        fewer share a word with the query.
+        """Yields, for each query, the indices of the `depth` best texts, best first, and the scores of all texts. Fewer
+        are found if fewer share a word with the query.
         """
         most = min(depth, self._size)
         for words in self._words(queries):
@@ -55,7 +55,7 @@ class BM25:
         return words
 
     def most(self, query: str) -> float:
-        """What BM25 of the query stays below, however often its words occur in a text; 0 if no text has any of them."""
+        """The upper bound of the query's BM25 scores, over all texts; 0 if none of its words is in the index."""
         known = [self._index.vocab_dict[word] for word in self._words([query])[0] if word in self._index.vocab_dict]
         frequencies = self._frequencies[known]
         return float(np.log1p((self._size - frequencies + 0.5) / (frequencies + 0.5)).sum())

@@ -1,4 +1,4 @@
-"""What each linear layer of an encoder costs in int8: the change of scores when it is computed in int8 alone."""
+"""Measures how much each linear layer changes the scores when it is the only one in int8."""
 
 import copy
 import math
@@ -15,14 +15,14 @@ from bandrank.models.quantised import linear_layers
 from bandrank_training.placement import CPU
 from bandrank_training.scoring import OfflineScorer, Question
 
-MOST = 0.05  # of the spread of scores: a layer that changes them by more is left in float32
+MOST = 0.05  # share of the spread of scores; layers that change scores by more stay in float32
 
 
 def changes_of_layers(model: LoadedModel, questions: Sequence[Question]) -> dict[str, float]:
-    """By the name of each layer, the root mean square of what it changes in the scores of `questions`, as a share of
-    the spread of a query's scores: the mean of their standard deviations.
+    """Returns, for each layer by name, the root mean square change of the scores of `questions`, as a share of their
+    spread. The spread is the mean over queries of the standard deviation of scores.
 
-    The scores are the model's own, without those of the scorer that it may be fused with. The model is not changed.
+    The scores are the model's own, without a fused scorer's. The model is left unchanged.
     Raises ValueError for a scorer that cannot be computed in int8 here.
     """
     names = frozenset(linear_layers(model.scorer))
@@ -42,7 +42,7 @@ def losing(changes: dict[str, float]) -> tuple[str, ...]:
 
 
 def said_of(changes: dict[str, float]) -> str:
-    """Sentences about the layers that stay in float32, or about the one that is nearest to it."""
+    """Reports the layers that stay in float32 or, if none does, the one that comes closest."""
     if kept := losing(changes):
         lines = [
             f"{name} stays in float32: alone it changes scores by {changes[name]:.3f} of their spread" for name in kept
@@ -53,7 +53,7 @@ def said_of(changes: dict[str, float]) -> str:
 
 
 def _scores(model: LoadedModel, questions: Sequence[Question], exact: frozenset[str]) -> Iterator[np.ndarray]:
-    """The scores of each question's candidates, with all layers but the `exact` ones in int8."""
+    """Scores each question's candidates with all layers except `exact` in int8."""
     scorer = copy.deepcopy(model.scorer)
     scorer.exact_layers = exact
     prepared = prepare(scorer, device=CPU.device, dtype=torch.int8)

@@ -10,12 +10,12 @@ Candidates = dict[str, list[str]]  # document ids by query
 
 
 def top(run: dict[str, dict[str, float]], depth: int) -> dict[str, Ranking]:
-    """The best `depth` documents of each query of a run by score, ties in the order of the run."""
+    """The `depth` best-scored documents of each query of a run; ties keep the order of the run."""
     return {query_id: sorted(scores.items(), key=lambda scored: -scored[1])[:depth] for query_id, scores in run.items()}
 
 
 def first_stage(path: Path, depth: int) -> dict[str, Ranking]:
-    """The best `depth` documents of each query of a TREC run file. Raises BadCollection."""
+    """The `depth` best documents of each query of a TREC run file. Raises BadCollection."""
     return top(read_run(path), depth)
 
 
@@ -25,14 +25,14 @@ def ids_of(rankings: Mapping[str, Ranking]) -> Candidates:
 
 
 def pools(qrels: Qrels) -> Candidates:
-    """All judged documents of each query, by id: files often list relevant ones first, and ties keep that order."""
+    """All judged documents of each query, by id: files often list relevant ones first, and ties keep their order."""
     return {query_id: sorted(relevances) for query_id, relevances in qrels.items()}
 
 
 def read_candidates(path: Path, queries: Container[str]) -> Candidates:
-    """Reads the candidate lists of these queries from a file, plain or .gz: lines of a query id and the ids of its
-    candidates, separated by spaces or tabs; there are no other columns. A header is a line of no query, if there is
-    one. Raises BadCollection.
+    """Reads the candidate lists of these queries from a file, plain or .gz. A line has a query id and the ids of its
+    candidates, separated by spaces or tabs, and no other columns. Lines of other queries are skipped, as is a header.
+    Raises BadCollection.
     """
     lists: Candidates = {}
     for number, line in numbered_lines(path):

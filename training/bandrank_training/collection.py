@@ -1,9 +1,9 @@
 """Judged collections: a folder in BEIR layout (Thakur et al. 2021), or a dataset of `ir_datasets`.
 
-BEIR layout: corpus.jsonl ({"_id", "title"?, "text"}), queries.jsonl ({"_id", "text"}), qrels/<split>.tsv (query id,
-document id, relevance; or the four columns of TREC) with a header or without; each may be plain or .gz. Documents are
-streamed: a corpus need not fit in memory. A line of the corpus may have a "page" too, as mixtures do: passages of one
-page are no negatives of each other.
+BEIR layout: corpus.jsonl ({"_id", "title"?, "text"}), queries.jsonl ({"_id", "text"}), and qrels/<split>.tsv (query id,
+document id, relevance; or the four columns of TREC), with or without a header. Each may be plain or .gz. Documents are
+streamed, so a corpus need not fit in memory. As in mixtures, a line of the corpus may also have a "page": passages of
+one page are never each other's negatives.
 """
 
 import gzip
@@ -27,18 +27,18 @@ class BadCollection(BadInput):
 
 
 class Collection(Protocol):
-    """What training and evaluation read. All methods raise BadCollection for a part that is missing or damaged."""
+    """What training and evaluation read. All methods raise BadCollection if a part is missing or damaged."""
 
     name: str
 
     def documents(self) -> Iterator[tuple[str, str]]:
-        """Yields the id and the text of each document; a title, where there is one, comes before the text."""
+        """Yields the id and the text of each document. The text begins with the title, if there is one."""
 
     def pages(self) -> dict[str, str]:
-        """By id, what each document is a part of, where that is known: documents of one page may answer alike."""
+        """The page of each document, by id, where known: documents of one page may answer the same query."""
 
     def queries(self) -> dict[str, str]:
-        """Texts of all queries by id."""
+        """The texts of all queries, by id."""
 
     def qrels(self, split: str) -> Qrels:
         """The relevance judgements of a split, zeros included."""
@@ -54,8 +54,8 @@ def open_collection(source: str | Path) -> Collection:
 def documents_of(
     collection: Collection, ids: Container[str] | None = None, *, most: int | None = None
 ) -> dict[str, str]:
-    """Texts by id of the documents with these ids, or of all, among the first `most`; those that the corpus lacks are
-    left out. Raises BadCollection for an id that stands for two texts.
+    """The texts, by id, of the documents with these ids (default: all) among the first `most`. Ids that are not there
+    are left out. Raises BadCollection for an id with two texts.
     """
     texts: dict[str, str] = {}
     for document_id, text in islice(collection.documents(), most):
@@ -65,8 +65,8 @@ def documents_of(
 
 
 def by_text(judged: Iterable[tuple[str, Mapping[str, int]]]) -> Qrels:
-    """Judgements by the text of their query, those of queries that ask the same together: logs give every search an id
-    of its own. Of a document that was judged twice, the higher relevance counts.
+    """Merges the judgements of queries with the same text, because logs give every search its own id. If a document was
+    judged twice, the higher relevance counts.
     """
     together: Qrels = {}
     for text, labels in judged:
@@ -99,7 +99,7 @@ class BeirFolder:
             yield document_id, f"{title} {text}" if title else text
 
     def titled_documents(self) -> Iterator[tuple[str, str, str]]:
-        """Yields the id, the title, which may be empty, and the text of each document."""
+        """Yields the id, the title (which may be empty) and the text of each document."""
         for row in self._json_lines("corpus.jsonl"):
             yield row["_id"], str(row["title"] or "").strip(), row["text"]
 
@@ -136,7 +136,7 @@ class BeirFolder:
                 row = json.loads(line)
                 read = {"_id": str(row["_id"]), "text": "" if row["text"] is None else str(row["text"])}
                 read |= {name: row.get(name) for name in ("title", "page")}
-                "".join(map(str, read.values())).encode()  # JSON can escape half of a surrogate pair, which is no text
+                "".join(map(str, read.values())).encode()  # JSON can escape lone surrogates, which are not text
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 expected = f"expected an object with `_id` and `text`: {type(error).__name__}: {error}"
                 raise BadCollection(f"{path}, line {number}: {expected}") from error
@@ -154,8 +154,8 @@ class BeirFolder:
 
 
 def _judgement(line: str) -> tuple[str, str, int]:
-    """The query's id, the document's id and the relevance of a line of three columns with tabs between, or of TREC's
-    four, which have an iteration behind the query and tabs or spaces between. Raises ValueError.
+    """Parses the query id, the document id and the relevance. A line has three columns separated by tabs, or TREC's
+    four, with an iteration after the query id, separated by tabs or spaces. Raises ValueError.
     """
     columns = line.split("\t") if "\t" in line else line.split()
     if len(columns) == 4:
@@ -178,7 +178,7 @@ def _is_number(text: str) -> bool:
 
 
 class IrDataset:
-    """A dataset of `ir_datasets`. Its split is part of its id: `qrels` gives that one, whichever is asked for."""
+    """A dataset of `ir_datasets`. The id includes the split, so `qrels` ignores its argument."""
 
     def __init__(self, dataset_id: str) -> None:
         try:
@@ -209,17 +209,17 @@ class IrDataset:
         return qrels
 
     def _rows(self, kind: str) -> Iterator[Any]:
-        """Of the dataset's docs, queries or qrels."""
+        """Iterates over the dataset's docs, queries or qrels."""
         if not getattr(self._dataset, f"has_{kind}")():
             raise BadCollection(f"{IR_DATASETS}{self._id} has no {kind}; one of its subsets may have them, as /train")
         yield from getattr(self._dataset, f"{kind}_iter")()
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
-    """Reads the scores of a TREC run file (query Q0 document rank score tag), plain or .gz, by query and document. Ids
-    may have spaces in a line of five tabs.
+    """Reads the scores of a TREC run file (query Q0 document rank score tag), plain or .gz, by query and document. In a
+    line with five tabs, ids may contain spaces.
 
-    Raises BadCollection for a file that cannot be read, or a line that does not belong to a run.
+    Raises BadCollection for a file that cannot be read or a line that is not of this format.
     """
     run: dict[str, dict[str, float]] = {}
     for number, line in numbered_lines(path):
@@ -238,8 +238,8 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a UTF-8 text file, plain or .gz, with their numbers from 1. Blank ones, as editors leave at
-    the end, are counted and left out. Raises BadCollection.
+    """Yields the lines of a UTF-8 text file, plain or .gz, with their numbers from 1. Blank lines are counted, but
+    skipped. Raises BadCollection.
     """
     number = 0
     try:
@@ -254,7 +254,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def open_text(path: Path) -> TextIO:
-    """Opens a UTF-8 text file, which may begin with a mark and is decompressed if its name ends in .gz."""
+    """Opens a UTF-8 text file, with or without a byte order mark; decompresses it if its name ends in .gz."""
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="\n")
     return path.open(encoding="utf-8-sig", newline="\n")

@@ -10,7 +10,7 @@ from bandrank_training.measures import MEASURES
 from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, read_evaluation
 from bandrank_training.significance import difference_p, equivalence_p, holm
 
-MARGIN = 0.02  # between means over queries; two test sets of the same task differ by more
+MARGIN = 0.02  # for means over queries; two test sets of the same task differ by more
 ALPHA = 0.05
 
 ALL = Benchmark("all queries", "", "", 1)  # all queries of several collections; each query counts the same
@@ -21,7 +21,7 @@ Table = dict[Benchmark, dict[str, Evaluation]]  # by benchmark and system
 @dataclass(frozen=True)
 class Verdict:
     """What the tests say about a system and the baseline, after correction. Both may hold: a difference can be certain
-    and too small to matter.
+    but too small to matter.
     """
 
     equivalent: bool
@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def compare(evaluations: Sequence[Evaluation], *, measure: str = MEASURES[0]) -> str:
-    """A markdown table of means; the first evaluation's system is the baseline. A system that lacks a collection has
-    a dash there and in the rows for all collections. Raises BadEvaluation.
+    """Returns a Markdown table of means. The first evaluation's system is the baseline. A system that lacks a
+    collection gets a dash there and in the rows for all collections. Raises BadEvaluation.
     """
     baseline = evaluations[0].system
     table = tabulate(evaluations)
@@ -83,7 +83,7 @@ def compare(evaluations: Sequence[Evaluation], *, measure: str = MEASURES[0]) ->
 
 
 def tabulate(evaluations: Iterable[Evaluation]) -> Table:
-    """Evaluations by benchmark and system. Raises BadEvaluation if one is there twice, or for other judgements or
+    """Groups evaluations by benchmark and system. Raises BadEvaluation for a duplicate, and for different judgements or
     candidates under the same names.
     """
     table: Table = {}
@@ -100,7 +100,7 @@ def tabulate(evaluations: Iterable[Evaluation]) -> Table:
 
 
 def pool(table: Table) -> dict[str, Evaluation]:
-    """An evaluation over the queries of all benchmarks, for each system that has all benchmarks."""
+    """Pools the queries of all benchmarks into one evaluation, for each system that has them all."""
     systems = [system for system in next(iter(table.values())) if all(system in each for each in table.values())]
     return {
         system: Evaluation(

@@ -1,4 +1,4 @@
-"""Digests of what work depends on, by which it is found again: a run that goes on uses nothing made of others."""
+"""Digests of inputs, by which a resumed run finds earlier work and recognises work made from other inputs."""
 
 import hashlib
 import json
@@ -12,14 +12,14 @@ from bandrank_training.collection import Collection
 
 
 def digest(parts: Iterable[str | Part]) -> str:
-    """24 characters that stand for the parts in their order; they are not held together."""
+    """Hashes the parts in order to 24 characters, without holding all of them in memory."""
     hasher = hashlib.sha256()
     add_parts(hasher, (part.encode() if isinstance(part, str) else part for part in parts))
     return hasher.hexdigest()[:24]
 
 
 def of_model(model: LoadedModel) -> str:
-    """The digest of a model's weights, settings and tokenizer, and of the scorer to which it adds its own scores."""
+    """The digest of a model's weights, settings and tokenizer, and of the scorer to whose scores it adds its own."""
     scorer, fusion = model.scorer, model.fusion
     facts = {"architecture": scorer.architecture, "config": asdict(scorer.config), "exact": sorted(scorer.exact_layers)}
     texts = [json.dumps(facts, sort_keys=True, default=str), model.tokenizer.to_str()]
@@ -28,7 +28,7 @@ def of_model(model: LoadedModel) -> str:
 
 
 def of_documents(collection: Collection, most: int | None = None) -> str:
-    """The digest of a collection's first documents, or of all, and of the pages they are on. Raises BadCollection."""
+    """The digest of a collection's first `most` documents, or of all, and of their pages. Raises BadCollection."""
     documents = chain.from_iterable(islice(collection.documents(), most))
     return digest(chain(documents, [json.dumps(collection.pages(), sort_keys=True)]))
 

@@ -1,4 +1,4 @@
-"""Search by a bi-encoder's vectors, all of them compared. They are kept in files, so that a killed run goes on."""
+"""Exhaustive search over a bi-encoder's vectors, which are kept in files so that a killed run can resume."""
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -20,26 +20,26 @@ from bandrank_training.contents import digest, of_model
 from bandrank_training.errors import BadInput
 from bandrank_training.placement import Placement
 
-CHUNK = 256  # texts whose vectors are one file
-BATCH = 32  # texts that are encoded, and queries that are compared, together
+CHUNK = 256  # texts per file of vectors
+BATCH = 32  # texts encoded, and queries compared, at a time
 
 Vectors = npt.NDArray[np.float32]
 Read = Callable[[TextEncoder, Sequence[str]], RaggedIds]
 
 
 def read_candidates(encoder: TextEncoder, texts: Sequence[str]) -> RaggedIds:
-    """Token ids of texts as a bi-encoder reads candidates."""
+    """Tokenises texts as candidates of a bi-encoder."""
     ids, _ = encoder.candidates(encoder.pieces(texts), query_tokens=0)
     return ids
 
 
 def read_queries(encoder: TextEncoder, texts: Sequence[str]) -> RaggedIds:
-    """Token ids of texts as a bi-encoder reads queries."""
+    """Tokenises texts as queries of a bi-encoder."""
     return RaggedIds.of([encoder.query(text)[0] for text in texts])
 
 
 class DenseIndex:
-    """The vectors of texts by a bi-encoder that compares by the cosine."""
+    """The vectors of texts, by a bi-encoder with cosine similarity."""
 
     def __init__(
         self,
@@ -50,8 +50,9 @@ class DenseIndex:
         max_tokens: int | None = None,
         folder: Path | None = None,
     ) -> None:
-        """model: stays as it is.  max_tokens: read of a text.  folder: for files of vectors. Raises BadInput for
-        another scorer, and for a dtype that cannot be computed.
+        """model: is left unchanged.  max_tokens: the limit of a text.  folder: for files of vectors.
+
+        Raises BadInput for any other scorer, and for a dtype that cannot be computed.
         """
         if not isinstance(model.scorer, BiEncoder) or model.scorer.config.similarity != "cosine":
             raise BadInput(f"{model.name}: expected a bi-encoder that compares by the cosine")
@@ -59,15 +60,15 @@ class DenseIndex:
         self._folder, self._name = folder, f"{of_model(model) if folder else ''} {max_tokens} {placement.dtype}"
         try:
             self._scorer = prepare(deepcopy(model.scorer), device=placement.device, dtype=placement.dtype)
-        except ValueError as error:  # int8 that cannot be computed
+        except ValueError as error:  # int8 is not available
             raise BadInput(str(error)) from error
         self._encoder = TextEncoder(model.tokenizer, model.scorer, max_tokens)
         self.vectors = self._encode(texts, "texts", read_candidates)
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
-        """Yields, for each query, the numbers of the `depth` nearest texts, nearest first, and the cosines of all."""
+        """Yields, for each query, the indices of the `depth` nearest texts, nearest first, and all texts' cosines."""
         vectors = self._encode(queries, "queries", read_queries)
-        for begin in range(0, len(vectors), BATCH):  # together: each time, all vectors come from memory
+        for begin in range(0, len(vectors), BATCH):  # in batches, as each product reads all vectors
             for cosines in vectors[begin : begin + BATCH] @ self.vectors.T:
                 nearest = np.argpartition(-cosines, min(depth, len(cosines) - 1))[:depth]
                 yield nearest[np.argsort(-cosines[nearest], kind="stable")].astype(np.int64), cosines
@@ -78,7 +79,7 @@ class DenseIndex:
         return np.concatenate([self._chunk(chunk, what, read) for chunk in progress])
 
     def _chunk(self, texts: Sequence[str], what: str, read: Read) -> Vectors:
-        """The vectors of a chunk, (n, hidden_size), from its file if there is one."""
+        """The vectors of a chunk, (n, hidden_size), read from its file if there is one."""
         if self._folder is None:
             return self._vectors(read(self._encoder, texts))
         path = self._folder / f"{digest([self._name, what, *texts])}.npy"
@@ -92,7 +93,7 @@ class DenseIndex:
         return vectors
 
     def _vectors(self, ids: RaggedIds) -> Vectors:
-        """Of texts or queries: a bi-encoder reads them with one encoder."""
+        """Encodes texts or queries: a bi-encoder has one encoder for both."""
         vectors = np.empty((len(ids), self._size), np.float32)
         for begin in range(0, len(ids), BATCH):
             tokens = Ragged.from_ids([ids[begin : begin + BATCH]]).to(self._scorer.device)

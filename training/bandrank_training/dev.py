@@ -1,4 +1,4 @@
-"""Judged groups that training never sees, to measure a scorer with while it is trained."""
+"""Judged groups that training never sees, for measuring a scorer while it is trained."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ class DevSet:
         return cls(groups, read_documents([path]))
 
     def measure(self, offline: OfflineScorer, fused: Mapping[str, float] | None = None) -> float:
-        """`measure_scores` of a scorer's `sums`."""
+        """Measures a scorer: `measure_scores` of its `sums`."""
         return self.measure_scores(self.sums(offline, fused))
 
     def sums(self, offline: OfflineScorer, fused: Mapping[str, float] | None = None) -> list[list[float]]:
-        """A scorer's scores. fused: weights, by name, of the groups' scores to add to them."""
+        """The scorer's scores plus the groups' own scores that `fused` names, times their weights."""
         scores = self.scores(offline)
         added = [group.weighed(fused or {}) for group in self.groups]
         return [list(map(add, ours, theirs)) for ours, theirs in zip(scores, added, strict=True)]
@@ -51,12 +51,13 @@ class DevSet:
     def measure_scores(self, scores: Sequence[Sequence[float]]) -> float:
         """The mean over collections, or over a mixture's domains, of the mean nDCG@10 of their groups.
 
-        A tie counts against the scorer: groups name the relevant ones first, and one score for all would be perfect.
+        Ties count against the scorer. Otherwise equal scores for all would be perfect, as groups list the relevant
+        candidates first.
         """
         return mean(self.by_area(scores).values())
 
     def by_area(self, scores: Sequence[Sequence[float]]) -> dict[str, float]:
-        """`measure_scores` of each collection or domain."""
+        """The mean nDCG@10 of each collection or domain."""
         values: dict[str, list[float]] = {}
         for group, value in zip(self.groups, self.by_query(scores), strict=True):
             values.setdefault(group.area, []).append(value)
@@ -64,7 +65,7 @@ class DevSet:
 
     @property
     def relevant(self) -> list[bool]:
-        """Whether each candidate of each group is relevant, one group behind the other."""
+        """Whether each candidate is relevant, with all groups concatenated."""
         return [label > 0 for group in self.groups for label in group.labels or ()]
 
     def by_query(self, scores: Sequence[Sequence[float]]) -> list[float]:

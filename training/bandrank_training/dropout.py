@@ -1,7 +1,7 @@
 """Dropout of hidden states (Srivastava et al. 2014; where BERT has it: Devlin et al. 2019, appendix A.2).
 
-The service's layers have none: hooks put it behind them while they are trained. Attention weights, which exist in no
-layer's output, are not dropped.
+The service's layers have none, so hooks add it to their outputs during training. Attention weights are not dropped,
+because no layer outputs them.
 """
 
 from functools import partial
@@ -15,9 +15,9 @@ from bandrank.models.layers.embeddings import Embeddings
 
 
 def add_dropout(scorer: nn.Module, share: float) -> int:
-    """Zeroes this share of what trained embeddings and the two halves of trained layers give, in training mode only.
+    """Adds dropout after the trained embeddings and both halves of each trained layer, active in training mode only.
 
-    Returns how many modules it follows. Layers that are frozen as a whole have none.
+    Returns the number of modules with dropout. Layers that are entirely frozen get none.
     """
     followed = [module for module in _followed(scorer) if any(each.requires_grad for each in module.parameters())]
     for module in followed:
@@ -26,7 +26,7 @@ def add_dropout(scorer: nn.Module, share: float) -> int:
 
 
 def _followed(scorer: nn.Module) -> list[nn.Module]:
-    """Embeddings, and the last linear layer of each half of each layer; those of interaction layers too."""
+    """The embeddings, and the last linear layer of each half of each layer, interaction layers included."""
     found: list[nn.Module] = []
     for module in scorer.modules():
         if isinstance(module, Embeddings):

@@ -1,11 +1,11 @@
-"""Errors that end a command, because it was given something that it cannot use."""
+"""Errors that end a command because its input cannot be used."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 
 class BadInput(ValueError):
-    """The base of this package's errors; the message is one sentence for whoever gave the input."""
+    """The base of this package's errors; the message is one sentence for the user."""
 
 
 class BadRecipe(BadInput):
@@ -13,10 +13,10 @@ class BadRecipe(BadInput):
 
 
 class OtherRun(BadRecipe):
-    """A folder whose state is of another run, which goes on with its own settings, weights and groups alone."""
+    """The folder holds the state of another run, which only its own settings, weights and groups can resume."""
 
     def __init__(self, state: Path, differing: Sequence[str]) -> None:
-        """state: the file.  differing: names of what the two runs do not share."""
+        """state: the file.  differing: names of what differs between the two runs."""
         super().__init__(
             f"{state} is of another run: {', '.join(differing)} differ; choose another `out`, or delete it"
         )

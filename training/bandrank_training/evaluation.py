@@ -20,7 +20,7 @@ from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, read
 from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.start import load_start
 
-FIRST_STAGE = "run"  # the MODEL that keeps the order of a run
+FIRST_STAGE = "run"  # the MODEL that keeps a run's order
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,9 +87,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def rerank(scorer: OfflineScorer, collection: Collection, candidates: Candidates) -> Iterator[tuple[str, Ranking]]:
-    """Yields each query with its candidates, best first, ties in the order given, as the service ranks them.
+    """Yields each query with its candidates, best first. Ties keep the order given, as in the service.
 
-    Raises BadCollection for a query or candidate that the collection lacks, and what `OfflineScorer.score` raises.
+    Raises BadCollection for a query or candidate that the collection lacks, and whatever `OfflineScorer.score` raises.
     """
     queries = collection.queries()
     if missing := [query_id for query_id in candidates if query_id not in queries]:
@@ -126,7 +126,7 @@ def _candidates(
 
 
 def _with_texts(listed: Candidates, collection: Collection) -> Candidates:
-    """Without the documents that the collection lacks, which is said: judged as they are, they count as not found."""
+    """Drops documents that the collection lacks, with a warning. They are judged, so they count as not found."""
     named = {document_id for ids in listed.values() for document_id in ids}
     known = documents_of(collection, named)
     if lost := sorted(named - known.keys()):
@@ -140,7 +140,7 @@ def _reranked(scorer: OfflineScorer, collection: Collection, candidates: Candida
 
 
 def _check_same(path: Path, benchmark: Benchmark, weights: str, dtype: str) -> None:
-    """Raises BadEvaluation for the results of another benchmark, model or dtype, which are not written over."""
+    """Raises BadEvaluation rather than overwrite the results of another benchmark, model or dtype."""
     if not path.exists():
         return
     there = read_evaluation(path)
@@ -148,18 +148,18 @@ def _check_same(path: Path, benchmark: Benchmark, weights: str, dtype: str) -> N
         raise BadEvaluation(f"{path} has results of {there.benchmark}; choose another --out, or a --tag")
     if differing := there.benchmark.differing(benchmark):
         raise BadEvaluation(f"{path} has results of {differing}; choose another --out, or a --tag")
-    if there.model and there.weights != weights:  # older files tell neither
+    if there.model and there.weights != weights:  # older files have neither
         raise BadEvaluation(f"{path} has results of another model, or of other weights of it; choose another --tag")
     if there.dtype and there.dtype != dtype:
         raise BadEvaluation(f"{path} has results in {there.dtype}, not in {dtype}; choose another --tag")
 
 
 def _source(args: argparse.Namespace) -> str:
-    """A description of where the candidates come from; `compare` compares only evaluations that share it."""
+    """Describes where the candidates come from; `compare` compares only evaluations with the same description."""
     source = f"{args.run.name} top {args.depth}" if args.run else "judged pools" if args.pool else args.candidates.name
     return f"{source}, first {args.limit} queries" if args.limit else source
 
 
 def _short_name(args: argparse.Namespace) -> str:
-    """The tag by default: "bm25" for `run --run bm25.test.trec.gz`, "b" for the folder or hub id a/b."""
+    """The default tag: "bm25" for `run --run bm25.test.trec.gz`, "b" for the folder or hub id a/b."""
     return args.run.name.split(".")[0] if args.model == FIRST_STAGE else Path(args.model).resolve().name

@@ -42,17 +42,17 @@ from bandrank_training.tuning import calibrated, intercept
 GROUPS_FILE, DEV_FILE = "groups.jsonl.gz", "dev.jsonl.gz"
 BEFORE = "before"  # the name of the start's scores in the groups
 DEPTH = 30  # candidates of a query, by BM25
-MOST_TOKENS = 256  # that are read of a candidate
+MOST_TOKENS = 256  # of a candidate
 MOST_QUERIES = 1000
-MOST_DEV = 100  # queries to choose with, a fifth of all if that is less
-TRIED = 2  # scorers that are compared with the start
+MOST_DEV = 100  # queries to choose by, or a fifth of all if that is fewer
+TRIED = 2  # scorers compared with the start
 GROUPS, GROUP_SIZE = 4, 8  # queries in a step, and candidates of each
 EPOCHS = 2
 LEARNING_RATE = 1e-4
-DISTIL = 0.3  # the weight of the scores from before; that of the labels is 1
-DENOISE = 4.0  # a candidate that scored so far above the relevant one is taken for one that nobody judged
-WORDS = "encoder.embeddings.word"  # stay as they are: few of them occur in so few texts
-# What differs between two runs, in the words of the command line.
+DISTIL = 0.3  # the weight of the start's scores; the labels have weight 1
+DENOISE = 4.0  # candidates that scored this far above the relevant one count as unjudged
+WORDS = "encoder.embeddings.word"  # frozen: so few texts contain few of the words
+# How to name the differences between two runs, in terms of the command line.
 OF_START = {"model.start": "--start", OTHER_WEIGHTS: "the weights of --start", "fusion": "the fusion of --start"}
 OF_TRAINING = {"precision": "--precision"}
 OF_GROUPS = {OTHER_GROUPS: "what was mined (by the texts, the judgements, --split, --most-queries or --dtype)"}
@@ -60,9 +60,10 @@ OF_GROUPS = {OTHER_GROUPS: "what was mined (by the texts, the judgements, --spli
 
 @dataclass(frozen=True)
 class Task:
-    """What to train on, and what to train. collection: as for `open_collection`.  split: of its judgements.
-    start: a cross-encoder, as for `load_start`.  out: the folder to write.  most_queries: more are drawn from.
-    precision: of the training.
+    """What to train, and on what.
+
+    collection: as for `open_collection`.  split: of its judgements.  start: a cross-encoder, as for `load_start`.
+    out: the folder to write.  most_queries: if there are more, so many are sampled.  precision: of the training.
     """
 
     collection: str
@@ -75,7 +76,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Choice:
-    """A scorer that may be written. values: nDCG@10 of each query that was set apart.  sums: its candidates' scores."""
+    """A scorer that may be written. values: nDCG@10 of each query set apart.  sums: the scores of its candidates."""
 
     name: str
     scorer: Scorer
@@ -111,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fine-tunes, and prints what the queries set apart say of it. Raises what `fine_tune` raises."""
+    """Fine-tunes, and prints how the choices rank the queries set apart. Raises what `fine_tune` raises."""
     task = Task(args.collection, args.split, args.start, args.out, args.most_queries, args.precision)
     chosen, choices = fine_tune(task, Placement.of(args))
     for each in choices:
@@ -123,12 +124,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choice]]:
-    """Writes the checkpoint that ranks the queries set apart best, and returns what was written, and all choices. A run
-    that was killed goes on where it was.
+    """Writes the checkpoint that ranks the queries set apart best; returns that choice, and all choices. A killed run
+    resumes where it stopped.
 
-    placement: of the scores that teach and that are compared.  Raises BadCollection, BadCheckpoint, BadRecipe, and
-    BadInput for a start that is no cross-encoder, or that is in the folder to write, for candidates that are all
-    relevant, and for a folder that holds another fine-tuning, which stays as it is.
+    placement: for the scores that teach and for the comparison.
+    Raises BadCollection, BadCheckpoint, BadRecipe, and BadInput for a start that is not a cross-encoder or is in the
+    folder to write, for candidates that are all relevant, and for a folder with another fine-tuning, which is kept.
     """
     start = load_start(task.start)
     for folder in (task.out, task.out / "training"):
@@ -145,7 +146,7 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
     except OtherRun as error:
         said = f"{task.out} holds another fine-tuning, which differs in {_in_words(error.differing)}"
         raise BadInput(f"{said}; choose another --out, or delete that folder") from error
-    for file in (groups, apart):  # not before: those of a finished run stay with it
+    for file in (groups, apart):  # only now, so that a finished run keeps its own
         write_whole(task.out / file.name, file.read_bytes())
     trainer.run()
     trained = replace(trainer.model, scorer=trainer.scorer.cpu())
@@ -159,15 +160,14 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
 def choose(
     start: LoadedModel, trained: LoadedModel, dev: DevSet, placement: Placement = CPU
 ) -> tuple[Choice, list[Choice]]:
-    """The best of the start, the mean of its and the trained weights, and these; and all three in this order.
-
-    Among equals the first is chosen.  placement: of the scores that are compared.
+    """Returns the best of the start, the mean of both models' weights, and the trained scorer; and all three, in this
+    order. The first of equals wins.  placement: for the scores that are compared.
     """
     half = averaged([start, trained], [0.5, 0.5])
     fused = {start.fusion.scorer: start.fusion.weight} if start.fusion else {}
     choices = []
     for name, scorer in (("as it was", start.scorer), ("the mean of both", half), ("trained", trained.scorer)):
-        offline = score_offline(replace(start, scorer=deepcopy(scorer).eval(), fusion=None), placement)  # prepares it
+        offline = score_offline(replace(start, scorer=deepcopy(scorer).eval(), fusion=None), placement)  # modifies it
         sums = dev.sums(offline, fused)
         choices.append(Choice(name, scorer, sums, dev.by_query(sums)))
     return max(choices, key=lambda each: mean(each.values)), choices
@@ -199,7 +199,7 @@ def _training(task: Task, start: LoadedModel, groups: Path) -> TrainingRecipe:
             groups=(str(groups),),
             group_size=GROUP_SIZE,
             batch_groups=GROUPS,
-            batch_rows=2 * GROUPS * GROUP_SIZE * MOST_TOKENS,  # more than so many groups have
+            batch_rows=2 * GROUPS * GROUP_SIZE * MOST_TOKENS,  # so that batch_groups is the limit
             max_candidate_tokens=MOST_TOKENS,
         ),
         losses=(
@@ -220,8 +220,8 @@ def _training(task: Task, start: LoadedModel, groups: Path) -> TrainingRecipe:
 
 
 def _in_words(differing: Sequence[str]) -> str:
-    """What differs between two fine-tunings, for whoever gave the command. A start gives other scores to the same
-    groups: these are not named beside it.
+    """Tells the user what differs between two fine-tunings. Another start implies other scores in the groups, so the
+    groups are not mentioned as well.
     """
     of_groups = {} if OF_START.keys() & set(differing) else OF_GROUPS
     known = OF_START | OF_TRAINING | of_groups
@@ -230,7 +230,7 @@ def _in_words(differing: Sequence[str]) -> str:
 
 
 def _logits(chosen: Choice, dev: DevSet) -> Scorer:
-    """The scorer with the constant that makes the sigmoid of its scores a probability; the start has one already."""
+    """Adds the constant that makes the sigmoid of a score a probability; the start has one already."""
     if chosen.name == "as it was":
         return chosen.scorer
     flat = [score for row in chosen.sums for score in row]
@@ -238,7 +238,7 @@ def _logits(chosen: Choice, dev: DevSet) -> Scorer:
 
 
 def evidence(chosen: Choice, before: Choice) -> str:
-    """How likely so large a gain is by chance; p is multiplied by the number of scorers that had one (Bonferroni)."""
+    """States the gain and its p, which is multiplied by the number of scorers tried (Bonferroni)."""
     gains = [after - first for after, first in zip(chosen.values, before.values, strict=True)]
     if not any(gains):
         return ", for nothing was better"

@@ -22,18 +22,18 @@ def keywords(query: str) -> str:
 
 
 def asked_for(query: str) -> str:
-    """What is the same of queries that differ in function words, punctuation or case alone."""
+    """A key that is equal for queries that differ only in function words, punctuation or case."""
     return keywords(query).casefold()
 
 
 def request(questions: Sequence[str]) -> str:
-    """Several questions as one text of as many sentences."""
+    """Joins questions into one text, a sentence each."""
     return " ".join(map(_sentence, questions))
 
 
 def split_opening(text: str, chance: random.Random) -> tuple[str, str] | None:
-    """The first sentences of a text, of 20 to 90 words, and the rest, which answers them: an inverse cloze task (Lee et
-    al. 2019, arXiv 1906.00300). None for a text whose sentences allow no such parts.
+    """Splits a text into its first sentences, of 20 to 90 words, and the rest, which answers them: an inverse cloze
+    task (Lee et al. 2019, arXiv 1906.00300). Returns None if the text cannot be split so.
     """
     sentences = SENTENCE_END.split(text.strip())
     lengths = [len(sentence.split()) for sentence in sentences]

@@ -1,4 +1,4 @@
-"""Document frequencies of word pieces, counted in a collection, as the weights that lexical evidence ships with."""
+"""Counts document frequencies of word pieces in a collection, for the weights that ship with lexical evidence."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -11,12 +11,12 @@ from bandrank.models.ids import Ids, unpack_ids
 from bandrank.models.texts import TextEncoder
 from bandrank_training.errors import BadInput
 
-TEXTS = 1024  # that are tokenised at once
+TEXTS = 1024  # tokenised at a time
 
 
 def rarity(texts: Iterable[str], encoder: TextEncoder) -> tuple[Tensor, float]:
-    """(vocab_size,) Lucene's inverse document frequency of each word piece, 0 for special tokens; and the mean number
-    of word pieces of a text. Raises BadInput if there is no text.
+    """Returns Lucene's inverse document frequency of each word piece, (vocab_size,), 0 for special tokens; and the mean
+    number of word pieces per text. Raises BadInput if there is no text.
     """
     counts = np.zeros(encoder.scorer.config.encoder.vocab_size, np.int64)
     num_texts = total = 0

@@ -1,6 +1,6 @@
-"""Groups, which are what training reads: a query with some candidates, their labels, and their scores by teachers.
+"""Groups are what training reads: a query with some candidates, their labels, and their scores by teachers.
 
-A file of groups is JSON lines (.jsonl or .jsonl.gz); candidates are named by id, their texts stay in the collection.
+A file of groups is JSON lines (.jsonl or .jsonl.gz). It names candidates by id; their texts stay in the collection.
 """
 
 import gzip
@@ -24,9 +24,9 @@ class BadGroups(BadInput):
 class Group:
     """A query with one or more candidates of one collection.
 
-    labels: relevance of each candidate (0: not judged relevant), or None where nobody judged.
-    scores: by teacher, one raw score for each candidate, higher is better.
-    domain: of a mixture's part; empty elsewhere.
+    labels: relevance of each candidate (0: not judged relevant), or None for an unjudged query.
+    scores: by teacher, one raw score per candidate, higher is better.
+    domain: the domain of a mixture's part; empty elsewhere.
     """
 
     collection: str
@@ -51,16 +51,16 @@ class Group:
 
     @property
     def area(self) -> str:
-        """What measures are averaged over: the domain, or the collection."""
+        """The domain if there is one, else the collection: measures are averaged within areas, then over them."""
         return self.domain or self.collection
 
     @property
     def has_relevant(self) -> bool:
-        """Whether one of the candidates is relevant, so that a ranking of the group can be measured."""
+        """Whether a candidate is relevant, so that rankings of the group can be measured."""
         return max(self.labels or [0]) > 0
 
     def weighed(self, weights: Mapping[str, float]) -> list[float]:
-        """The weighted sum of the scores named, for each candidate. Raises BadGroups for an unknown name."""
+        """The weighted sum of the named scores, for each candidate. Raises BadGroups for an unknown name."""
         if missing := weights.keys() - self.scores.keys():
             raise BadGroups(f"no scores of {sorted(missing)} for {self.query!r}; there are {sorted(self.scores)}")
         named = [[weight * score for score in self.scores[name]] for name, weight in weights.items()]
@@ -68,7 +68,7 @@ class Group:
 
 
 def check_areas(setting: str, named: Iterable[str], areas: Collection[str]) -> None:
-    """Raises BadGroups for the name of an area, in a setting, that is none of those of the groups."""
+    """Raises BadGroups if a setting names an area that no group has."""
     if unknown := sorted(set(named) - set(areas)):
         raise BadGroups(f"{setting}: no group is of {unknown[0]!r}; there are {', '.join(sorted(areas))}")
 
@@ -87,7 +87,7 @@ def write_groups(path: Path, groups: Iterable[Group]) -> int:
 
 
 def _rounded(score: float) -> float:
-    """To five digits behind the point, or in all if it is below 1: more would be noise, which depends on the batch."""
+    """Rounds to five decimals, or below 1 to five significant digits: more would be noise that depends on the batch."""
     return round(score, 5) if abs(score) >= 1 else float(f"{score:.5g}")
 
 

@@ -1,6 +1,6 @@
-"""Losses that compare a scorer's inner states with a teacher's: a cross-encoder with full attention, on the same pairs.
+"""Losses that compare a scorer's hidden states with those of a full-attention cross-encoder on the same pairs.
 
-Both run as they always do; forward hooks pick up what passes through their layers.
+Both run unchanged; forward hooks record the outputs of their layers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ from bandrank_training.errors import BadRecipe
 
 def virt_maps(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -> Tensor:
     """VIRT's attention-map distillation (Li et al. 2021, arXiv 2112.04195), in the form of the MixEncoder paper's
-    baseline: the maps that query and candidate would have of each other, softmax(Q_x K_y^T) and softmax(Q_y K_x^T), in
-    every layer and head, against the teacher's, whose rows are normalised over the other text alone. The mean over
-    pairs and layers of both maps' mean squared differences.
+    baseline. In every layer and head, it compares the cross-attention maps that query and candidate would have,
+    softmax(Q_x K_y^T) and softmax(Q_y K_x^T), with the teacher's, whose rows are normalised over the other text alone.
+    The loss is the mean over pairs and layers of both maps' mean squared differences.
 
-    batch: token ids of a VIRT. Its [CLS] tokens, which the teacher has none of for candidates, take no part.
+    batch: token ids of a VIRT. Its [CLS] tokens are left out, as the teacher's candidates have none.
     Raises BadRecipe for a student that is not a VIRT.
     """
     if not isinstance(student, VIRT):
@@ -53,11 +53,11 @@ def virt_maps(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -> Tens
 
 
 def deformer_states(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -> Tensor:
-    """Deformer's distillation of upper layers (Cao et al. 2020, section 3.2): the mean squared differences of the
-    states that leave each layer above the split, and of the pooled [CLS], from the teacher's; their mean.
+    """Deformer's distillation of upper layers (Cao et al. 2020, section 3.2): the mean of the mean squared differences
+    between the student's and the teacher's outputs of each layer above the split, and pooled [CLS].
 
-    batch: token ids of a Deformer whose candidates have no [CLS] of their own, so that its rows are the teacher's.
-    Raises BadRecipe for another student. The divergence of the scores is the loss "distil".
+    batch: token ids of a Deformer whose candidates have no [CLS] of their own, so that its rows match the teacher's.
+    Raises BadRecipe for any other student. The divergence of the scores is the loss "distil".
     """
     if not isinstance(student, Deformer) or student.config.candidate_cls:
         raise BadRecipe("deformer_states trains a deformer without candidate_cls")
@@ -73,7 +73,7 @@ def deformer_states(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -
 
 @contextmanager
 def recording(modules: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
-    """Collects what each of the modules returns inside the context, call by call."""
+    """Records the output of every call of each module inside the context."""
     seen: list[list[Tensor]] = [[] for _ in modules]
     hooks = [
         module.register_forward_hook(lambda _module, _inputs, output, calls=calls: calls.append(output))
@@ -87,7 +87,7 @@ def recording(modules: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
 
 
 class _Rows:
-    """The rows of each pair in a full-attention cross-encoder: all [CLS], then each pair's query, then candidates."""
+    """Locates each pair's rows in a full-attention cross-encoder: all [CLS], then a query per pair, then candidates."""
 
     def __init__(self, batch: ScoreBatch, *, candidate_cls: int) -> None:
         queries = batch.queries.lengths[batch.candidate_query] - 1
@@ -102,7 +102,7 @@ class _Rows:
 
 
 def _map(of: Tensor, to: Tensor, num_heads: int) -> Tensor:
-    """Attention of some rows to others, (num_heads, rows, other rows). of, to: (rows, 3 * hidden_size) projections."""
+    """The attention of `of` to `to`, (num_heads, rows, other rows). of, to: (rows, 3 * hidden_size) projections."""
     query = of.view(len(of), 3, num_heads, -1)[:, 0].transpose(0, 1)
     key = to.view(len(to), 3, num_heads, -1)[:, 1].transpose(0, 1)
     scores: Tensor = query @ key.transpose(1, 2) * query.shape[-1] ** -0.5
@@ -110,7 +110,7 @@ def _map(of: Tensor, to: Tensor, num_heads: int) -> Tensor:
 
 
 def _query_states(student: VIRT, queries: Ragged) -> Tensor:
-    """The states that enter the last layer, (total, hidden_size). VIRT reads queries and candidates alike."""
+    """The inputs of the last layer, (total, hidden_size). VIRT encodes queries and candidates alike."""
     states: Tensor = student.encode_candidates(queries).values
     return states
 

@@ -38,9 +38,9 @@ from bandrank_training.placement import CPU, Placement
 from bandrank_training.scoring import score_offline
 from bandrank_training.start import load_start
 
-RIDGE = 1e-3  # of the gate's squares
+RIDGE = 1e-3  # L2 penalty of the gate
 STEPS = 100  # of L-BFGS
-LEAST_WORTH = 0.1  # of a scorer's points; below, it tells so little that its evidence would be all
+LEAST_WORTH = 0.1  # of a point of the scorer; with less, the evidence would drown the scorer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,10 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the checkpoint, and prints the gate and what it does on the groups that it was fitted to, and on others.
+    """Writes the checkpoint, and prints the gate and its effect on the groups it was fitted to and on the others.
 
-    Raises BadCheckpoint, BadCollection, BadGroups, or BadInput for a model that takes no lexical evidence, or that the
-    folder to write has.
+    Raises BadCheckpoint, BadCollection, BadGroups, and BadInput for a model that takes no lexical evidence or that is
+    in the folder to write.
     """
     read = DevSet.read(args.groups)
     dev = replace(read, groups=read.groups[: args.most])
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if not fitted:
         raise BadInput(f"{args.groups}: no group is left to fit to")
     gate = fit(asked.some(fitted), args.strength)
-    model = with_lexical(model, *frequencies)  # another copy: that which scored may compute in another precision by now
+    model = with_lexical(model, *frequencies)  # a new copy: the one that scored may have changed precision
     _lexical(model).gate.data.copy_(gate)
     checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model, args.out), fusion=model.fusion)
     before, after = (dev.by_area(asked.rows(each)) for each in (torch.zeros_like(gate), gate))
@@ -95,8 +95,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def with_lexical(model: LoadedModel, idf: Tensor, average_tokens: float) -> LoadedModel:
-    """A copy of the model with evidence that its gate, all zeros, does not yet let through. Raises BadInput for a
-    scorer that takes none.
+    """A copy of the model with lexical evidence, still closed off by a gate of zeros. Raises BadInput for a scorer that
+    takes none.
     """
     if not isinstance(model.scorer, CrossEncoder | MixEncoder):
         raise BadInput(f"lexical evidence is for a cross_encoder or a mix_encoder, not a {model.scorer.architecture}")
@@ -108,8 +108,8 @@ def with_lexical(model: LoadedModel, idf: Tensor, average_tokens: float) -> Load
 
 @dataclass(frozen=True)
 class Asked:
-    """Groups as tensors, padded. scored: with the scores that a gate of zeros leaves.  queries: (num_groups, 3)
-    features of queries.  evidence: (num_groups, width, 3).
+    """Groups as padded tensors. scored: the scores with a gate of zeros.  queries: features of the queries,
+    (num_groups, 3).  evidence: (num_groups, width, 3).
     """
 
     scored: Scored
@@ -150,21 +150,20 @@ class Asked:
         return Asked(scored, self.queries[chosen], self.evidence[chosen])
 
     def gated(self, gate: Tensor, worth: Tensor | float = 1.0) -> Scored:
-        """The groups with the scores that the gate makes. worth: what the scorer's own are multiplied by."""
+        """The groups, scored with this gate. worth: the factor of the scorer's own scores."""
         evidence = ((self.queries @ gate)[:, None] * self.evidence).sum(2)
         return replace(self.scored, scores=worth * self.scored.scores + evidence)
 
     def rows(self, gate: Tensor) -> list[list[float]]:
-        """The scores that the gate makes, by group."""
+        """The scores with this gate, by group."""
         scored = self.gated(gate)
         return [row[real].tolist() for row, real in zip(scored.scores, scored.mask, strict=True)]
 
 
 def fit(asked: Asked, strength: float = 1.0) -> Tensor:
-    """(3, 3) the gate that is best for the groups. strength: what is kept of the part that ranks.
+    """Fits the gate, (3, 3), to the groups. strength: the factor of the part that ranks.
 
-    Scores that are too sure of themselves would leave no weight to evidence, so that how much a point of them is worth
-    is fitted along.
+    Overconfident scores would leave no weight for the evidence, so the worth of a point of score is fitted too.
     """
 
     def misranked(parameters: Tensor) -> Tensor:
@@ -187,14 +186,14 @@ def fit(asked: Asked, strength: float = 1.0) -> Tensor:
 
 
 def _lexical(model: LoadedModel) -> Lexical:
-    """The part of a model that `with_lexical` made."""
+    """The part of a model that `with_lexical` added."""
     assert isinstance(model.scorer, CrossEncoder | MixEncoder), "checked by with_lexical. This is a bug."
     assert model.scorer.lexical is not None, "added by with_lexical. This is a bug."
     return model.scorer.lexical
 
 
 def _minimise(loss: Callable[[Tensor], Tensor], columns: int) -> Tensor:
-    """(3, columns) where a convex loss and a little of the squares are least."""
+    """The minimum, (3, columns), of a convex loss plus a small L2 penalty."""
     found = torch.zeros(QUERY_FEATURES, columns, requires_grad=True)
     optimiser = torch.optim.LBFGS([found], max_iter=STEPS, line_search_fn="strong_wolfe")
 
@@ -209,10 +208,10 @@ def _minimise(loss: Callable[[Tensor], Tensor], columns: int) -> Tensor:
 
 
 def _with_constants(ranking: Tensor) -> Tensor:
-    """A gate that shifts no query's scores."""
+    """Pads a gate so that it does not shift a query's scores."""
     return torch.cat([ranking, torch.zeros(QUERY_FEATURES, EVIDENCE - ranking.shape[1])], 1)
 
 
 def _padded(rows: Tensor, width: int) -> Tensor:
-    """The rows, and zeros up to `width`."""
+    """Pads the rows with zeros up to `width`."""
     return torch.cat([rows, rows.new_zeros(width - len(rows), *rows.shape[1:])])

@@ -1,7 +1,7 @@
-"""Losses over groups of scores. All take raw scores and return the mean over what they compare.
+"""Losses over groups of scores. All take raw scores and return the mean over their terms.
 
-A teacher is named by weights over the scores in the groups, {"minilm": 20.0, "bm25": 0.3}: its logit for a candidate
-is their weighted sum.
+A teacher is given by weights of scores in the groups, {"minilm": 20.0, "bm25": 0.3}: its logit for a candidate is their
+weighted sum.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ UNKNOWN = -1  # the label of a candidate that nobody judged
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of some groups. All tensors are (num_groups, width), padded, and hold real entries where `mask` is set.
+    """Scores of some groups. All tensors are (num_groups, width), padded, and valid where `mask` is set.
 
     labels: relevance, UNKNOWN where nobody judged.  teachers: raw scores by name.
     """
@@ -35,7 +35,7 @@ class Scored:
         return torch.stack([weight * self.teachers[name] for name, weight in weights.items()]).sum(0)
 
     def plus(self, weights: Mapping[str, float]) -> "Scored":
-        """The same groups with the scores of teachers added to the scorer's. Raises BadInput as `teacher` does."""
+        """Adds the scores of teachers to the scorer's. Raises BadInput as `teacher` does."""
         return replace(self, scores=self.scores + self.teacher(weights)) if weights else self
 
 
@@ -43,9 +43,9 @@ class Scored:
 class LossRecipe:
     """A loss and its weight in the sum of losses.
 
-    teacher: weights of teachers for a loss that distils.  temperature: both sides' logits are divided by it.
-    denoise: "contrastive" ignores a candidate labelled irrelevant that the teacher puts this much above its group's
-    worst relevant one, or higher; such ones are often relevant and were never judged (Qu et al. 2021, RocketQA).
+    teacher: weights of teachers for a loss that distils.  temperature: divides the logits of both sides.
+    denoise: "contrastive" ignores an irrelevant candidate that the teacher scores at least this far above its group's
+    worst relevant one: such candidates are often relevant, but unjudged (Qu et al. 2021, RocketQA).
     """
 
     name: str
@@ -68,15 +68,15 @@ class LossRecipe:
 
     @property
     def learns_from_labels(self) -> bool:
-        """Whether a group without a relevant candidate teaches it nothing."""
+        """Whether the loss learns nothing from a group without a relevant candidate."""
         return self.name in {"contrastive", "in_batch"} or not self.teacher
 
 
 def margin_mse(scored: Scored, recipe: LossRecipe) -> Tensor:
-    """The student's margins follow the teacher's (Hofstaetter et al. 2020, arXiv 2010.02666).
+    """The mean squared difference of the student's margins from the teacher's (Hofstaetter et al. 2020, arXiv
+    2010.02666).
 
-    Margins are those between a group's best candidate by the teacher, or its best relevant one if it has any, and the
-    others.
+    Margins are between a group's best candidate by the teacher (its best relevant one, if any) and each of the others.
     """
     teacher = scored.teacher(recipe.teacher)
     relevant = scored.mask & (scored.labels > 0)
@@ -89,8 +89,8 @@ def margin_mse(scored: Scored, recipe: LossRecipe) -> Tensor:
 
 
 def ranknet(scored: Scored, recipe: LossRecipe) -> Tensor:
-    """The logistic loss of every pair of which one is better (Burges et al. 2005), by label, or by teacher if one is
-    named.
+    """The logistic loss of every pair in which one candidate is better (Burges et al. 2005), by the teacher if one is
+    named, else by label.
     """
     value = scored.teacher(recipe.teacher) if recipe.teacher else scored.labels.float()
     known = scored.mask if recipe.teacher else scored.mask & (scored.labels != UNKNOWN)
@@ -110,8 +110,8 @@ def distil(scored: Scored, recipe: LossRecipe) -> Tensor:
 
 
 def contrastive(scored: Scored, recipe: LossRecipe) -> Tensor:
-    """Softmax cross-entropy of each relevant candidate against its group's irrelevant ones: localized contrastive
-    estimation (Gao et al. 2021, arXiv 2101.08751). Groups that nobody judged take no part.
+    """The softmax cross-entropy of each relevant candidate against its group's irrelevant ones: localized contrastive
+    estimation (Gao et al. 2021, arXiv 2101.08751). Unjudged groups are ignored.
     """
     relevant = scored.mask & (scored.labels > 0)
     negative = scored.mask & (scored.labels == 0)
@@ -126,8 +126,8 @@ def contrastive(scored: Scored, recipe: LossRecipe) -> Tensor:
 
 
 def in_batch(scored: Scored, recipe: LossRecipe) -> Tensor:
-    """`contrastive` where a group holds the batch's other candidates too (Yang et al. 2023, 4.2; Humeau et al. 2020,
-    4.2): every query is scored against every candidate of the batch.
+    """`contrastive` over groups that also hold the other candidates of the batch: every query is scored against every
+    candidate of the batch (Yang et al. 2023, 4.2; Humeau et al. 2020, 4.2).
     """
     return contrastive(scored, recipe)
 
@@ -137,7 +137,7 @@ LOSSES: dict[str, Loss] = {loss.__name__: loss for loss in (margin_mse, ranknet,
 
 
 def _mean(values: Tensor, chosen: Tensor) -> Tensor:
-    """The mean of the chosen values, 0 if there are none; the other values may be anything."""
+    """The mean of the chosen values, 0 if there are none. The other values may be anything."""
     return torch.where(chosen, values, 0.0).sum() / chosen.sum().clamp(min=1)
 
 

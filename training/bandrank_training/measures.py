@@ -8,13 +8,13 @@ from ir_measures import RR, Success, nDCG
 from bandrank_training.collection import Qrels
 
 MEASURES = ("nDCG@10", "MRR@10", "R@1")
-DEPTH = 10  # ranks below change none of them
+DEPTH = 10  # the measures ignore lower ranks
 
 Values = dict[str, dict[str, float]]  # by query and measure
 
 
 def judged(qrels: Qrels, min_relevance: int) -> Qrels:
-    """The judgements of the queries that have a document of at least that relevance, which a ranking can find."""
+    """The judgements of the queries that have a document of at least this relevance, for a ranking to find."""
     return {
         query_id: relevances
         for query_id, relevances in qrels.items()
@@ -23,17 +23,17 @@ def judged(qrels: Qrels, min_relevance: int) -> Qrels:
 
 
 def measure(rankings: Mapping[str, Sequence[str]], qrels: Qrels, *, min_relevance: int = 1) -> Values:
-    """The measures of every query of the qrels; one without a ranking gets 0.
+    """The measures of every query of the qrels; a query without a ranking gets 0.
 
-    nDCG@10: gains are the relevances, the discount is log2(rank + 1), as in trec_eval; the ideal ranking is made of all
-    judged documents, also those that were never candidates.
-    MRR@10 and R@1: of documents of at least `min_relevance`. R@1 is 1 if the first document is relevant, else 0: with
-    one relevant document among 100 candidates it is the R@1 of 100 of dialogue papers. TREC, and so ir_measures, calls
-    this Success@1; its own R@1 divides by the number of relevant documents.
+    nDCG@10: gains are the relevances, the discount is log2(rank + 1), as in trec_eval. The ideal ranking consists of
+    all judged documents, even those that were never candidates.
+    MRR@10 and R@1: documents of at least `min_relevance` are relevant. R@1 is 1 if the first document is, else 0; with
+    one relevant document among 100 candidates it is the "R@1 of 100" of dialogue papers. TREC and ir_measures call this
+    Success@1; their R@1 divides by the number of relevant documents.
     """
     named = dict(zip(MEASURES, (nDCG @ 10, RR(rel=min_relevance) @ 10, Success(rel=min_relevance) @ 1), strict=True))
     names = {measure: name for name, measure in named.items()}
-    # The rank instead of the score: tools break ties by document id, and trec_eval keeps 32 bits only.
+    # Ranks instead of scores: tools break ties by document id, and trec_eval keeps only 32 bits.
     run = {
         query_id: {document_id: float(-rank) for rank, document_id in enumerate(ranking[:DEPTH])}
         for query_id, ranking in rankings.items()

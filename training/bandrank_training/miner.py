@@ -1,4 +1,4 @@
-"""Makes the groups of one source, part by part, so that a run that is killed has few of them to make again."""
+"""Makes the groups of one source in parts, so that a killed run has little to repeat."""
 
 import random
 import re
@@ -19,11 +19,11 @@ from bandrank_training.groups import Group, read_groups, write_groups
 from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.scoring import OfflineScorer, Question
 
-PART = 256  # queries whose groups are made, and kept, together
+PART = 256  # queries per part
 
 
 class Corpus:
-    """A collection's texts by number, and BM25 over them."""
+    """A collection's texts by index, and BM25 over them."""
 
     def __init__(self, collection: Collection, max_documents: int) -> None:
         self.collection = collection
@@ -34,14 +34,14 @@ class Corpus:
         self.number = {document_id: number for number, document_id in enumerate(self.ids)}
         self.bm25 = BM25(self.texts)
         pages = collection.pages()
-        self.page = [pages.get(document_id, text) for document_id, text in documents.items()]  # copies answer alike
+        self.page = [pages.get(document_id, text) for document_id, text in documents.items()]  # copies share a page
 
 
 @dataclass(frozen=True)
 class Miner:
     """Makes the groups of a source.
 
-    dense: the retriever's index of the corpus, if the recipe has one.  teachers: by the name that their scores get.
+    dense: the retriever's index of the corpus, if the recipe has a retriever.  teachers: by the name of their scores.
     """
 
     recipe: MiningRecipe
@@ -51,9 +51,9 @@ class Miner:
     teachers: Mapping[str, OfflineScorer]
 
     def mine(self, kept: Path | None) -> Iterator[Group]:
-        """Yields the groups. kept: a folder of the parts that are done, which are not made again."""
+        """Yields the groups. kept: a folder of finished parts, which are not made again."""
         collection = self.corpus.collection
-        # By name: the same collection in another folder gives the same groups.
+        # Seeded by name, so that the same collection in another folder gives the same groups.
         seed = f"{self.recipe.seed} {replace(self.source, collection=collection.name)}"
         asked = queries_of(self.source, self.corpus, random.Random(seed))
         with tqdm(total=len(asked), desc=f"{collection.name} {self.source.queries}", unit="query") as bar:
@@ -83,7 +83,7 @@ class Miner:
         for (_, judgements), (best, by_words), near in zip(
             asked, corpus.bm25.search(texts, recipe.depth), nearest, strict=False
         ):
-            # Some collections say -1 or -2 of spam; a label has no use for that, and -1 is taken.
+            # Some collections mark spam with -1 or -2. Labels make no difference, and -1 is UNKNOWN.
             known = {corpus.number[name]: max(0, label) for name, label in judgements.items() if name in corpus.number}
             by_search = [*best.tolist(), *(near[0].tolist() if near else [])]
             usable = [item for item in known.items() if not recipe.found_only or item[0] in by_search]
@@ -92,7 +92,7 @@ class Miner:
             answered = {corpus.page[number] for number, label in known.items() if label > 0}
             found = dict.fromkeys([*by_search, *others])
             judged.append(kept)
-            # A relevant document that was left out is no negative, nor is another of its page, unless judged so.
+            # Neither a relevant document that was left out nor others of its page are negatives, unless judged so.
             negatives = [each for each in found if known.get(each) == 0 or corpus.page[each] not in answered]
             pools.append([*kept, *(each for each in negatives if each not in kept)])
             cosines.append(near[1][pools[-1]].tolist() if near else [])
@@ -130,7 +130,7 @@ class Miner:
 
 
 def queries_of(source: Source, corpus: Corpus, chance: random.Random) -> list[tuple[str, dict[str, int]]]:
-    """The texts of the source's queries, each once, with its judgements. Raises BadCollection."""
+    """The distinct texts of the source's queries, with their judgements. Raises BadCollection."""
     if source.queries == "titles":
         first_words = [re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0] for text in corpus.texts]
         fitting = [words for words in dict.fromkeys(first_words) if 3 <= len(words.split()) <= 30]
@@ -161,7 +161,7 @@ def queries_of(source: Source, corpus: Corpus, chance: random.Random) -> list[tu
 def _choose(
     recipe: MiningRecipe, known: Mapping[int, int], pool: Sequence[int], scores: Mapping[str, Sequence[float]]
 ) -> list[int]:
-    """Indices into the pool: the judged, the hardest by each teacher in turn, and the random ones at its end."""
+    """Chooses indices of the pool: the judged, the hardest by each teacher in turn, and the random ones at the end."""
     chosen = dict.fromkeys(range(len(known)))
     rankings = [sorted(range(len(pool)), key=lambda index: -values[index]) for values in scores.values()]
     size = len(known) + min(recipe.hard, len(pool) - len(known))

@@ -29,8 +29,8 @@ from bandrank_training.scoring import OfflineScorer, score_offline
 from bandrank_training.setting_apart import caution, set_apart
 from bandrank_training.start import load_start
 
-NOT_OF_A_SOURCE = {"out", "sources", "dev_out", "dev_groups"}  # what one source's groups do not depend on
-OF_A_COLLECTION = {  # the options that a recipe has fields for, with their defaults
+NOT_OF_A_SOURCE = {"out", "sources", "dev_out", "dev_groups"}  # fields that do not affect a source's groups
+OF_A_COLLECTION = {  # options that are fields of a recipe, with their defaults
     "split": "train",
     "out": "runs/groups.jsonl.gz",
     "dev_out": "runs/dev.jsonl.gz",
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         )
     kept = Path(f"{recipe.out}.kept")
     count = mine(recipe, Placement.of(args), kept=kept)
-    for vectors in kept.glob("*.npy"):  # the groups stay: given again, or with one more source, it makes what is new
+    for vectors in kept.glob("*.npy"):  # the groups stay: a rerun, with more sources perhaps, makes what is new
         vectors.unlink()
     apart = f"; the groups to measure with are in {recipe.dev_out}" if recipe.dev_out else ""
     print(f"{count} groups in {recipe.out}{apart}")  # noqa: T201 - the result
@@ -79,11 +79,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def mine(recipe: MiningRecipe, placement: Placement = CPU, *, kept: Path | None = None) -> int:
-    """Writes the groups and returns how many there are to train on. Raises BadCollection, BadCheckpoint.
+    """Writes the groups and returns the number of those to train on. Raises BadCollection, BadCheckpoint.
 
-    kept: a folder for the retriever's vectors and the groups made so far, so that a killed run goes on where it was.
-    They are found again by all that they depend on: settings, texts, judgements, models, the dtype of the scores, and
-    the version of bandrank.
+    kept: a folder for the retriever's vectors and the groups made so far, so that a killed run can resume. They are
+    named by all that they depend on: settings, texts, judgements, models, the dtype of the scores, and bandrank's
+    version.
     """
     models = {name: load_start(model) for name, model in recipe.teachers.items()}
     files = None if kept is None else _Files(kept, recipe, models, placement)
@@ -100,14 +100,14 @@ def mine(recipe: MiningRecipe, placement: Placement = CPU, *, kept: Path | None 
 
 
 def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
-    """The groups of all sources in random order, so that training can read the file from its start."""
+    """Shuffles the groups of all sources, so that training can read the file in order."""
     listed = list(groups)
     random.Random(seed).shuffle(listed)
     return listed
 
 
 class _Files:
-    """Where the groups of sources are kept."""
+    """The files in which the groups of sources are kept."""
 
     def __init__(
         self, folder: Path, recipe: MiningRecipe, teachers: Mapping[str, LoadedModel], placement: Placement
@@ -120,7 +120,7 @@ class _Files:
         self._documents: dict[tuple[str, int], str] = {}
 
     def of(self, source: Source) -> Path:
-        """The file of a source's groups, named by all that they depend on. Raises BadCollection."""
+        """The file of a source's groups, named by a digest of all that they depend on. Raises BadCollection."""
         collection, place = open_collection(source.collection), (source.collection, source.max_documents)
         if place not in self._documents:
             self._documents[place] = of_documents(collection, source.max_documents)

@@ -1,4 +1,4 @@
-"""What groups are mined from, and how: a TOML file, or what the commands say."""
+"""What groups are mined from, and how: read from a TOML file, or set by a command."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,31 +11,31 @@ from bandrank_training.recipe import check_least
 class Source:
     """Where queries come from.
 
-    queries: "judged" queries of the split; "keywords": the same without function words; "titles": the first words of
-    documents, which nobody judged.  domain: of the groups.
+    queries: "judged": the judged queries of the split; "keywords": the same without function words; "titles": the first
+    words of documents, unjudged.  domain: of the groups.
     """
 
     collection: str
     split: str = "train"
     queries: Literal["judged", "keywords", "titles"] = "judged"
     max_queries: int = 10**9
-    max_documents: int = 10**9  # the first of the corpus; queries without a relevant one among these are left out
-    domain: str = field(default="", repr=False)  # what is drawn does not depend on it
+    max_documents: int = 10**9  # at the start of the corpus; queries without a relevant one there are left out
+    domain: str = field(default="", repr=False)  # must not change what is drawn
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mining:
-    """What goes into a group, from wherever its query comes.
+    """What goes into a group, wherever its query comes from.
 
-    depth: candidates that BM25 gives a query.  hard, random: how many of them, and how many of any other documents, go
-    into a group beside the judged ones, of which at most `max_judged` do; further ones that were judged irrelevant are
-    found like any other.  teachers: scorers by the name that their scores get; "bm25" is always there, and
-    "bm25_share", its share of the most that BM25 could give to the query, which a long query does not raise.
-    retriever: a bi-encoder whose `depth` nearest join those of BM25, and whose cosines are the scores named
-    "retriever".  max_tokens: what teachers and the retriever read of a document.
-    found_only: judged candidates that no search found are left out, so that a group is a list as a search gives it.
-    drawn: so many of a group's other candidates stay, chosen at random: a large teacher has less to score, and they are
-    as hard as before. None: all.
+    depth: candidates that BM25 finds for a query.  hard, random: how many of these, and how many random documents, join
+    the judged ones in a group.  max_judged: the most judged ones; further irrelevant ones are treated as unjudged.
+    teachers: scorers by the name of their scores. There are always scores "bm25" and "bm25_share", the share of the
+    query's highest possible BM25 score, which does not grow with the query's length.
+    retriever: a bi-encoder whose `depth` nearest documents join those of BM25; its cosines are the scores "retriever".
+    max_tokens: the tokens of a document that teachers and the retriever read.
+    found_only: leaves out judged candidates that no search found, so that a group looks like a search result.
+    drawn: how many of a group's other candidates are kept, at random (None: all). A large teacher then has fewer to
+    score, and they are as hard as before.
     """
 
     teachers: Mapping[str, str] = field(default_factory=dict)
@@ -59,9 +59,9 @@ class Mining:
 class MiningRecipe(Mining):
     """How a file of groups is made.
 
-    dev_out: a second file, for groups of each collection that have a relevant candidate, at most `dev_groups` of them
-    and at most a fifth, rounded up. Training sees neither their queries nor, as far as there are enough such groups,
-    their relevant documents (`set_apart`).
+    dev_out: a second file, for some groups of each collection that have a relevant candidate: at most `dev_groups` and
+    at most a fifth, rounded up. Training sees neither their queries nor, where possible, their relevant documents
+    (`set_apart`).
     """
 
     out: str

@@ -28,7 +28,7 @@ COUNTS, RECIPE = "counts.md", "recipe.json"
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureMining(Mining):
-    """How groups are mined from the mixture, whose defaults are others."""
+    """How groups are mined from the mixture, with its own defaults."""
 
     depth: int = 30
     max_judged: int = 2
@@ -40,8 +40,8 @@ class MixtureRecipe:
     """A mixture of collections, and how groups are mined from it.
 
     out: a folder in BEIR layout, with qrels/PART.train.tsv and qrels/PART.dev.tsv for each part, groups.jsonl.gz,
-    dev.jsonl.gz and a table of counts.  most_share: of a domain among the queries to train on.  pieces: the fewest and
-    the most word pieces of a candidate; shorter ones are left out, longer ones cut.
+    dev.jsonl.gz and a table of counts.  most_share: a domain's largest share of the training queries.  pieces: the
+    fewest and the most word pieces of a candidate; shorter candidates are left out, longer ones cut.
     """
 
     out: str
@@ -67,15 +67,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Makes the mixture, or goes on where it was left, and prints the counts."""
+    """Makes the mixture, or resumes, and prints the counts."""
     recipe: MixtureRecipe = read_recipe(args.recipe, MixtureRecipe)
     print(mix(recipe, Placement.of(args)), end="")  # noqa: T201 - the result
     return 0
 
 
 def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
-    """Writes the collection, if it is missing, and its groups, of which those are mined that the recipe or its models
-    have changed, and returns the table of counts.
+    """Writes the collection if it is missing, and its groups, mining only those that the recipe or its models have
+    changed. Returns the table of counts.
 
     Raises BadCollection, BadCheckpoint, and BadRecipe if the folder has the mixture of another recipe or other texts.
     """
@@ -84,7 +84,7 @@ def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
         _write(folder, recipe)
     else:
         saved = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
-        if any(saved.get(name, value) != value for name, value in _drawn_by(recipe).items()):  # older ones lack some
+        if any(saved.get(name, value) != value for name, value in _drawn_by(recipe).items()):  # older files lack some
             raise BadRecipe(f"{folder} is a mixture of other parts or texts; choose another `out`, or delete it")
     for split, name in zip(SPLITS, ("groups.jsonl.gz", "dev.jsonl.gz"), strict=True):
         mine(_mining(recipe, folder / name, split), placement, kept=folder / "mining")
@@ -110,11 +110,11 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
             qrels = {each.id: dict.fromkeys(each.relevant, 1) for each in one.queries if each.split == split}
             write_qrels(folder, f"{one.part.name}.{split}", qrels)
     write_whole(folder / RECIPE, json.dumps(_drawn_by(recipe), indent=1).encode())
-    write_whole(folder / COUNTS, table(drawn).encode())  # last: it says that the rest is there
+    write_whole(folder / COUNTS, table(drawn).encode())  # last, to mark the rest as complete
 
 
 def _drawn_by(recipe: MixtureRecipe) -> dict[str, Any]:
-    """All that the collection depends on, as JSON gives it back: most of the recipe, and what parts are drawn of."""
+    """All that the collection depends on, as read back from JSON: most of the recipe, and digests of the sources."""
     settings = {name: value for name, value in asdict(recipe).items() if name not in {"out", "mining"}}
     drawn_by: dict[str, Any] = json.loads(json.dumps(settings | {"contents": [*map(_contents, recipe.parts)]}))
     return drawn_by
@@ -127,8 +127,8 @@ def _contents(part: Part) -> str:
 
 
 def allowed(counts: Mapping[str, int], most_share: float) -> dict[str, float]:
-    """The share of each domain's queries that is kept, so that none has more than `most_share` of all that are kept;
-    all of them if there are too few domains for that.
+    """The share of each domain's queries to keep, so that no domain has more than `most_share` of all that are kept. It
+    is 1 if there are too few domains for that.
     """
     cap = max(counts.values())
     if len(counts) * most_share > 1:
@@ -153,7 +153,7 @@ def table(drawn: Sequence[Drawn]) -> str:
 
 
 def _thinned(drawn: Sequence[Drawn], recipe: MixtureRecipe) -> list[Drawn]:
-    """Without the queries to train on that a domain has too many of."""
+    """Drops training queries of domains that have too many."""
     counts = Counter(one.part.domain for one in drawn for each in one.queries if each.split == "train")
     shares = allowed(counts, recipe.most_share) if counts else {}
     chance = random.Random(recipe.seed)
@@ -165,7 +165,7 @@ def _thinned(drawn: Sequence[Drawn], recipe: MixtureRecipe) -> list[Drawn]:
 
 
 def _of_length(passages: Sequence[Passage], texts: TextEncoder, pieces: Sequence[int]) -> Iterator[Passage]:
-    """The passages that are long enough, each cut, at a word, to about the most pieces."""
+    """Yields the passages that are long enough, each cut at a word to about the most pieces."""
     least, most = pieces
     for passage, read in zip(passages, texts.pieces([passage.text for passage in passages]), strict=True):
         num_pieces = len(read) // ID_BYTES

@@ -1,4 +1,4 @@
-"""The losses of recipes for which another model reads what the student reads, by their names."""
+"""Losses that compare the student with another model on the same texts, by name."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ ModelLoss = Callable[[Scorer, ScoreBatch, Sequence[str], Sequence[str]], Tensor]
 def of_layers(
     compare: Callable[[Scorer, CrossEncoder, ScoreBatch], Tensor],
 ) -> Callable[[LoadedModel, int], ModelLoss]:
-    """Makes losses that look into a teacher that reads the same token ids."""
+    """Makes losses that look into the layers of a teacher on the same token ids."""
 
     def of(teacher: LoadedModel, max_candidate_tokens: int) -> ModelLoss:
         del max_candidate_tokens
@@ -31,7 +31,7 @@ def of_layers(
     return of
 
 
-# By name, what makes the loss of a teacher; it raises BadRecipe for a teacher of another kind.
+# By name, a function that makes the loss for a teacher and raises BadRecipe for a teacher of the wrong kind.
 MODEL_LOSSES: dict[str, Callable[[LoadedModel, int], ModelLoss]] = {
     "virt_maps": of_layers(virt_maps),
     "deformer_states": of_layers(deformer_states),

@@ -21,7 +21,7 @@ from bandrank_training.start import load_start
 
 AnyScorer = TypeVar("AnyScorer", bound=Scorer)
 POSITIONS = "encoder.embeddings.position.weight"
-# What fields of a config are in a BERT vocabulary; the markers are those of Stanford's ColBERT.
+# The special tokens of config fields in a BERT vocabulary; the markers are those of Stanford's ColBERT.
 SPECIAL_TOKENS = {
     "cls_id": "[CLS]",
     "sep_id": "[SEP]",
@@ -32,12 +32,12 @@ SPECIAL_TOKENS = {
 
 
 def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
-    """The start's weights in the recipe's architecture; what the start lacks is random, the same for the same seed.
+    """Builds the recipe's architecture with the start's weights; weights that the start lacks are drawn by the seed.
 
-    A cross-encoder for longer texts than its start's gets the start's positions interpolated (Schlatt et al. 2024). A
-    sentence token that is added starts as the mean of all tokens. A ColBERT keeps no vectors of punctuation.
+    If the new scorer reads longer texts than its start, the start's positions are interpolated (Schlatt et al. 2024).
+    An added sentence token starts as the mean of all tokens. A ColBERT keeps no vectors of punctuation.
 
-    Raises BadRecipe for an unknown architecture or a config that is not valid, BadCheckpoint.
+    Raises BadRecipe for an unknown architecture or an invalid config, and BadCheckpoint.
     """
     start = load_start(recipe.start)
     name = recipe.architecture or start.scorer.architecture
@@ -70,7 +70,7 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
 
 
 def rebuilt(scorer: AnyScorer, config: Any, weights: dict[str, Tensor], *, source: str) -> AnyScorer:
-    """A scorer of the same architecture, with other settings or weights; int8 leaves the same layers in float32.
+    """Rebuilds a scorer with other settings or weights; int8 still leaves the same layers in float32.
 
     source: named in the error. Raises BadCheckpoint.
     """
@@ -80,21 +80,21 @@ def rebuilt(scorer: AnyScorer, config: Any, weights: dict[str, Tensor], *, sourc
 
 
 def check_other_folder(out: Path, models: Sequence[LoadedModel]) -> None:
-    """Raises BadInput for a folder that one of the models is in: there would be no way back to it."""
+    """Raises BadInput for the folder of one of the models, which would be overwritten."""
     if any(out.resolve() == model.folder.resolve() for model in models):
         raise BadInput(f"{out} is the folder of a model that is read; choose another")
 
 
 def load_teacher(name: str, device: torch.device) -> LoadedModel:
-    """A trained model, frozen. Raises BadCheckpoint."""
+    """Loads a trained model and freezes it. Raises BadCheckpoint."""
     model = load_start(name)
     model.scorer.to(device).eval().requires_grad_(requires_grad=False)
     return model
 
 
 def tokenizer_file(model: LoadedModel, folder: Path) -> Path:
-    """A checkpoint's tokenizer.json, written: the model may have a vocabulary alone, or lower-case texts by another
-    file. folder: the checkpoint's, which is created if it does not exist.
+    """Writes tokenizer.json and returns its path. The model itself may have only a vocabulary, or lower-case by another
+    file.  folder: the checkpoint's, created if it does not exist.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "tokenizer.json"
@@ -103,7 +103,7 @@ def tokenizer_file(model: LoadedModel, folder: Path) -> Path:
 
 
 def _inherited(start: LoadedModel, architecture: type[Scorer], *, same: bool) -> dict[str, object]:
-    """The fields that the start gives: its whole config, or its encoder and the special tokens."""
+    """The config fields that come from the start: all, or its encoder and the special tokens."""
     config = start.scorer.config
     if same:
         return {field.name: getattr(config, field.name) for field in fields(config)}
@@ -117,7 +117,7 @@ def _inherited(start: LoadedModel, architecture: type[Scorer], *, same: bool) ->
 
 
 def _grow(start: Scorer) -> dict[str, object]:
-    """Adds a token to the start's encoder; returns the fields of a config that know of it."""
+    """Adds a token to the start's encoder; returns the config fields that this changes."""
     encoder = start.config.encoder
     words = start.get_submodule("encoder.embeddings.word")
     assert isinstance(words, nn.Embedding), "every encoder has a table of words. This is a bug."

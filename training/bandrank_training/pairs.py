@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_pairs(path: Path, collection: str, teacher: str) -> Iterator[Group]:
-    """Yields a group of two for each line. Raises BadCollection for a damaged line or an unknown query."""
+    """Yields a group of two candidates for each line. Raises BadCollection for a damaged line or an unknown query."""
     queries = open_collection(collection).queries()
     for number, line in numbered_lines(path):
         try:

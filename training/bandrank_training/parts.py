@@ -11,7 +11,7 @@ from bandrank_training.forms import asked_for, keywords, request, split_opening
 
 SPLITS = ("train", "dev")
 FORMS = ("questions", "keywords", "requests", "openings", "titles")
-RUN = 20  # neighbouring passages that are drawn together, so that there are neighbours to join
+RUN = 20  # neighbouring passages drawn together, so that some can be joined
 JOINED_WORDS = (120, 320)
 QUESTIONS_OF_A_REQUEST = 4
 
@@ -21,13 +21,13 @@ class Part:
     """A collection's part in a mixture.
 
     domain: parts of one domain count together.  max_documents: drawn in runs of neighbours from the whole corpus.
-    questions, keywords, requests, openings, titles: the most queries to train on of each form. Requests are several
-    questions with one relevant passage; openings and titles are taken out of passages that nobody asked for, and what
-    is left is relevant to them.  dev: the most queries to measure with, of each form, as a share of those to train on.
-    train_split, dev_split: of the qrels; without the latter, only openings and titles measure.
-    joined: the share of passages that are joined with those that follow on their page.  blank_titles: the share of
-    titles that are left out.  pages: a passage without a title belongs to the page of the one before it.
-    page_answers: passages of one page may answer the same question, and are no negatives of each other.
+    questions, keywords, requests, openings, titles: the most training queries of each form. A request is several
+    questions about one relevant passage. Openings and titles are cut from passages that no query asks for; the rest of
+    the passage is relevant to them.  dev: the most dev queries of each form, as a share of its training queries.
+    train_split, dev_split: of the qrels; without a dev split, dev has only openings and titles.
+    joined: the share of passages joined with their successors on the page.  blank_titles: the share of titles left out.
+    pages: a passage without a title belongs to the page of the one before it.  page_answers: passages of one page may
+    answer the same question, so they are never each other's negatives.
     """
 
     collection: str
@@ -54,7 +54,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Passage:
-    """A candidate. page: what it was cut from; empty if unknown."""
+    """A candidate. page: the page it is part of; empty if unknown."""
 
     id: str
     title: str
@@ -82,7 +82,7 @@ class Drawn:
     queries: Sequence[Query]
 
     def keeping(self, passages: Sequence[Passage]) -> "Drawn":
-        """With these passages, and the queries to which one of them is relevant."""
+        """Keeps these passages, and the queries to which one of them is relevant."""
         kept = {passage.id for passage in passages}
         queries = [replace(one, relevant=tuple(each for each in one.relevant if each in kept)) for one in self.queries]
         return Drawn(self.part, passages, [one for one in queries if one.relevant])
@@ -115,7 +115,7 @@ def _relevant(labels: Mapping[str, int], now_in: Mapping[str, str]) -> tuple[str
 
 
 def _runs(part: Part, collection: BeirFolder, chance: random.Random) -> Iterator[Passage]:
-    """Runs of neighbours, in the order of the corpus."""
+    """Yields runs of neighbours in the order of the corpus."""
     rows = list(collection.titled_documents())
     begins = list(range(0, len(rows), RUN))
     chosen = sorted(chance.sample(begins, min(len(begins), max(1, part.max_documents // RUN))))
@@ -129,7 +129,7 @@ def _runs(part: Part, collection: BeirFolder, chance: random.Random) -> Iterator
 
 
 def _join(part: Part, passages: Iterator[Passage], chance: random.Random) -> tuple[list[Passage], dict[str, str]]:
-    """The passages, some joined, and the new id of each by its id in the collection."""
+    """Joins some passages. Returns all passages, and their new ids by their ids in the collection."""
     joined: list[Passage] = []
     now_in: dict[str, str] = {}
     wanted = 0  # words of the passage that is being joined
@@ -145,7 +145,7 @@ def _join(part: Part, passages: Iterator[Passage], chance: random.Random) -> tup
 
 
 class _Drawer:
-    """Makes queries of passages, and changes the passages that a query was taken out of."""
+    """Makes queries, and cuts them out of passages where they come from one."""
 
     def __init__(self, part: Part, passages: Sequence[Passage], chance: random.Random) -> None:
         self.part, self.chance = part, chance
@@ -153,7 +153,7 @@ class _Drawer:
         self.queries: list[Query] = []
 
     def asked(self, asked: Mapping[str, tuple[str, ...]], split: str) -> None:
-        """Adds judged queries, as they are, as keywords, and several together. asked: relevant ids by query."""
+        """Adds judged queries as they are, as keywords, and joined into requests. asked: relevant ids by query."""
         share = 1.0 if split == "train" else self.part.dev
         for text in self._some(asked, share * self.part.questions):
             self._add("questions", text, asked[text], split)
@@ -178,7 +178,7 @@ class _Drawer:
     def _take(
         self, form: str, most: int, free: Sequence[Passage], make: Callable[[Passage], tuple[str, Passage] | None]
     ) -> list[Passage]:
-        """Adds queries of a form, for measuring too, and returns the passages that are left."""
+        """Adds queries of a form to train on and to measure with; returns the passages that are left."""
         left, count = [], 0
         for passage in free:
             made = make(passage) if count < most * (1 + self.part.dev) else None

@@ -1,4 +1,4 @@
-"""The device and the dtype in which commands score."""
+"""The device and the dtype with which commands score."""
 
 import argparse
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Draws a run: its loss and its dev nDCG@10 over steps."""
+"""Plots a run: its loss and its dev nDCG@10 over steps."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 
 from bandrank.models.checkpoint import whole
 
-SMOOTHED = 50  # steps whose mean loss is one point
+SMOOTHED = 50  # steps averaged for a point of the loss
 
 
 def plot_log(log: Sequence[Mapping[str, float]], path: Path) -> None:
-    """Draws the log into an SVG file."""
+    """Plots the log as an SVG file."""
     steps = [entry for entry in log if "loss" in entry]
     measured = [entry for entry in log if "dev" in entry]
     figure = Figure(figsize=(8, 4), layout="constrained")

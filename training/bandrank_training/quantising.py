@@ -34,9 +34,9 @@ from bandrank_training.significance import difference_p
 from bandrank_training.start import load_start
 
 MARGIN = 0.003  # of mean nDCG@10, on each collection and over all queries
-CHANCE = 0.05  # the p of a one-sided t test below which more than that is lost for a reason
+CHANCE = 0.05  # a one-sided t test with a smaller p rules out that a larger loss is chance
 TOP = 10
-QUERIES, CANDIDATES = 8, 20  # of each collection, to calibrate layers by: the first
+QUERIES, CANDIDATES = 8, 20  # the first of each collection, for calibrating layers
 EXACT: DtypeName = "float32"
 INT8: DtypeName = "int8"
 
@@ -45,9 +45,9 @@ INT8: DtypeName = "int8"
 class Row:
     """What another dtype changes on one collection.
 
-    exacts, nears: nDCG@10 of each query in float32 and in the other.  overlap: the mean share of the best ten that both
-    have.  tau: Kendall's rank correlation of all candidates, the mean over queries.  largest: the largest change of a
-    score.  spread: the mean standard deviation of a query's scores, which says how large that is.
+    exacts, nears: nDCG@10 of each query in float32 and in the other dtype.  overlap: the mean share of the ten best
+    that both have.  tau: the mean over queries of Kendall's tau of all candidates.  largest: the largest change of a
+    score.  spread: the mean standard deviation of a query's scores, for comparison.
     """
 
     collection: str
@@ -70,13 +70,13 @@ class Row:
 
     @property
     def changes(self) -> list[float]:
-        """What the other dtype adds to each query's measure."""
+        """The change of each query's measure by the other dtype."""
         return [near - exact for exact, near in zip(self.exacts, self.nears, strict=True)]
 
     @property
     def passes(self) -> bool:
-        """Whether the other dtype loses at most `MARGIN`, or more by chance: of few queries the mean changes by 0.01
-        when two candidates change places.
+        """Whether the other dtype loses at most `MARGIN`, or more but perhaps by chance: with few queries, the mean
+        changes by 0.01 when two candidates change places.
         """
         if within_margin(self.changes):
             return True
@@ -84,7 +84,7 @@ class Row:
 
 
 def within_margin(changes: Sequence[float]) -> bool:
-    """Whether the mean of changes is a loss of at most `MARGIN`."""
+    """Whether the mean loss is at most `MARGIN`."""
     return float(np.mean(changes)) >= -MARGIN
 
 
@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table, and writes or takes back the mark. Returns 0 if the checkpoint is fit, 1 if not.
+    """Prints the table, and sets or removes the mark. Returns 0 if the checkpoint is fit, 1 if not.
 
     Raises BadCheckpoint, BadCollection, BadEvaluation.
     """
@@ -120,14 +120,14 @@ def run(args: argparse.Namespace) -> int:
         changes = changes_of_layers(load_start(args.model), [each for one in judgements for each in one.questions()])
         exact = losing(changes)
         print(said_of(changes))  # noqa: T201 - a result
-    save_precision(folder, Precision(others, exact))  # the mark is taken back until it is earned
+    save_precision(folder, Precision(others, exact))  # no mark until it is earned
     rows = []
     try:
         for each in judgements:
             rows.append(row := _compare(args, each))
             said = f"{row.collection}: {np.mean(row.changes):+.4f} of {row.exact:.4f}, {len(row.changes):,} queries"
             print(said, flush=True)  # noqa: T201 - minutes apart
-    except BaseException:  # Ctrl-C too: what was not measured to its end says nothing
+    except BaseException:  # even Ctrl-C: half a measurement proves nothing
         save_precision(folder, before)
         raise
     print(table(rows, args.dtype))  # noqa: T201 - the result
@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table(rows: Sequence[Row], dtype: DtypeName) -> str:
-    """A markdown table, with the means of collections in the last line."""
+    """Returns a Markdown table, whose last line has the means over collections."""
     lines = [
         f"| | queries | float32 | {dtype} | change | overlap@10 | Kendall's tau | largest change | spread |",
         f"| --- |{' --: |' * 8}",
@@ -159,7 +159,7 @@ def table(rows: Sequence[Row], dtype: DtypeName) -> str:
 
 @dataclass(frozen=True)
 class _Judgements:
-    """A collection's judged queries, and the candidates of those for which BM25 finds some."""
+    """A collection's judged queries, and the candidates that BM25 finds for them, if any."""
 
     collection: Collection
     qrels: Qrels
@@ -167,7 +167,7 @@ class _Judgements:
 
     @classmethod
     def of(cls, collection: Collection, args: argparse.Namespace) -> Self:
-        """Of the queries that have a text. Raises BadEvaluation for a collection without candidates."""
+        """Takes the queries that have a text. Raises BadEvaluation if BM25 finds no candidates."""
         queries = collection.queries()
         known = (item for item in judged(collection.qrels(args.split), 1).items() if item[0] in queries)
         qrels = dict(islice(known, args.limit))
@@ -177,7 +177,7 @@ class _Judgements:
         return cls(collection, qrels, candidates)
 
     def questions(self) -> list[Question]:
-        """The first, to calibrate layers by."""
+        """The first questions, for calibrating layers."""
         first = {query_id: ids[:CANDIDATES] for query_id, ids in islice(self.candidates.items(), QUERIES)}
         queries = self.collection.queries()
         texts = documents_of(self.collection, {each for ids in first.values() for each in ids})
@@ -207,7 +207,7 @@ def _measured(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> list[float
 
 
 def _candidates(collection: Collection, qrels: Qrels, depth: int) -> Candidates:
-    """The best documents of each query by BM25; queries that find none are left out."""
+    """The best documents of each query by BM25; queries without any are left out."""
     documents = documents_of(collection)
     ids, queries = list(documents), collection.queries()
     found = BM25(list(documents.values())).search([queries[query_id] for query_id in qrels], depth)
@@ -224,13 +224,13 @@ def _rankings(
 
 
 def _overlap(one: Ranking, other: Ranking) -> float:
-    """The share of the best ten that both have."""
+    """The share of the ten best that both rankings have."""
     first, second = ({document_id for document_id, _ in ranking[:TOP]} for ranking in (one, other))
     return len(first & second) / len(first)
 
 
 def _tau(one: dict[str, float], other: dict[str, float]) -> float:
-    """Kendall's tau of two scorings of the same documents; 1 where there is nothing to order."""
+    """Kendall's tau of two scorings of the same documents; 1 if either has equal scores only."""
     if any(len(set(scores.values())) < 2 for scores in (one, other)):
         return 1.0
     return float(stats.kendalltau([one[each] for each in one], [other[each] for each in one]).statistic)

@@ -16,10 +16,11 @@ from bandrank_training.model_losses import MODEL_LOSSES
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """The scorer to train. start: the checkpoint whose weights it starts from; "all-MiniLM-L6-v2" needs no network.
+    """The scorer to train.
 
-    architecture and config: of the new scorer; without an architecture the start itself is trained further.
-    add_sentence_token: the vocabulary grows by a token that precedes each sentence of a candidate (QDS-Transformer).
+    start: the checkpoint whose weights it starts from; "all-MiniLM-L6-v2" needs no network.
+    architecture, config: of the new scorer; without an architecture, the start itself is trained further.
+    add_sentence_token: adds a token to the vocabulary that precedes each sentence of a candidate (QDS-Transformer).
     """
 
     start: str = "all-MiniLM-L6-v2"
@@ -32,12 +33,12 @@ class ModelRecipe:
 class DataRecipe:
     """The groups to train on, and how many of them a step reads.
 
-    groups: files that `mine` wrote, read in turn, again and again.  group_size: candidates of a group, its relevant
-    ones among them, the others drawn anew each time.  batch_rows, batch_groups: the most token ids and groups of a
-    step, which has at least one group.  max_candidate_tokens: token ids read of a candidate, [CLS] and [SEP] included.
-    encode_once: each candidate is encoded once and its representation is kept, for runs that freeze what encodes
-    candidates; such a run continues after a kill to rounding, not to the bit, as batches hold other candidates.
-    without: domains of a mixture whose groups are left out, to measure on domains that training never saw.
+    groups: files that `mine` wrote, read in turn, over and over.  group_size: candidates of a group: relevant ones, and
+    others drawn anew each time.  batch_rows, batch_groups: the most token ids and groups of a step; a step has at least
+    one group.  max_candidate_tokens: token ids read of a candidate, [CLS] and [SEP] included.
+    encode_once: encodes each candidate once and keeps its representation, for runs that freeze the candidate encoder. A
+    resumed run then matches an uninterrupted one only up to rounding, because it encodes candidates in other batches.
+    without: domains of a mixture to leave out, for measuring on domains that training never saw.
     """
 
     groups: tuple[str, ...]
@@ -56,13 +57,13 @@ class DataRecipe:
 
 @dataclass(frozen=True)
 class OptimiserRecipe:
-    """AdamW (Loshchilov & Hutter 2019): linear warm-up, a constant rate, and a linear decay over the last steps.
+    """AdamW (Loshchilov & Hutter 2019) with linear warm-up, a constant rate, and linear decay over the last steps.
 
-    steps, decay_steps: may be changed of a run that has begun, finished or not, until its rate falls.
-    max_norm: gradients are scaled down to this L2 norm.  clipped: names that parameters start with whose gradients are
-    scaled so, together; by default all.  frozen: parameters whose names start like one of these are not trained.
-    dropout: the share of values that is zeroed in the embeddings and in the outputs of attention and feed-forward
-    layers that are trained; unlike in the papers' code, attention weights are kept.
+    steps, decay_steps: can be changed after a run has begun or finished, unless its rate has started to fall.
+    max_norm: gradients are scaled down to this L2 norm.  clipped: prefixes of the names of parameters whose gradients
+    are scaled, jointly; by default all.  frozen: prefixes of the names of parameters that are not trained.
+    dropout: the share of values zeroed in the embeddings and in the outputs of attention and feed-forward layers, where
+    these are trained; unlike in the papers' code, attention weights are not dropped.
     """
 
     steps: int
@@ -80,11 +81,11 @@ class OptimiserRecipe:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         check_least(self, 1, "steps")
         check_least(self, 0, "learning_rate", "warmup_steps", "decay_steps", "weight_decay")
-        if not self.max_norm > 0:  # 0, which turns clipping off elsewhere, would leave nothing of the gradients
+        if not self.max_norm > 0:  # 0 turns clipping off elsewhere, but would erase the gradients here
             raise ValueError(f"max_norm must be above 0, got {self.max_norm}; inf: gradients stay as they are")
 
     def rate(self, step: int) -> float:
-        """The share of `learning_rate` at a step, counted from 0."""
+        """The factor of `learning_rate` at a step, counted from 0."""
         warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         left = (self.steps - step) / self.decay_steps if self.decay_steps else 1.0
         return min(warm, max(0.0, min(1.0, left)))
@@ -94,7 +95,7 @@ class OptimiserRecipe:
 class DevRecipe:
     """Measurements during training: nDCG@10 of re-ranked judged groups that training never sees.
 
-    groups: a file that `mine` wrote.  patience: how many measurements in a row may be no better; one more stops the
+    groups: a file that `mine` wrote.  patience: how many measurements in a row may fail to improve; one more stops the
     run. None: any number.
     """
 
@@ -108,7 +109,7 @@ class DevRecipe:
 
 @dataclass(frozen=True)
 class ModelLossRecipe:
-    """A loss on what a teacher makes of the same texts, and its weight in the sum.
+    """A loss that compares the student with a teacher on the same texts, and its weight in the sum.
 
     teacher: a cross-encoder with full attention for `virt_maps` and `deformer_states`, a bi-encoder for `vectors`.
     """
@@ -126,9 +127,9 @@ class ModelLossRecipe:
 class TrainingRecipe:
     """A training run.
 
-    out: the folder of its checkpoint, its state, its log and its plot.  losses: training minimises their sum.
-    fusion: the scorer learns what to add to another's scores, which are in the groups under that one's name. The sum
-    ranks on dev too, and in the service, which reads the fusion from the checkpoint.
+    out: the folder of its checkpoint, state, log and plot.  losses: training minimises their sum.
+    fusion: the scorer learns what to add to another scorer's scores, which the groups have under its name. The sum also
+    ranks dev, and candidates in the service, which reads the fusion from the checkpoint.
     """
 
     out: str

@@ -13,15 +13,15 @@ from bandrank_training.measures import MEASURES, Values, means
 
 
 class BadEvaluation(BadInput):
-    """An evaluation that cannot be done, read or compared; the message says which one, and why."""
+    """An evaluation cannot be done, read or compared; the message says which, and why."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What systems are compared on; two evaluations can be compared if all fields are the same.
+    """What systems are compared on. Evaluations are comparable if all fields are equal.
 
-    candidates: a description of where they come from.  judgements_digest, candidates_digest: of those that were used,
-    by which others under the same names are told; empty in files of older versions.
+    candidates: a description of where they come from.  judgements_digest, candidates_digest: digests of those used,
+    which tell them from others of the same names; empty in files of older versions.
     """
 
     collection: str
@@ -36,7 +36,7 @@ class Benchmark:
         return f"{self.collection} {self.split}, {self.candidates}{graded}"
 
     def differing(self, other: "Benchmark") -> str:
-        """What two benchmarks of the same names do not share, with their digests; empty if it is nothing."""
+        """What differs between two benchmarks of the same names, with the digests; empty if nothing does."""
         digests = {
             "judgements": (self.judgements_digest, other.judgements_digest),
             "candidates": (self.candidates_digest, other.candidates_digest),
@@ -52,8 +52,8 @@ class Benchmark:
 class Evaluation:
     """The values of one system on one benchmark.
 
-    model: what was asked for, and of a path from the root the last part alone.  weights: the digest of the model.
-    dtype: in which it scored. All are empty in files of older versions; a first stage has neither of the last two.
+    model: as given on the command line; of an absolute path, only the last part.  weights: the digest of the model.
+    dtype: in which it scored. All are empty in files of older versions; a first stage has no weights and no dtype.
     """
 
     system: str
@@ -64,7 +64,7 @@ class Evaluation:
     dtype: str = ""
 
     def save(self, path: Path) -> None:
-        """Writes JSON, with the means first for human readers."""
+        """Writes JSON, with the means first, for people."""
         facts = {"system": self.system, "model": self.model, "weights": self.weights, "dtype": self.dtype}
         head = facts | asdict(self.benchmark)
         content = head | {"queries": len(self.values), "means": means(self.values), "values": self.values}
@@ -94,10 +94,10 @@ def read_evaluation(path: Path) -> Evaluation:
 
 
 def write_run(path: Path, rankings: Mapping[str, Ranking], *, tag: str) -> None:
-    """Writes a TREC run file: query Q0 document rank score tag. Documents of equal scores keep the ranking's order; to
-    measure the file again, sort by rank, as most tools sort such documents by id.
+    """Writes a TREC run file: query Q0 document rank score tag. Documents with equal scores keep the ranking's order;
+    to measure the file again, sort by rank, because most tools sort such documents by id.
 
-    There are tabs between them where an id has a space, and else spaces.
+    The separator is a space, or a tab if an id contains a space.
     """
     ids = chain(rankings, (document_id for ranking in rankings.values() for document_id, _ in ranking))
     between = "\t" if any(len(each.split()) > 1 for each in ids) else " "

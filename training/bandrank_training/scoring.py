@@ -1,4 +1,4 @@
-"""Scores the candidates of many queries offline, by the engine of the service: its batches, its caches, its fusion."""
+"""Scores the candidates of many queries offline with the service's engine: its batches, its caches, its fusion."""
 
 import asyncio
 import atexit
@@ -26,13 +26,13 @@ from bandrank.settings import Settings
 from bandrank_training.errors import BadInput
 from bandrank_training.placement import CPU, Placement
 
-CANDIDATES_IN_FLIGHT = 1024  # enough to fill batches, and few enough that scores of the first question come soon
+CANDIDATES_IN_FLIGHT = 1024  # enough to fill batches, few enough that the first question's scores come soon
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 SETTINGS = Settings(
     cache_dtype="float32",
-    # Of representations; beyond that, those used least recently are computed again.
+    # For representations; if they need more, the least recently used are dropped and computed again.
     cache_memory_bytes=min(2**34, MEMORY // 4),
-    max_tokenizing_characters=2**62,  # there are no other clients to keep room for
+    max_tokenizing_characters=2**62,  # no other client needs room
 )
 
 
@@ -45,21 +45,21 @@ class Question:
 
 
 class OfflineScorer:
-    """Scores questions with one model, or with several in a row, each of which adds to the scores of the one before.
+    """Scores questions with one model, or with several in a row, each adding to the scores of the one before.
 
-    Representations are kept from one call of `score` to the next.
+    Representations are kept between calls of `score`.
     """
 
     def __init__(
         self, models: Sequence[tuple[LoadedModel, PreparedScorer]], *, max_candidate_tokens: int | None = None
     ) -> None:
-        """max_candidate_tokens: the most token ids that are read of a candidate; None for the models' limits."""
+        """max_candidate_tokens: the most token ids read of a candidate; None for the models' limits."""
         self._models, self._max_candidate_tokens = models, max_candidate_tokens
         self.forget()
 
     @classmethod
     def in_training(cls, model: LoadedModel) -> Self:
-        """Scores with the weights that a scorer has when asked, without its fusion, and leaves the scorer unchanged."""
+        """Scores with a scorer's current weights, without its fusion, and leaves the scorer unchanged."""
         return cls([(model, PreparedScorer.in_training(model.scorer))])
 
     def forget(self) -> None:
@@ -69,9 +69,9 @@ class OfflineScorer:
         ]
 
     def score(self, questions: Iterable[Question]) -> Iterator[list[float]]:
-        """Yields the raw scores of each question's candidates, in the order given, and reads questions as it goes.
+        """Yields the raw scores of each question's candidates in the order given; reads questions lazily.
 
-        A scoring thread runs until the iterator ends or is closed. Cannot be used inside a running event loop.
+        A scoring thread runs until the iterator ends or is closed. Must not be called inside a running event loop.
         Raises BadInput for a question that cannot be scored.
         """
         tasks: deque[tuple[int, asyncio.Task[list[float]]]] = deque()
@@ -91,11 +91,11 @@ class OfflineScorer:
                 with runner:
                     for _, task in tasks:
                         if not task.cancel():
-                            task.exception()  # retrieved, or asyncio would log it after the error that is raised
+                            task.exception()  # or asyncio would log it as never retrieved
                     runner.run(served.engine.close())
 
     def _serve(self) -> ServedModel:
-        """The models as stages of one, on a started engine that turns nothing away."""
+        """Serves the models as the stages of one, on a started engine that refuses nothing."""
         last, prepared = self._models[-1]
         engine = Engine(prepared.device, max_waiting_rows=math.inf, request_timeout_s=math.inf)
         stages = []
@@ -110,7 +110,7 @@ class OfflineScorer:
 def score_offline(
     model: LoadedModel, placement: Placement = CPU, *, max_candidate_tokens: int | None = None
 ) -> OfflineScorer:
-    """A scorer of the model as it is served: behind the fast one to whose scores its own are added, if there is one.
+    """Makes an offline scorer of the model as it is served: after the fast scorer that it is fused with, if any.
 
     max_candidate_tokens: as in OfflineScorer.  Raises BadCheckpoint, and BadInput for a dtype that cannot be computed.
     """
@@ -119,13 +119,13 @@ def score_offline(
         models.insert(0, load_model(fusion.scorer))
     try:
         prepared = [(each, prepare(each.scorer, device=placement.device, dtype=placement.dtype)) for each in models]
-    except ValueError as error:  # int8 that cannot be computed
+    except ValueError as error:  # int8 is not available
         raise BadInput(str(error)) from error
     return OfflineScorer(prepared, max_candidate_tokens=max_candidate_tokens)
 
 
 def _stop(engine: Engine) -> None:
-    """Ends the scoring thread of an iterator that is left when the process ends: an event loop no longer can."""
+    """Ends the scoring thread of an unfinished iterator at exit, when an event loop no longer can."""
     engine.queue.close(ScoringFailed("the process ends"))
     engine.worker.join()
 

@@ -1,4 +1,4 @@
-"""Sets groups apart to measure with, of whose queries and relevant documents training sees nothing where possible."""
+"""Sets groups apart to measure with, whose queries and, where possible, relevant documents training never sees."""
 
 import math
 from collections import Counter
@@ -9,10 +9,11 @@ from bandrank_training.groups import Group
 
 
 def set_apart(groups: Sequence[Group], most: int) -> tuple[list[Group], list[Group]]:
-    """At most so many groups of each collection with a relevant candidate, or a fifth, rounded up; and what is left.
+    """Returns the groups set apart, at most `most` per collection and at most a fifth, rounded up, all with a relevant
+    candidate; and the groups that are left.
 
-    Groups that ask the same or share a relevant document stay together, and so do those that this connects. Where they
-    are too many, as with one document that answers most queries, some are set apart alone; `caution` says so.
+    Groups that ask the same or share a relevant document stay together, transitively. If that makes too large a set, as
+    when one document answers most queries, some of its groups are set apart alone, which `caution` reports.
     """
     usable = Counter(group.collection for group in groups if group.has_relevant)
     room = {name: min(most, math.ceil(count / 5)) for name, count in usable.items()}
@@ -32,7 +33,7 @@ def set_apart(groups: Sequence[Group], most: int) -> tuple[list[Group], list[Gro
 
 
 def caution(dev: Iterable[Group], trained: Iterable[Group]) -> str:
-    """What to say if groups set apart share a relevant document with groups to train on; else empty."""
+    """A warning if groups set apart share a relevant document with groups to train on; else empty."""
     known = {document for group in trained for document in _answers(group)}
     shared = [not known.isdisjoint(_answers(group)) for group in dev]
     if not any(shared):
@@ -44,7 +45,7 @@ def caution(dev: Iterable[Group], trained: Iterable[Group]) -> str:
 
 
 def _connected(groups: Sequence[Group]) -> list[list[int]]:
-    """The indices of groups, those that are connected in one list, in the order of their first."""
+    """Lists the indices of each set of connected groups, in the order of their first groups."""
     parents = list(range(len(groups)))
 
     def root(index: int) -> int:

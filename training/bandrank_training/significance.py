@@ -13,9 +13,9 @@ from scipy import stats
 
 
 def difference_p(differences: Sequence[float]) -> float:
-    """The paired two-sided t test's p: small if the mean difference is not 0 (Student 1908).
+    """The p of a two-sided paired t test: small if the mean difference is not 0 (Student 1908).
 
-    Differences that are all the same leave no doubt: 1 if they are 0, else 0. Raises ValueError for fewer than two.
+    Equal differences leave no doubt: p is 1 if they are 0, else 0. Raises ValueError for fewer than two.
     """
     mean, error = _mean_and_error(differences)
     if error == 0:
@@ -26,9 +26,9 @@ def difference_p(differences: Sequence[float]) -> float:
 def equivalence_p(differences: Sequence[float], *, margin: float) -> float:
     """The p of two one-sided paired t tests: small if the mean difference lies within +-margin (Schuirmann 1987).
 
-    It is the larger p of the two: that the mean is above -margin, and that it is below margin. Differences that are
-    all the same leave no doubt: 0 if they are within the margin, 1 at it or beyond. Raises ValueError for fewer than
-    two, or for a margin that is not positive.
+    It is the larger p of the two tests: that the mean is above -margin, and that it is below margin. Equal differences
+    leave no doubt: p is 0 within the margin, 1 at it or beyond. Raises ValueError for fewer than two differences, or
+    for a margin that is not positive.
     """
     if not margin > 0:
         raise ValueError(f"margin must be positive, got {margin}")
@@ -39,8 +39,8 @@ def equivalence_p(differences: Sequence[float], *, margin: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p values corrected for multiple comparisons, in the order given (Holm 1979): the smallest of m is multiplied
-    by m, the next by m - 1 and so on; their order does not change, and none becomes larger than 1.
+    """Corrects p values for multiple comparisons (Holm 1979); returns them in the order given. The smallest of m is
+    multiplied by m, the next by m - 1 and so on; they keep their rank order, and none exceeds 1.
     """
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
@@ -50,7 +50,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
-    """The mean, and its standard error: exactly 0 if all are the same, for `statistics` computes in fractions."""
+    """The mean and its standard error, which is exactly 0 for equal differences: `statistics` computes in fractions."""
     if len(differences) < 2:
         raise ValueError(f"a paired test needs at least 2 queries, got {len(differences)}")
     if not all(map(math.isfinite, differences)):
@@ -59,5 +59,5 @@ def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def _upper_tail(t: float, differences: Sequence[float]) -> float:
-    """The probability that Student's t is larger, with one degree of freedom fewer than there are differences."""
+    """The probability of a larger Student's t, with one degree of freedom fewer than there are differences."""
     return float(stats.t.sf(t, len(differences) - 1))

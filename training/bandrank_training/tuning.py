@@ -1,9 +1,9 @@
-"""Sets numbers of a trained scorer on dev groups: its fusion's weight, and those that make its scores logits.
+"""Tunes numbers of a trained scorer on dev groups: its fusion's weight, and those that turn its scores into logits.
 
-Losses over groups see only differences, so that a trained score is a logit up to a constant. With the constant, the
-sigmoid of a score is the share of relevant candidates among judged ones with that score, if as many are relevant as are
-not (Platt 1999, with the slope left at 1). A similarity, such as a sum of MaxSim or a dot product, is no logit: it gets
-a slope as well.
+Losses over groups see only differences, so a trained score is a logit up to a constant. With the constant, the sigmoid
+of a score is the share of relevant candidates among judged ones with that score, if half of all are relevant (Platt
+1999, with the slope left at 1). A similarity, such as a sum of MaxSim or a dot product, is not a logit: it gets a slope
+as well.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from bandrank_training.scoring import OfflineScorer, score_offline
 
 WEIGHTS = (*np.arange(0.0, 2.01, 0.1).round(1).tolist(), 3.0, 5.0)
 BISECTIONS, NEWTON_STEPS = 60, 30
-RIDGE = 1e-6  # of Newton's steps, for scores that are all alike
+RIDGE = 1e-6  # of Newton's steps, in case all scores are equal
 BIAS = "head.classifier.bias"
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A model with its numbers set. by_weight: the dev measure of each weight tried.  scale: of all scores, before
-    `shift` is added.
+    """A tuned model. by_weight: the dev measure of each weight tried.  scale: multiplies all scores, before `shift` is
+    added.
     """
 
     model: LoadedModel
@@ -39,12 +39,12 @@ class Tuned:
 
 
 def tune(model: LoadedModel, dev: DevSet) -> Tuned:
-    """Sets the weight that is best on dev, among equals the one nearest to the old, and then the constant; also the
-    slope of a similarity, unless others' scores are added to it.
+    """Sets the fusion weight that is best on dev (of equals the one nearest to the old) and then the constant; also the
+    slope of a similarity, unless it is fused.
 
-    Raises BadInput for a scorer that has no constant, or that ranks dev upside down, BadCheckpoint.
+    Raises BadInput for a scorer that has no constant or that ranks dev upside down, and BadCheckpoint.
     """
-    scores = dev.scores(OfflineScorer.in_training(model))  # unprepared: it is saved again
+    scores = dev.scores(OfflineScorer.in_training(model))  # unprepared, as it will be saved
     by_weight: dict[float, float] = {}
     if model.fusion is not None:
         fast = dev.scores(score_offline(load_model(model.fusion.scorer)))
@@ -61,8 +61,8 @@ def tune(model: LoadedModel, dev: DevSet) -> Tuned:
 
 
 def intercept(scores: Sequence[float], relevant: Sequence[bool]) -> float:
-    """The constant to add to scores so that the mean of their sigmoids is a half, where relevant candidates and others
-    have the same total weight.
+    """The constant to add to scores so that their sigmoids have a weighted mean of 0.5, with the same total weight for
+    relevant and other candidates.
     """
     values, labels = np.asarray(scores), np.asarray(relevant)
     weights = np.where(labels, 0.5 / max(1, labels.sum()), 0.5 / max(1, (~labels).sum()))
@@ -75,8 +75,8 @@ def intercept(scores: Sequence[float], relevant: Sequence[bool]) -> float:
 
 
 def platt(scores: Sequence[float], relevant: Sequence[bool]) -> tuple[float, float]:
-    """The slope and the constant of the logistic regression of relevance on scores, where relevant candidates and
-    others have the same total weight (Platt 1999, with his targets, which keep the slope finite).
+    """The slope and the constant of a logistic regression of relevance on scores, with the same total weight for
+    relevant and other candidates (Platt 1999, with his targets, which keep the slope finite).
 
     Raises BadInput if relevant candidates have the lower scores.
     """
@@ -98,8 +98,8 @@ def platt(scores: Sequence[float], relevant: Sequence[bool]) -> tuple[float, flo
 
 
 def calibrated(scorer: Scorer, scale: float, constant: float) -> Scorer:
-    """A copy of the scorer whose scores are those of before times `scale`, which is 1 but for a similarity, plus a
-    constant. Raises BadInput for a scorer that has no constant.
+    """A copy of the scorer whose scores are multiplied by `scale` (1 except for a similarity), then shifted by
+    `constant`. Raises BadInput for a scorer that has no constant.
     """
     config, weights = scorer.config, scorer.state_dict()
     match scorer:

@@ -17,14 +17,14 @@ from bandrank_training.errors import BadRecipe
 
 
 class VectorLoss:
-    """1 less the cosine of a text's vector and the teacher's: the mean over queries, plus that over candidates.
+    """1 minus the cosine of the student's and the teacher's vectors: the mean over queries plus that over candidates.
 
-    The teacher reads a text by its own tokenizer, with its own prompts, and once: its vectors are kept in memory. So a
-    run continues after a kill to rounding, not to the bit: texts are read beside others.
+    The teacher has its own tokenizer and prompts, and reads each text once: its vectors are kept in memory. A resumed
+    run therefore matches an uninterrupted one only up to rounding, because texts are encoded in other batches.
     """
 
     def __init__(self, teacher: LoadedModel, max_candidate_tokens: int) -> None:
-        """max_candidate_tokens: token ids read of a candidate. Raises BadRecipe for a teacher that is no bi-encoder."""
+        """max_candidate_tokens: of a candidate. Raises BadRecipe for a teacher that is not a bi-encoder."""
         if not isinstance(teacher.scorer, BiEncoder):
             raise BadRecipe(f"vectors are learnt from a bi-encoder; {teacher.name} is a {teacher.scorer.architecture}")
         self._scorer = teacher.scorer
@@ -33,7 +33,7 @@ class VectorLoss:
         self._of_candidates: dict[str, Tensor] = {}
 
     def __call__(self, student: Scorer, batch: ScoreBatch, queries: Sequence[str], candidates: Sequence[str]) -> Tensor:
-        """Raises BadRecipe for a student that is no bi-encoder, or whose vectors have another size."""
+        """Raises BadRecipe for a student that is not a bi-encoder, or whose vectors have another size."""
         size = self._scorer.representation_size
         if not isinstance(student, BiEncoder) or student.representation_size != size:
             raise BadRecipe(f"this teacher is for a bi-encoder whose vectors have {size} numbers; see `align`")
@@ -47,7 +47,7 @@ class VectorLoss:
         ).sum()
 
     def _vectors(self, known: dict[str, Tensor], texts: Sequence[str], read: Read) -> Tensor:
-        """(n, size) the teacher's, which reads queries and candidates with one encoder. known: those it has made."""
+        """The teacher's vectors of texts, (n, size); it has one encoder for both kinds. known: vectors made so far."""
         if unknown := [text for text in dict.fromkeys(texts) if text not in known]:
             tokens = Ragged.from_ids([read(self._encoder, unknown)]).to(next(self._scorer.parameters()).device)
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Whether the systems compute the same thing: speeds of unequal scores are not compared."""
+"""Checks that all systems compute the same scores, before their speeds are compared."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from bandrank_bench.systems import Pattern, Scores, System
 from bandrank_bench.workloads import Request
 
 FLOAT32_TOLERANCE = 1e-4
-# In units of the spread of the scores. A random head makes much noise of a little rounding (int8 peers show 0.3 - 0.6),
-# so this only catches scores that have nothing to do with the model.
+# In units of the spread of the scores. A random head amplifies rounding (int8 peers show 0.3 - 0.6), so this catches
+# only scores that have nothing to do with the model.
 ROUNDED_TOLERANCE = 1.5
 
 
 class Disagreement(RuntimeError):
-    """A system's scores are not those of the reference."""
+    """A system's scores differ from the reference."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a system's scores are from the reference: the largest difference, and the spread of the scores."""
+    """The largest difference of a system's scores from the reference, and the spread of the scores."""
 
     system: str
     largest_difference: float
@@ -33,7 +33,7 @@ class Agreement:
 
 
 def reference_scores(checkpoint: Path, request: Request, pattern: Pattern, window: int) -> Scores:
-    """Scores of `transformers` in float32, pair by pair, with the pattern as a dense mask: who may see whom."""
+    """Scores of `transformers` in float32, pair by pair, with the pattern as a dense mask."""
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     model = BertForSequenceClassification.from_pretrained(checkpoint, attn_implementation="eager")  # in eval mode
     scores = []
@@ -52,9 +52,9 @@ def reference_scores(checkpoint: Path, request: Request, pattern: Pattern, windo
 
 
 def visible(types: Tensor, window: int) -> Tensor:
-    """(s, s) bool of the sparse pattern: does row i see column j?
+    """The mask of the sparse pattern, (s, s) bool: whether row i sees column j.
 
-    [CLS] sees all. The query, with its [SEP], sees itself only. The document sees [CLS], the query and `window`
+    [CLS] sees everything. The query, with its [SEP], sees only itself. The document sees [CLS], the query and `window`
     positions on each side (Schlatt et al. 2024).
     """
     position = torch.arange(len(types))
@@ -67,14 +67,14 @@ def visible(types: Tensor, window: int) -> Tensor:
 
 
 def check(systems: Sequence[System], request: Request, references: dict[Pattern, Scores]) -> list[Agreement]:
-    """The difference of every system from its pattern's reference. Raises Disagreement if one is too large."""
+    """Compares every system with its pattern's reference. Raises Disagreement if a difference is too large."""
     agreements = []
     for system in systems:
         reference = references[system.pattern]
         scores = system.score(request.query, request.passages)
         agreement = Agreement(system.name, float(np.abs(scores - reference).max()), float(reference.std()))
         tolerance = FLOAT32_TOLERANCE if system.precision == "fp32" else ROUNDED_TOLERANCE * agreement.spread
-        if not agreement.largest_difference <= tolerance:  # so written, NaN disagrees
+        if not agreement.largest_difference <= tolerance:  # in this form NaN disagrees
             raise Disagreement(
                 f"{system.name}: expected scores within {tolerance:.2g} of the reference, "
                 f"got a difference of {agreement.largest_difference:.2g} (the scores' spread is {agreement.spread:.2g})"

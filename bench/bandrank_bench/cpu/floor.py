@@ -1,6 +1,6 @@
-"""The least time a request can take: its floating-point operations over the fastest matrix product of the machine.
+"""The least time of a request: its floating-point operations at the speed of the machine's fastest matrix product.
 
-A product of (m, k) and (k, n) is 2mkn operations. Softmax, layer norm, GELU and tokenising count as free.
+A product of (m, k) and (k, n) takes 2mkn operations. Softmax, LayerNorm, GELU and tokenising count as free.
 """
 
 import time
@@ -14,9 +14,9 @@ from bandrank_bench.systems import Pattern, Precision
 from bandrank_bench.workloads import QUERY_TOKENS, Request
 
 LAYERS, HIDDEN, FFN = 6, 384, 1536
-LINEAR = 2 * (4 * HIDDEN**2 + 2 * HIDDEN * FFN)  # of one token in one layer
-KEY_VALUE = 2 * 2 * HIDDEN**2  # the part of it that makes a token visible to others
-PER_KEY = 4 * HIDDEN  # of one token attending to one key: score and weighted sum
+LINEAR = 2 * (4 * HIDDEN**2 + 2 * HIDDEN * FFN)  # per token and layer
+KEY_VALUE = 2 * 2 * HIDDEN**2  # of these, for the key and the value
+PER_KEY = 4 * HIDDEN  # per token and key: score and weighted sum
 
 ROWS = 2048  # outputs stay in the last-level cache
 SHAPES = ((HIDDEN, 3 * HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, FFN), (FFN, HIDDEN), (2048, 2048))
@@ -25,7 +25,7 @@ REPEATS = 15
 
 @dataclass(frozen=True)
 class Flops:
-    """Operations of a request, apart for the linear layers and for attention, which int8 systems leave in float."""
+    """Operations of a request: of linear layers, and of attention, which int8 systems compute in floats."""
 
     linear: float
     attention: float
@@ -38,7 +38,7 @@ class Flops:
 
 
 def full_flops(request: Request) -> Flops:
-    """The operations of full attention over every token of every pair: the yardstick for all systems."""
+    """The operations with full attention over every token of every pair: the yardstick for all systems."""
     return Flops(
         linear=LAYERS * LINEAR * request.total_tokens,
         attention=LAYERS * PER_KEY * sum(length**2 for length in request.pair_tokens),
@@ -63,13 +63,13 @@ def needed_flops(request: Request, pattern: Pattern, window: int) -> Flops:
 
 
 def _band(length: int, window: int) -> int:
-    """Pairs of positions at most `window` apart."""
+    """The number of pairs of positions at most `window` apart."""
     reach = min(window, length - 1)
     return length + 2 * sum(length - distance for distance in range(1, reach + 1))
 
 
 def measure_ceilings(precisions: Collection[Precision]) -> dict[Precision, float]:
-    """Operations per second of the fastest product in each precision: the best repeat, shape and kernel."""
+    """Measures the operations per second of the fastest product in each precision, over repeats, shapes and kernels."""
     ceilings: dict[Precision, float] = {}
     for precision, operations, product in _products(precisions):
         product()
@@ -105,7 +105,7 @@ def _prepacked(x: Tensor, weight: Tensor) -> Callable[[], Tensor]:
 
 
 def _int8(k: int, n: int) -> Callable[[], Tensor]:
-    x = torch.randint(0, 255, (ROWS, k), dtype=torch.uint8)  # unsigned: signed activations take a reference loop
+    x = torch.randint(0, 255, (ROWS, k), dtype=torch.uint8)  # unsigned, as signed activations run in a reference loop
     weight = torch.ops.onednn.qlinear_prepack(torch.randint(-127, 127, (n, k), dtype=torch.int8), [ROWS, k])
     scales, zeros = torch.full((n,), 0.01), torch.zeros(n, dtype=torch.int32)
     return lambda: torch.ops.onednn.qlinear_pointwise(

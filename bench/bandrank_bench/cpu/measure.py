@@ -1,4 +1,4 @@
-"""Times systems on a workload, in turns."""
+"""Times systems on a workload by turns."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ def measure(
     warm_up: Request,
     calibration: Calibration,
 ) -> list[Sample]:
-    """Samples of all systems on one workload, after a warm-up request that is not counted."""
+    """Takes samples of all systems on one workload, after a warm-up request that is not counted."""
     for system in systems:
         say(f"{workload.name} warm-up: {system.name}")
         system.score(warm_up.query, warm_up.passages)

@@ -1,6 +1,6 @@
-"""The runtimes to compare with, each as its users would set it up for speed, all on the same checkpoint.
+"""The runtimes to compare with, each set up for speed as its users would, all with the same checkpoint.
 
-sentence-transformers batches as it does by default. The others get length-sorted batches.
+sentence-transformers batches by its defaults; the others get length-sorted batches.
 """
 
 import os
@@ -24,7 +24,7 @@ Batch = npt.NDArray[np.int64]  # (3, pairs, longest): INPUTS
 
 
 def load_peers(checkpoint: Path, work: Path) -> list[System]:
-    """Every peer at every precision, ready to score, but for OpenVINO in int8, which another tool has to prepare.
+    """Loads every peer in every precision, except OpenVINO in int8, which needs another tool.
 
     Converted models are written to `work`.
     """
@@ -40,7 +40,7 @@ def load_peers(checkpoint: Path, work: Path) -> list[System]:
 
 
 def padded_batches(tokenizer: Tokenizer, query: str, passages: Sequence[str]) -> Iterator[tuple[list[int], Batch]]:
-    """Padded batches of pairs of similar length, each with the indices of its passages in the request."""
+    """Yields padded batches of pairs of similar length, with the indices of their passages in the request."""
     pairs = tokenizer.encode_batch_fast([(query, passage) for passage in passages])
     for indices in sorted_batches([len(pair.ids) for pair in pairs]):
         batch = np.zeros((len(INPUTS), len(indices), len(pairs[indices[-1]].ids)), np.int64)
@@ -57,7 +57,7 @@ def _transformers(checkpoint: Path, tokenizer: Tokenizer, dtype: torch.dtype) ->
 
     def logits(batch: Batch) -> Scores:
         ids, mask, types = torch.from_numpy(batch)
-        with torch.inference_mode():  # without padding no mask: torch's attention is faster then
+        with torch.inference_mode():  # no mask without padding: torch's attention is faster
             output = model(ids, attention_mask=None if mask.all() else mask, token_type_ids=types)
         return np.asarray(output.logits.float()[:, 0])
 
@@ -73,7 +73,7 @@ def _onnx_runtime(model: Path, tokenizer: Tokenizer) -> Score:
 
 
 def _openvino(checkpoint: Path, tokenizer: Tokenizer) -> Iterator[System]:
-    os.environ.setdefault("CI", "true")  # elsewhere OpenVINO's converter tells its makers that it was used
+    os.environ.setdefault("CI", "true")  # otherwise OpenVINO's converter sends telemetry
     example = {name: torch.ones(2, 12, dtype=torch.int64) for name in INPUTS}
     model = ov.convert_model(Logits(checkpoint), example_input=example, input=[(name, [-1, -1]) for name in INPUTS])
     for asked, hint in (("fp32", "f32"), ("bf16", "bf16")):
@@ -98,7 +98,7 @@ def _openvino(checkpoint: Path, tokenizer: Tokenizer) -> Iterator[System]:
 
 
 def _openvino_precision(compiled: ov.CompiledModel) -> Precision:
-    """The precision that the linear layers of the compiled model run in; the hint may be ignored."""
+    """The precision in which the compiled model runs its linear layers; the hint may be ignored."""
     layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
     linear = [layer for layer in layers if layer["layerType"].astype(str) == "FullyConnected"]
     ran = {str(layer["runtimePrecision"].astype(str)) for layer in linear}

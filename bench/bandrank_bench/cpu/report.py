@@ -26,7 +26,7 @@ TIMING = (
 
 @dataclass(frozen=True)
 class Results:
-    """The results of a run. `left_out`: systems too slow to be timed, each with the reason."""
+    """The results of a run. left_out: systems too slow to be timed, each with the reason."""
 
     machine: Mapping[str, str]
     ceilings: Mapping[Precision, float]
@@ -86,7 +86,7 @@ def _workload(workload: Workload, rows: Sequence[Row]) -> list[str]:
 
 
 def timing_cells(row: Row, rows: Sequence[Row]) -> list[str]:
-    """The columns of TIMING. rows: the table's."""
+    """A row's cells for the columns of TIMING. rows: the table's."""
     yardstick = next((other for other in rows if other.system.name == YARDSTICK), None)
     timing = row.timing
     if timing is None:
@@ -124,7 +124,7 @@ def _agreement(agreements: Sequence[Agreement]) -> str:
 
 
 def agreement_table(agreements: Iterable[Agreement]) -> str:
-    """How far each system is from the reference."""
+    """A table of each system's difference from the reference."""
     rows = [[one.system, f"{one.largest_difference:.1e}", f"{one.spread:.2f}"] for one in agreements]
     return table(["system", "largest difference", "spread of the scores"], rows)
 
@@ -148,5 +148,5 @@ def _method() -> str:
 
 
 def number(value: float | None) -> str:
-    """A ratio for a cell."""
+    """Formats a ratio for a cell."""
     return NOTHING if value is None else f"{value:.2f}"

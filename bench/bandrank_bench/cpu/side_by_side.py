@@ -29,25 +29,25 @@ from bandrank_bench.output import say, write_page
 from bandrank_bench.systems import WINDOW, Pattern, Precision, System
 from bandrank_bench.workloads import WORKLOADS, Request, Workload, Writer
 
-TOO_SLOW = 8.0  # times the yardstick: emulated bfloat16 may be that slow, a reference loop is ten times slower yet
+TOO_SLOW = 8.0  # times the yardstick: admits emulated bfloat16, but no reference loops, ten times slower still
 PROBE_PASSAGES = 4
 CHECKED_PASSAGES = 24
-WARM_UP_ROUND, PROBE_ROUND, CHECK_ROUND = 1001, 1002, 1003  # texts that no timed round has
+WARM_UP_ROUND, PROBE_ROUND, CHECK_ROUND = 1001, 1002, 1003  # not timed rounds, so with other texts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0, or 1 if systems disagree and nothing is reported."""
+    """Runs the benchmark. Returns 0, or 1 if systems disagree and nothing is reported."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=0, help="clean samples of each system (default: the workload's)")
     parser.add_argument("--only", nargs="+", default=[""], help=f"systems whose name has one of these, and {YARDSTICK}")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"))
     options = parser.parse_args(arguments)
-    from bandrank_bench.cpu.peers import load_peers  # noqa: PLC0415  # needs runtimes that tests do without
+    from bandrank_bench.cpu.peers import load_peers  # noqa: PLC0415  # tests lack its runtimes
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a shell would say it, once the services are stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a shell's code, once the services are stopped
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-    warnings.simplefilter("ignore")  # exporters warn of the models' code; a wrong model stops at the check below
+    warnings.simplefilter("ignore")  # exporters warn about the models' code; the check below catches wrong models
     workloads = [WORKLOADS[name] for name in options.workloads]
     out: Path = options.out
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder, ExitStack() as stack:
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 calibration=calibration,
             )
         ]
-        for precision, speed in measure_ceilings(precisions).items():  # again: the first may have met a slow phase
+        for precision, speed in measure_ceilings(precisions).items():  # again, in case the first met a slow phase
             ceilings[precision] = max(ceilings[precision], speed)
     results = Results(
         machine=machine.describe() | {"calibration product": calibration.describe()},
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def leave_out_slow(systems: Sequence[System], probe: Request) -> tuple[list[System], dict[str, str]]:
-    """The systems worth timing, and the reason for each that is not."""
+    """Returns the systems worth timing, and the reason why each other one is not."""
     few = probe.head(PROBE_PASSAGES)
 
     def seconds(system: System) -> float:
@@ -129,7 +129,7 @@ def leave_out_slow(systems: Sequence[System], probe: Request) -> tuple[list[Syst
 
 
 def floors(workload: Workload, writer: Writer, ceilings: dict[Precision, float]) -> Floor:
-    """The floors of a sample: of full attention, and of the pattern of its system."""
+    """Returns a function from a sample to its floors: with full attention, and with its system's pattern."""
 
     def floor(sample: Sample, system: System) -> tuple[float, float]:
         request = workload.request(writer, sample.round_number)

@@ -13,8 +13,8 @@ Floor = Callable[
 ]  # seconds: for full attention, and for the pattern of the system
 
 HTTP_AIM = 1.05  # times the in-process time
-# Times as fast as the best peer: floats of the same precision with sparse attention, int8 of any precision.
-AIMS: dict[tuple[Pattern, bool], dict[str, float]] = {  # by pattern, whether in int8, and workload
+# Speed-ups over the best peer: for floats of the same precision, for int8 of any.
+AIMS: dict[tuple[Pattern, bool], dict[str, float]] = {  # by pattern, int8 or not, and workload
     ("sparse", False): {"W1": 1.15, "W2": 1.0, "W3": 3.0},
     ("sparse", True): {"W0": 1.5, "W1": 2.0, "W2": 1.6, "W3": 8.0},
     ("full", True): {"W1": 1.4},
@@ -25,8 +25,8 @@ AIMS: dict[tuple[Pattern, bool], dict[str, float]] = {  # by pattern, whether in
 class Timing:
     """A system's clean samples of one workload.
 
-    us: quartiles of microseconds per token.  floor_shares: floor over measured time, 1 is the floor itself; the first
-    is that of full attention over all tokens, the second that of the system's pattern. None where no floor is known.
+    us: quartiles of microseconds per token.  floor_shares: floor divided by measured time, for the floors of full
+    attention over all tokens and of the system's pattern; None if no floor is known.
     """
 
     ms: float
@@ -36,10 +36,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Row:
-    """A system on one workload. `timing` is None where the guard left no sample.
+    """A system on one workload. timing: None if no sample is clean.
 
-    over_in_process: for a system behind HTTP, the median over requests of its time over that of the same engine in
-    process, taken one right after the other.
+    over_in_process: for a system behind HTTP, the median over requests of its time divided by that of the same engine
+    in process, measured back to back.
     """
 
     system: System
@@ -65,12 +65,12 @@ def summarise(
 
 
 def us_per_token(row: Row | None) -> float | None:
-    """The median, which all ratios are of."""
+    """The median time, from which all ratios are computed."""
     return row.timing.us[1] if row and row.timing else None
 
 
 def best_peer(rows: Sequence[Row], precision: str | None) -> Row | None:
-    """The fastest peer that really ran in `precision`, or in any."""
+    """The fastest peer that really ran in `precision` (None: any)."""
     peers = [
         row for row in rows if row.system.kind == "peer" and precision in {None, row.system.precision} and row.timing
     ]
@@ -84,7 +84,7 @@ def speed_up(row: Row, other: Row | None) -> float | None:
 
 
 def judge(tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
-    """The aims of every workload measured."""
+    """Returns the aims of every measured workload."""
     aims = []
     for workload, rows in tables.items():
         for row in rows:

@@ -1,1 +1,1 @@
-"""Side by side at the sizes of published re-rankers of other families than BERT, with random weights."""
+"""Side by side at the sizes of published re-rankers outside the BERT family, with random weights."""

@@ -1,4 +1,4 @@
-"""What is aimed at: ratios to the best peer, and memory that grows no faster than the tokens."""
+"""The aims: ratios to the best peer, and memory that grows no faster than the tokens."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,14 +6,14 @@ from bandrank_bench.aims import Aim
 from bandrank_bench.cpu.summary import Row, best_peer, speed_up
 from bandrank_bench.families.memory import OURS, Growth
 
-# Times as fast as the best peer of the same precision, by family and workload; int8 has no peer, and no aim.
+# Speed-ups over the best peer of the same precision, by family and workload; int8 has no peer and no aim.
 FASTER = {("XLM-R-base", "W1"): 1.2, ("ModernBERT-base", "W1"): 1.2, ("Qwen3-0.6B", "W1"): 1.5}
 PRECISIONS = ("fp32", "bf16")
-MOST_GROWTH = 1.25  # memory per token of the longest request over that of one of a quarter of its length
+MOST_GROWTH = 1.25  # memory per token: the longest request's over that of one a quarter as long
 
 
 def judge_speed(family: str, tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
-    """The aims of a family. tables: by workload."""
+    """Returns the aims of a family. tables: by workload."""
     aims = []
     for workload, rows in tables.items():
         least = FASTER.get((family, workload))
@@ -29,7 +29,7 @@ def judge_speed(family: str, tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
 
 
 def judge_memory(growths: Sequence[Growth]) -> list[Aim]:
-    """The aims of our process."""
+    """Returns the memory aims of our process."""
     return [
         Aim(
             f"{growth.family}, {growth.kind}: memory per token, the longest over one of a quarter of its length",

@@ -1,7 +1,7 @@
-"""Checkpoints in the formats and of the sizes of published re-rankers, with random weights that are always the same.
+"""Checkpoints in the formats and sizes of published re-rankers, with random weights that are always the same.
 
-The table of word vectors alone is smaller: the tokenizer has a few thousand pieces. A table's size costs memory, and no
-time in scoring.
+Only the word embeddings are smaller, as the tokenizer has just a few thousand pieces. A table's size costs memory, but
+no time in scoring.
 """
 
 import json
@@ -34,10 +34,9 @@ SEED = 20261123
 class Published:
     """The format and the size of a published model.
 
-    settings: what its config.json says of its shape.  special: its tokens by their roles, as tokenizer_config.json has
-    them.  most_tokens: of a pair.  rounds: clean samples of each workload, so that a run stays under half an hour.
-    head_std: of the weights that scores come out of, so that scores are spread over about 1: a wrong one is then far
-    from the right one.
+    settings: its shape in config.json.  special: its special tokens by role, as in tokenizer_config.json.
+    most_tokens: of a pair.  rounds: clean samples of each workload, few enough for a run of under half an hour.
+    head_std: of the last weights; it spreads scores over about 1, so that wrong ones are far from right ones.
     """
 
     name: str
@@ -53,12 +52,12 @@ class Published:
 
     @property
     def prompted(self) -> bool:
-        """Whether a pair is put to the model in a prompt, behind which it answers."""
+        """Whether pairs are put into a prompt that the model answers."""
         return self.model is Qwen3ForCausalLM
 
     @property
     def size(self) -> str:
-        """Its layers and their width."""
+        """The number of layers and their width, in words."""
         layers, hidden, heads = (
             self.settings[key] for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")
         )
@@ -154,7 +153,7 @@ FAMILIES = {
 
 
 def write_checkpoint(published: Published, folder: Path) -> Path:
-    """Writes the model and its tokenizer, the same on every call, and returns their folder."""
+    """Writes the model and its tokenizer, identical on every call, and returns their folder."""
     tokenizer = published.tokenizer()
     tokens = {f"{role}_token": token for role, token in published.special.items()}
     ids = {
@@ -181,7 +180,7 @@ def write_checkpoint(published: Published, folder: Path) -> Path:
 
 
 def _scoring_weights(model: PreTrainedModel, tokenizer: Tokenizer) -> list[Tensor]:
-    """The last weights on the way to a score; behind a prompt, the rows of the two answers."""
+    """The last weights before a score; for a prompted model, the rows of the two answers."""
     if isinstance(model, Qwen3ForCausalLM):
         return [model.lm_head.weight.detach()[tokenizer.token_to_id(answer)] for answer in ("yes", "no")]
     classifier: Any = model.classifier

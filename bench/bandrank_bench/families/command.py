@@ -30,7 +30,7 @@ TIMED, MEMORY = ("W1", "W2"), "memory"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0, or 1 if systems disagree and nothing is reported."""
+    """Runs the benchmark. Returns 0, or 1 if systems disagree and nothing is reported."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--workloads", nargs="+", choices=[*TIMED, MEMORY], default=[*TIMED, MEMORY])
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-families.md"))
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a shell would say it, once the services are stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a shell's code, once the services are stopped
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
     set_verbosity_error()  # type: ignore[no-untyped-call]
     warnings.simplefilter("ignore")
@@ -62,10 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_family(published: Published, options: argparse.Namespace, earlier: FamilyResults | None) -> FamilyResults:
-    """Everything about one family, whose models are gone afterwards. Of times and memory, what is not asked for is kept
-    of an earlier run.
+    """Measures one family, and drops its models afterwards. Of times and memory, those not asked for are kept from an
+    earlier run.
 
-    Raises Disagreement if a system's scores are not those of the reference.
+    Raises Disagreement if a system's scores differ from the reference.
     """
     results = earlier or FamilyResults(published.name, machine.describe())
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder:

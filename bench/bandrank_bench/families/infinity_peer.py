@@ -1,4 +1,4 @@
-"""infinity over HTTP, where it is installed and can load a checkpoint."""
+"""infinity over HTTP, if it is installed and can load the checkpoint."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -15,7 +15,7 @@ DTYPES: Mapping[infinity.Dtype, torch.dtype] = {"float32": torch.float32, "bfloa
 
 
 def open_infinity(stack: ExitStack, checkpoint: Path, environment: Path) -> tuple[list[System], dict[str, str]]:
-    """Services in every precision, which `stack` closes; or the reason why there is none."""
+    """Starts services in every precision, which `stack` closes; or returns the reasons why there are none."""
     systems = []
     try:
         program = infinity.find(environment)

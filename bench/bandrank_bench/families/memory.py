@@ -1,7 +1,7 @@
-"""How much memory a request adds to a process that has scored before, by the tokens of the request. Linux alone.
+"""Measures how much memory a request adds to a warm process, by the tokens of the request. Linux only.
 
-Each system runs in a process of its own, which meets requests of growing length: memory that one left behind is what
-the next, which needs more, may use.
+Each system runs in its own process, on requests of growing length: what one request leaves allocated, the next, larger
+one reuses.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ from bandrank_bench.workloads import QUERY_TOKENS, Request, Workload
 OURS, THEIRS = "bandrank", "transformers, sorted"
 DOCUMENT, CANDIDATES = "one document", "100 candidates"
 NUM_CANDIDATES, CANDIDATE_TOKENS = 100, (75, 150, 300)
-DOCUMENT_SHARES = (8, 4, 2, 1)  # the longest document that the model takes, over these
+DOCUMENT_SHARES = (8, 4, 2, 1)  # divide the longest document that the model takes
 
 
 @dataclass(frozen=True)
 class Point:
-    """A request, by the tokens of all its pairs, and the bytes that it added at their most."""
+    """A request. tokens: of all its pairs.  added_bytes: at the peak."""
 
     tokens: int
     added_bytes: int
@@ -44,7 +44,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Growth:
-    """What requests of one kind added in one system, shortest first; the last is four times as long as the quarter."""
+    """The memory that requests of one kind added in one system, shortest first."""
 
     family: str
     system: str
@@ -53,14 +53,14 @@ class Growth:
 
     @property
     def of_quarter(self) -> float | None:
-        """Megabytes per 1,000 tokens of the longest request over those of one of a quarter of its length."""
+        """The longest request's megabytes per 1,000 tokens, divided by those of the one a quarter as long."""
         longest = self.points[-1]
         quarter = min(self.points, key=lambda point: abs(point.tokens - longest.tokens / 4))
         return longest.mb_per_thousand / quarter.mb_per_thousand if quarter.added_bytes > 0 else None
 
 
 def measure_memory(published: Published, checkpoint: Path) -> list[Growth]:
-    """What documents and lists of candidates add, in our process and in one of plain transformers."""
+    """Measures what documents and lists of candidates add, in our process and in one of plain transformers."""
     growths = []
     for system in (OURS, THEIRS):
         for kind, lengths in _requests(published).items():
@@ -72,7 +72,7 @@ def measure_memory(published: Published, checkpoint: Path) -> list[Growth]:
 
 
 def _requests(published: Published) -> dict[str, list[list[int]]]:
-    """By kind, the tokens of each candidate of each request: of a document the pair's, of candidates the text's."""
+    """By kind, the tokens of each request's candidates: pairs' for documents, texts' for lists of candidates."""
     longest = published.most_tokens
     return {
         DOCUMENT: [[longest // share] for share in DOCUMENT_SHARES],
@@ -81,7 +81,7 @@ def _requests(published: Published) -> dict[str, list[list[int]]]:
 
 
 def probe(published: Published, checkpoint: Path, system: str, requests: Sequence[Sequence[int]]) -> list[Point]:
-    """The points of requests in this process, which is best a new one; given the tokens of their candidates."""
+    """Measures requests in this process, which should be new. requests: the tokens of their candidates."""
     writer = writer_of(published, load_tokenizer(checkpoint))
 
     def request(number: int, lengths: Sequence[int]) -> Request:
@@ -95,7 +95,7 @@ def probe(published: Published, checkpoint: Path, system: str, requests: Sequenc
         points, before = [], sizes("self", "status")["VmRSS"]
         for number, lengths in enumerate(requests, 1):
             asked = request(number, lengths)
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak
             _ask(score, asked)
             peak = sizes("self", "status")["VmHWM"]
             points.append(Point(asked.total_tokens, max(0, peak - before)))

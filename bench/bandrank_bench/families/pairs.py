@@ -1,4 +1,4 @@
-"""A pair of texts as the token ids that a model is given: the same for the reference and for plain transformers."""
+"""Makes the token ids of pairs of texts, for both the reference and plain transformers."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,12 +13,12 @@ Pairs = Callable[[str, Sequence[str]], list[list[int]]]  # the ids of a query wi
 
 
 def load_tokenizer(checkpoint: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint."""
+    """Loads the tokenizer of a checkpoint."""
     return Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
 
 
 def pairs_of(published: Published, tokenizer: Tokenizer) -> Pairs:
-    """How the model's authors put pairs to it."""
+    """Returns a function that makes pairs as the model's authors do."""
     if published.prompted:
         return lambda query, passages: prompts(tokenizer, query, passages)
 
@@ -29,8 +29,8 @@ def pairs_of(published: Published, tokenizer: Tokenizer) -> Pairs:
 
 
 def writer_of(published: Published, tokenizer: Tokenizer) -> Writer:
-    """Writes texts of exact lengths; a pair has the tokens around them besides."""
+    """Returns a writer of texts of exact lengths, not counting the tokens around the texts of a pair."""
     (around,) = pairs_of(published, tokenizer)("a", ["a"])
-    space = " " if published.prompted else ""  # a prompt has one before each text, and its pieces are other ones then
+    space = " " if published.prompted else ""  # in a prompt each text follows a space, which changes its pieces
     one = len(tokenizer.encode(f"{space}a", add_special_tokens=False).ids)
     return Writer(tokenizer, space=space, special_tokens=len(around) - 2 * one)

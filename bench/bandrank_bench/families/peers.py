@@ -1,4 +1,4 @@
-"""The runtimes to compare with, each as its users would set it up for speed, all on the same checkpoint."""
+"""The runtimes to compare with, each set up for speed as its users would, all with the same checkpoint."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,8 +18,8 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def load_peers(published: Published, checkpoint: Path) -> Iterator[System]:
-    """Every peer in float32 and in bfloat16, ready to score."""
-    from bandrank_bench.sentence import sentence_transformers  # noqa: PLC0415  # which the memory's probe does without
+    """Loads every peer in float32 and in bfloat16."""
+    from bandrank_bench.sentence import sentence_transformers  # noqa: PLC0415  # the memory probe lacks it
 
     for dtype in DTYPES:
         yield sentence_transformers(checkpoint, dtype)
@@ -29,7 +29,7 @@ def load_peers(published: Published, checkpoint: Path) -> Iterator[System]:
 
 
 def plain_transformers(published: Published, checkpoint: Path, dtype: torch.dtype) -> Score:
-    """The model of `transformers` on padded batches of similar length, with torch's own attention."""
+    """Scores with `transformers` on padded batches of similar length, with torch's attention."""
     pairs = pairs_of(published, load_tokenizer(checkpoint))
     run = logits_of(published, checkpoint, dtype, attention="sdpa")
 
@@ -44,7 +44,7 @@ def plain_transformers(published: Published, checkpoint: Path, dtype: torch.dtyp
 
 
 def logits_of(published: Published, checkpoint: Path, dtype: torch.dtype, *, attention: str) -> Any:
-    """(n,) float32 scores of (n, longest) token ids and their mask, which is None without padding."""
+    """Returns a function from token ids, (n, longest), and their mask (None if unpadded) to float32 scores, (n,)."""
     tokenizer = load_tokenizer(checkpoint)
     model: Any = published.model.from_pretrained(checkpoint, dtype=dtype, attn_implementation=attention)
     yes, no = (tokenizer.token_to_id(answer) for answer in ("yes", "no"))
@@ -61,7 +61,7 @@ def logits_of(published: Published, checkpoint: Path, dtype: torch.dtype, *, att
 
 
 def _padded(pairs: Sequence[Sequence[int]], *, left: bool) -> tuple[Tensor, Tensor | None]:
-    """The ids and the mask of a batch. Padding is XLM-RoBERTa's, which tells positions by it; others read the mask."""
+    """Pads a batch; returns ids and mask. The <pad> is XLM-RoBERTa's, which needs it to count positions."""
     longest = max(map(len, pairs))
     ids = torch.full((len(pairs), longest), XLM_ROBERTA.index("<pad>"))
     mask = torch.zeros_like(ids)

@@ -1,4 +1,4 @@
-"""The prompt of Qwen/Qwen3-Reranker-0.6B, put together as its model card does, and as a chat template."""
+"""The prompt of Qwen/Qwen3-Reranker-0.6B, assembled as on its model card, and as a chat template."""
 
 from collections.abc import Sequence
 
@@ -15,16 +15,16 @@ PARTS = [HEAD, TAIL, QUERY, DOCUMENT]
 
 
 def chat_template() -> str:
-    """For messages of the roles `query` and `document`, which is how sentence-transformers hands over a pair."""
+    """A template for messages with the roles `query` and `document`, as sentence-transformers passes pairs."""
     query, document = (
         f"(messages | selectattr('role', 'eq', '{role}') | map(attribute='content') | first)"
         for role in ("query", "document")
     )
-    return "{{ %r ~ %s ~ %r ~ %s ~ %r }}" % (HEAD + QUERY, query, DOCUMENT, document, TAIL)  # noqa: UP031  # of braces
+    return "{{ %r ~ %s ~ %r ~ %s ~ %r }}" % (HEAD + QUERY, query, DOCUMENT, document, TAIL)  # noqa: UP031  # braces
 
 
 def prompts(tokenizer: Tokenizer, query: str, passages: Sequence[str]) -> list[list[int]]:
-    """The token ids of every pair: beginning and end apart, and in one piece what stands between them."""
+    """The token ids of every pair; the beginning, the middle and the end are tokenised separately."""
     head, tail = (tokenizer.encode(text, add_special_tokens=False).ids for text in (HEAD, TAIL))
     bodies = tokenizer.encode_batch_fast(
         [f"{QUERY}{query}{DOCUMENT}{passage}" for passage in passages], add_special_tokens=False

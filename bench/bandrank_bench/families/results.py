@@ -1,4 +1,4 @@
-"""What was measured of one family, as the line of JSON that keeps it: a page can be written again without measuring."""
+"""The measurements of one family, kept as a line of JSON so that the page can be rewritten without measuring."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ from bandrank_bench.systems import System
 class FamilyResults:
     """The measurements of one run.
 
-    around: tokens of a pair besides those of its two texts.  systems: name, precision and kind of each.  samples: all,
-    kept or not.  calm_s: seconds of the calibration product on a calm machine.  left_out: systems that could not be
-    measured, each with the reason.
+    around: tokens of a pair besides its two texts.  systems: name, precision and kind of each.  samples: all, clean or
+    not.  calm_s: seconds of the calibration product on a calm machine.  left_out: systems that could not be measured,
+    each with the reason.
     """
 
     family: str
@@ -35,7 +35,7 @@ class FamilyResults:
 
     @property
     def tables(self) -> dict[str, list[Row]]:
-        """The rows of each workload that was timed."""
+        """The rows of each timed workload."""
         systems = [System(name, precision, "full", kind, _gone) for name, precision, kind in self.systems]  # type: ignore[arg-type]
         return {
             workload: summarise([one for one in self.samples if one.workload == workload], systems, self.calm_s)
@@ -54,12 +54,12 @@ class FamilyResults:
         return cls(**fields)
 
     def to_json(self) -> str:
-        """One line."""
+        """All fields, as one line of JSON."""
         return json_line(asdict(self))
 
 
 def read(path: Path) -> dict[str, FamilyResults]:
-    """By family, what earlier runs have left in a file, which need not be there."""
+    """Reads earlier runs' results, by family; empty if there is no file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return {results.family: results for results in map(FamilyResults.from_json, lines)}
 

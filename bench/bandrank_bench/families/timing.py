@@ -1,4 +1,4 @@
-"""The systems of one family, first compared by their scores and then timed in turns."""
+"""Compares the scores of one family's systems, then times the systems by turns."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -23,15 +23,15 @@ from bandrank_bench.systems import Scores, System, torch_precision
 from bandrank_bench.workloads import WORKLOADS, Request, Workload
 from bandrank_kernels.native.library import why_no_native
 
-WARM_UP_ROUND, CHECK_ROUND = 1001, 1003  # texts that no timed round has
+WARM_UP_ROUND, CHECK_ROUND = 1001, 1003  # not timed rounds, so with other texts
 WARM_UP_PASSAGES, CHECKED_PASSAGES = 4, 6
 
 
 def time_family(
     published: Published, checkpoint: Path, workloads: Sequence[Workload], rounds: int, *, environment: Path
 ) -> FamilyResults:
-    """All systems on the workloads, once their scores agree, which Disagreement is raised of if they do not; a service
-    whose scores do not is left out.
+    """Times all systems on the workloads, once their scores agree. Leaves out a service whose scores differ from the
+    reference; raises Disagreement for any other system.
 
     rounds: 0 for the family's own.  environment: where infinity is installed.
     """
@@ -74,7 +74,7 @@ def time_family(
 
 
 def open_ours(stack: ExitStack, checkpoint: Path) -> Iterator[System]:
-    """Ours in process in every precision; `stack` closes it."""
+    """Opens bandrank in process in every precision; `stack` closes it."""
     dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", *(() if why_no_native() else ("int8",)))
     for dtype in dtypes:
         precision = torch_precision(getattr(torch, dtype))

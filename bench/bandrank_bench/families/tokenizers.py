@@ -1,6 +1,6 @@
-"""Tokenizers of the kinds that the published models have, trained here on the benchmark's prose.
+"""Tokenizers of the same kinds as the published models', trained on the benchmark's prose.
 
-They split and frame texts as the published ones do; their vocabularies are those of a small corpus.
+They split and frame texts as the published ones do, with the vocabulary of a small corpus.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ XLM_ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 MODERNBERT = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
 QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 THINKING = ("<think>", "</think>")
-# How Qwen's tokenizers part a text before they look for pieces.
+# How Qwen's tokenizers pre-split a text.
 QWEN_PARTS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
 def unigram() -> Tokenizer:
-    """Unigram pieces behind a metaspace, `<s> A </s></s> B </s>`: XLM-RoBERTa's kind."""
+    """XLM-RoBERTa's kind: unigram pieces with a metaspace, `<s> A </s></s> B </s>`."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
@@ -44,8 +44,8 @@ def unigram() -> Tokenizer:
 
 
 def byte_pairs() -> Tokenizer:
-    """Byte-level pieces, `[CLS] A [SEP] B [SEP]`: ModernBERT's kind, but that a space precedes the first word too,
-    so that it has the same pieces everywhere.
+    """ModernBERT's kind: byte-level pieces, `[CLS] A [SEP] B [SEP]`. Unlike there, even the first word follows a space,
+    so that a word has the same pieces everywhere.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
@@ -62,9 +62,9 @@ def byte_pairs() -> Tokenizer:
 
 
 def chat_byte_pairs() -> Tokenizer:
-    """Byte-level pieces with the tokens of a chat and nothing around a text: Qwen's kind.
+    """Qwen's kind: byte-level pieces with the tokens of a chat, and nothing around a text.
 
-    The prompt's words are pieces of their own, as they are in a vocabulary of 150,000.
+    The prompt's words are single pieces, as in a vocabulary of 150,000.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()

@@ -1,4 +1,4 @@
-"""The systems that the fused operation is compared with, each in the layout that suits it best."""
+"""The systems to compare the fused operation with, each in the layout that suits it best."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,12 +26,12 @@ BACKENDS = {
 
 
 def heads(shape: Shape, qkv: Tensor) -> list[Tensor]:
-    """Q, K and V of whole pairs, (num_candidates, num_heads, sequence, head_dim) each, in the memory layout of rows."""
+    """Q, K and V of whole pairs, (num_candidates, num_heads, sequence, head_dim) each, laid out in memory as rows."""
     return [rows.contiguous().transpose(1, 2) for rows in shape.sequences(qkv).unbind(2)]
 
 
 def full(lab: Lab, shape: Shape, name: str) -> System:
-    """Full attention over padded pairs, by torch's backend of this name: every row sees every other."""
+    """Full attention over padded pairs, by the torch backend of this name."""
     del lab
     backend = BACKENDS[name]
 
@@ -43,7 +43,7 @@ def full(lab: Lab, shape: Shape, name: str) -> System:
 
 
 def flex(lab: Lab, shape: Shape) -> System:
-    """FlexAttention with the same mask, over whole pairs: torch compiles a kernel for it, except in a dry run."""
+    """FlexAttention with the same mask over whole pairs, compiled by torch except in a dry run."""
     module = import_module("torch.nn.attention.flex_attention")
     seen, window = shape.num_globals, shape.window
 
@@ -68,10 +68,10 @@ def flex(lab: Lab, shape: Shape) -> System:
 
 
 def varlen(lab: Lab, shape: Shape) -> System:
-    """The strongest composition of library calls: torch's varlen attention, windowed for the band, once more for the
-    globals, and the two merged by their log-sum-exps.
+    """The strongest composition of library calls: torch's varlen attention over the band and again over the globals,
+    merged by their log-sum-exps.
 
-    Raises Skipped where torch has no varlen attention with a window, or no GPU.
+    Raises Skipped if torch has no varlen attention with a window, or no GPU.
     """
     try:
         module = import_module("torch.nn.attention.varlen")
@@ -88,14 +88,14 @@ def varlen(lab: Lab, shape: Shape) -> System:
 
     cls = torch.arange(count, device=lab.device)[:, None]
     query = torch.arange(count, count + seen - 1, device=lab.device).expand(count, -1)
-    shared = torch.cat([cls, query], 1).flatten()  # the rows that each candidate sees beside the rows of its text
+    shared = torch.cat([cls, query], 1).flatten()  # rows that a candidate sees besides its own
     by_one, by_seen, by_length = starts(1), starts(seen), starts(length)
     of_query = starts(seen - 1, 1)
     aux = module.AuxRequest(lse=True)
 
     def call(rows: Tensor, keys: Sequence[Tensor], *sizes: Tensor | int, **options: object) -> tuple[Tensor, Tensor]:
         out, lse = module.varlen_attn(rows, *keys, *sizes, return_aux=aux, **options)
-        return out, lse if lse.shape == out.shape[:2] else lse.T  # versions of torch differ
+        return out, lse if lse.shape == out.shape[:2] else lse.T  # depends on torch's version
 
     def merge(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
         weight = torch.sigmoid(one[1] - other[1])[..., None]
@@ -122,17 +122,17 @@ def varlen(lab: Lab, shape: Shape) -> System:
 
 
 def paper(lab: Lab, shape: Shape, name: str, *, as_written: bool) -> System:
-    """The paper's computation with one softmax, or with its separate passes as written."""
+    """The paper's computation, with one softmax or, as written, in separate passes."""
     attention = PaperAttention(shape, device=lab.device, backend=lab.backend, as_written=as_written)
     return System(name, attention.arrange, attention.attend, attention.pack)
 
 
 class PaperAttention:
-    """The sparse cross-encoder's attention as its paper computes it: band products in separate kernels, all else in
-    torch (Schlatt et al. 2024, section 3.2). The kernels are ours; the query is attended once, not once a candidate.
+    """The sparse cross-encoder's attention as its paper computes it: band products in separate kernels, the rest in
+    torch (Schlatt et al. 2024, section 3.2). The kernels are ours, and the query attends once, not once per candidate.
 
-    On whole pairs, (num_candidates, num_heads, sequence, head_dim).
-    as_written: the softmax in the separate passes of the paper's published forward, instead of torch's softmax.
+    Works on whole pairs, (num_candidates, num_heads, sequence, head_dim).
+    as_written: computes the softmax in separate passes, like the paper's published code, instead of by torch's.
     """
 
     def __init__(self, shape: Shape, *, device: torch.device, backend: Backend, as_written: bool = False) -> None:
@@ -147,7 +147,7 @@ class PaperAttention:
         return [rows.transpose(1, 2).contiguous() for rows in self.shape.sequences(qkv).unbind(2)]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Sequence[Tensor]:
-        """Results of [CLS], query and candidate rows, heads before rows."""
+        """The outputs of [CLS], query and candidate rows, heads before rows."""
         seen, columns = self.shape.num_globals, 2 * self.shape.window + 1
         band = band_qk(query[:, :, seen:], key[:, :, seen:], self.shape.window, backend=self.backend)
         shared = query[:, :, seen:] @ key[:, :, :seen].transpose(-1, -2)
@@ -160,7 +160,7 @@ class PaperAttention:
         return [cls, scaled_dot_product_attention(query, key, value), candidates]
 
     def pack(self, results: Sequence[Tensor]) -> Tensor:
-        """The results as packed rows, (num_rows, num_heads, head_dim)."""
+        """The outputs as packed rows, (num_rows, num_heads, head_dim)."""
         return torch.cat([part.transpose(1, 2).flatten(0, 1) for part in results])
 
     def _softmax(self, scores: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ class PaperAttention:
 
 
 class PaperPlan(AttentionPlan):
-    """The same inside our encoder. It has no last layer for [CLS] alone."""
+    """The paper's attention inside our encoder. It has no last layer for [CLS] alone."""
 
     def __init__(self, attention: PaperAttention) -> None:
         self.attention = attention

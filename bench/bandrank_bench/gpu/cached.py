@@ -1,4 +1,4 @@
-"""A MixEncoder of the size of mix-b, random weights, 1,000 candidates a request, whose representations are stored."""
+"""A MixEncoder of mix-b's size, with random weights and 1,000 stored candidates per request."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -22,14 +22,14 @@ NUM_CANDIDATES, DRY_CANDIDATES = 1000, 3
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """As the service runs it with graphs, and without."""
+    """As the service runs it, with and without graphs."""
     size, count = (DRY_SIZE, DRY_CANDIDATES) if lab.dry else (SIZE, NUM_CANDIDATES)
     yield Case(f"{count} cached, served", partial(served, lab, size, count))
     yield Case(f"{count} cached, launched", partial(launched, lab, size, count))
 
 
 def build(lab: Lab, size: EncoderConfig, *, graphs: bool) -> PreparedScorer:
-    """The model on the device, with an interaction in each of its last three layers."""
+    """Builds the model on the device, with an interaction in each of its last three layers."""
     config = MixEncoderConfig.of_paper(
         "b",
         size,
@@ -49,7 +49,7 @@ def build(lab: Lab, size: EncoderConfig, *, graphs: bool) -> PreparedScorer:
 
 
 def request(size: EncoderConfig, count: int) -> ScoreBatch:
-    """Random token ids of a query, and representations of candidates, in host memory as a cache holds them."""
+    """Random token ids of a query, and random representations of candidates in host memory, as from a cache."""
     rng = np.random.default_rng(0)
     query = rng.integers(1000, VOCAB, QUERY_TOKENS + 2).tolist()
     words = Words(
@@ -60,15 +60,15 @@ def request(size: EncoderConfig, count: int) -> ScoreBatch:
 
 
 def launched(lab: Lab, size: EncoderConfig, count: int) -> Facts:
-    """Kernel by kernel."""
+    """Times a request kernel by kernel, without a graph."""
     prepared, batch = build(lab, size, graphs=False), request(size, count)
     return eager(lab, lambda: prepared.score(batch))
 
 
 @torch.inference_mode()
 def served(lab: Lab, size: EncoderConfig, count: int) -> Facts:
-    """Through the graph of its bucket, and that graph alone. Raises AssertionError if there is none, or if a replay
-    gives other bits than a launch.
+    """Times a request through the graph of its bucket, and that graph alone. Raises AssertionError if it has no graph,
+    or if a replay and a launch differ in a bit.
     """
     lab.require_gpu()
     prepared, batch = build(lab, size, graphs=True), request(size, count)

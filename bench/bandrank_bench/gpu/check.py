@@ -22,11 +22,11 @@ from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.stages import STAGES, Journal, Record, Stage, run_stage
 from bandrank_bench.gpu.supervise import child, supervise
 
-BUDGET_S = 530.0  # in all: with what it takes to start and to end, under ten minutes
+BUDGET_S = 530.0  # in all; under ten minutes with start and end
 
 
 def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) -> int:
-    """Runs the stages in order, each within its share of what is left of the budget; prints a short table."""
+    """Runs the stages in order, each within its share of the remaining budget; prints a short table."""
     options = _options(arguments, stages)
     if not options.dry and not torch.cuda.is_available():
         print("torch sees no GPU here; --dry does the same without one, on tiny shapes", file=sys.stderr)
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
 
 
 def passed(stage: Stage, records: Sequence[Record]) -> bool:
-    """Whether every case was right or could not be tried for lack of a tool, and there were cases."""
+    """Whether there were cases, and each was right or skipped for lack of a tool."""
     statuses = {record.status for record in records if record.stage == stage.name}
     return bool(statuses) and statuses <= {"ok", "skipped"}
 

@@ -1,4 +1,4 @@
-"""The goals of the kernels, as ratios of times of one run on one card."""
+"""The goals of the kernels, mostly ratios of times of one run on one card."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from bandrank_bench.gpu.shape import Shape, floor_us
 from bandrank_bench.gpu.stages import Record
 from bandrank_bench.gpu.system import FULL_BACKENDS
 
-Measured = float | None  # None for what was not measured
+Measured = float | None  # None: not measured
 
 
 class Measurements:
@@ -23,50 +23,50 @@ class Measurements:
         return self._fact(("operation", "baselines"), "cold_us", of)
 
     def request(self, system: str, lengths: str, fact: str = "graph_ms") -> Measured:
-        """Milliseconds of a request to a model in a graph, or another fact of it."""
+        """Milliseconds of a request to a model in a graph, or another fact about it."""
         return self._fact(("model", "peers"), fact, {"system": system, "lengths": lengths})
 
     def copy_share(self, shape: Shape, num_bytes: float | None = None) -> Measured:
-        """The time in which a copy at the measured bandwidth moves `num_bytes`, over the time of our operation.
+        """The time in which a copy at the measured bandwidth moves `num_bytes`, divided by the time of our operation.
 
-        num_bytes: by default those of our operation.
+        num_bytes: by default those that our operation moves.
         """
         bandwidth = self._fact(("machine",), "bytes_per_s", {})
         fewest = shape.fused_bytes if num_bytes is None else num_bytes
         return ratio(bandwidth and floor_us(fewest, bandwidth), self.operation("ours", shape))
 
     def over(self, other: str, shape: Shape) -> Measured:
-        """How many times as long another system takes for the operation."""
+        """How many times as long as ours another system takes for the operation."""
         return ratio(self.operation(other, shape), self.operation("ours", shape))
 
     def over_best_full(self, shape: Shape) -> Measured:
-        """How many times as long the fastest of torch's backends of full attention takes."""
+        """How many times as long as ours torch's fastest full attention takes."""
         return min((times for name in FULL_BACKENDS if (times := self.over(name, shape)) is not None), default=None)
 
     def over_two_kernels(self, shape: Shape) -> Measured:
-        """How many times as long separate kernels for scores, softmax and sums take, were they as fast as a copy."""
+        """How many times as long as ours separate kernels for scores, softmax and sums would take at copy speed."""
         return self.copy_share(shape, shape.two_kernel_bytes)
 
     def times(
         self, other: str, lengths: str, over_ours: str = "", ours: str = "ours sparse", fact: str = "graph_ms"
     ) -> Measured:
-        """How many times our milliseconds another system takes; over_ours: our lengths, where its are padded."""
+        """How many times as long as ours another system takes. over_ours: our lengths, if the other's are padded."""
         return ratio(self.request(other, lengths, fact), self.request(ours, over_ours or lengths))
 
     def cached(self, fact: str) -> Measured:
-        """A fact of a request with stored candidates, in milliseconds."""
+        """A fact about a request with stored candidates, in milliseconds."""
         return self._fact(("cached",), fact, {})
 
     def gain(self, lengths: str, before: str, after: str) -> Measured:
-        """How many times as long our requests take by the fact `before` as by the fact `after`."""
+        """The fact `before` of our requests, divided by the fact `after`."""
         return ratio(self.request("ours sparse", lengths, before), self.request("ours sparse", lengths, after))
 
     def megabytes(self, lengths: str) -> Measured:
-        """Memory of a candidate, at the peak of a request of 100."""
+        """Megabytes per candidate, at the peak of a request with 100."""
         return ratio(self.request("ours sparse", lengths, "peak_bytes"), 100 * 1e6)
 
     def exact(self) -> Measured:
-        """1 if all tests on a GPU pass, of results and of bits that repeat; 0 if not."""
+        """1 if all GPU tests pass, of correctness and of bitwise repeatability; 0 if not."""
         return float(not self.wrong) if self.wrong or any(record.stage == "tests" for record in self.records) else None
 
     def _fact(self, stages: Sequence[str], fact: str, of: dict[str, object]) -> Measured:
@@ -77,13 +77,13 @@ class Measurements:
 
 
 def ratio(numerator: Measured, denominator: Measured) -> Measured:
-    """None if one of them was not measured."""
+    """Divides; None if one of them was not measured."""
     return None if numerator is None or not denominator else numerator / denominator
 
 
 @dataclass(frozen=True)
 class Goal:
-    """unit: "x" for a ratio, which is to be at least `target`; a time or a size is to be at most that."""
+    """A target for a value. unit: "x" for a ratio, which should be at least `target`; times and sizes at most that."""
 
     text: str
     target: float
@@ -95,7 +95,7 @@ class Goal:
         return self.unit != "x"
 
     def reached(self, value: float) -> bool:
-        """Whether a measured value is enough."""
+        """Whether a measured value reaches the target."""
         return value <= self.target if self.at_most else value >= self.target
 
 

@@ -1,7 +1,7 @@
-"""The device of a run: a GPU, or for a dry run the CPU with the same operations in plain torch in tiny sizes.
+"""The device of a run: a GPU, or in a dry run the CPU, with the same operations in plain torch and tiny sizes.
 
-Times are those of replays of a CUDA graph, which leave the host's part out. Inputs are random: on zeros a card
-runs faster than on real numbers.
+Times are of replays of a CUDA graph, which leaves the host's part out. Inputs are random, because zeros make a card
+run faster.
 """
 
 import math
@@ -14,22 +14,22 @@ from torch import Tensor
 
 from bandrank_kernels import Backend
 
-REPEATS = (5, 50)  # measurements of which the median is taken, within these and TIMING_US
+REPEATS = (5, 50)  # the fewest and the most measurements for a median, within TIMING_US
 TIMING_US = 200_000.0
-SPAN_US, MOST_IN_A_SPAN = 1_000.0, 20  # replays between two events, whose ends then weigh little
-BUSY_CYCLES = 60_000  # 30 us at 2 GHz: more than the host takes to enqueue a replay
-COLD_BYTES = 256e6  # of inputs in rotation: five times the 50 MB of an H100's level 2 cache
+SPAN_US, MOST_IN_A_SPAN = 1_000.0, 20  # replays between two events; more dilute the ends
+BUSY_CYCLES = 60_000  # 30 us at 2 GHz: longer than the host needs to enqueue a replay
+COLD_BYTES = 256e6  # inputs in rotation: five times the 50 MB of an H100's level 2 cache
 MOST_SETS = 32
-WARM_CALLS = 10  # of one replay on one input
+WARM_CALLS = 10  # per replay, on one input
 FEW_NUMBERS = 1 << 18  # a megabyte
 
 
 class Skipped(Exception):
-    """Something that a case needs is missing; the message says what."""
+    """A case lacks something that it needs; the message says what."""
 
 
 class Lab:
-    """The device of a run. backend: that of our operations.  dtype: that of the timed tensors."""
+    """The device of a run. backend: of our operations.  dtype: of the timed tensors."""
 
     def __init__(self, *, dry: bool) -> None:
         self.dry = dry
@@ -43,7 +43,7 @@ class Lab:
             raise Skipped("runs on a GPU alone")
 
     def randn(self, *shape: int, dtype: torch.dtype | None = None, seed: int = 0) -> Tensor:
-        """N(0, 1) numbers, drawn on the device; few are drawn on the host, so that tools watch our kernels alone."""
+        """N(0, 1) numbers drawn on the device, or a few on the host, so that tools watch only our kernels."""
         where = self.device if math.prod(shape) > FEW_NUMBERS else torch.device("cpu")
         numbers = torch.randn(shape, generator=torch.Generator(where).manual_seed(seed), device=where)
         return numbers.to(self.device, dtype or self.dtype)
@@ -54,20 +54,20 @@ class Lab:
             torch.cuda.synchronize(self.device)
 
     def is_alive(self) -> bool:
-        """False after an error that CUDA never forgets, such as an illegal address."""
+        """False after an error that CUDA cannot recover from, such as an illegal address."""
         try:
             self.synchronize()
-        except (RuntimeError, AssertionError):  # torch asserts that it has seen a card at all
+        except (RuntimeError, AssertionError):  # torch asserts that there is a card
             return False
         return True
 
     def tidy(self) -> None:
-        """Gives freed memory back, so that the next case gets it in one piece."""
+        """Returns freed memory to the device, so that the next case gets it in one piece."""
         if not self.dry:
             torch.cuda.empty_cache()
 
     def capture(self, call: Callable[[], object]) -> Callable[[], object]:
-        """Captures the launches of `call`, which must not wait for the device. Returns the replay; dry, the call."""
+        """Captures the launches of `call`, which must not wait for the device; returns the replay (dry: `call`)."""
         if self.dry:
             return call
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch leaves it bare
@@ -77,14 +77,14 @@ class Lab:
             for _ in range(2):
                 call()
             self.synchronize()
-            with torch.cuda.graph(graph):  # which leaves its own stream current if it fails; the one around does not
+            with torch.cuda.graph(graph):  # leaves its stream current if it fails, hence the outer one
                 call()
         return graph.replay
 
     def median_us(self, run: Callable[[], object]) -> float:
-        """Microseconds of the work that `run` enqueues, once warm, by the clock of the device.
+        """Microseconds of the work that `run` enqueues, once warm, by the device's clock.
 
-        The device is kept busy until the host has enqueued all that is timed, so that it waits for nothing meanwhile.
+        The device is kept busy until the host has enqueued everything to be timed, so that it never waits for the host.
         """
         run()
         once = max(1.0, self._time_us(run, 1))
@@ -110,5 +110,5 @@ class Lab:
         return float(start.elapsed_time(end)) * 1e3 / calls
 
     def num_sets(self, input_bytes: int) -> int:
-        """The number of inputs to rotate over, for a cold cache."""
+        """The number of inputs to rotate for a cold cache."""
         return 2 if self.dry else max(2, min(MOST_SETS, math.ceil(COLD_BYTES / input_bytes)))

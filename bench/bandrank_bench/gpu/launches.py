@@ -1,5 +1,5 @@
-"""Every kernel of one served request, by torch's profiler: how often it runs, for how long, on how many registers; and
-for how long none runs.
+"""Profiles one served request with torch: how often each kernel runs, for how long and on how many registers, and for
+how long the device idles.
 """
 
 import json
@@ -33,7 +33,7 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 @torch.inference_mode()
 def traced(lab: Lab, name: str) -> Facts:
-    """The table of one request as the service runs it. Raises RuntimeError if the profiler saw no kernel."""
+    """Profiles one request as the service runs it. Raises RuntimeError if the profiler saw no kernel."""
     size, lengths = (DRY_SIZE, DRY_LENGTHS[name]) if lab.dry else (SIZE, LENGTHS[name])
     (_, prepared), batch = build(lab, size, sparse(WINDOW), graphs=True), request(lengths)
     lab.require_gpu()
@@ -51,10 +51,10 @@ def traced(lab: Lab, name: str) -> Facts:
 
 
 def summary(events: Sequence[Event]) -> Facts:
-    """Microseconds from the first to the last event on the device and those in which none ran; for each kernel by its
-    name, the longest first: launches, microseconds, and what it takes.
+    """Returns the microseconds from the first to the last event on the device, and those in which none ran; and for
+    each kernel by name, the longest first, launches, microseconds and resources.
 
-    Raises RuntimeError if there is none.
+    Raises RuntimeError if there are no events.
     """
     ran = sorted((event for event in events if event.get("cat") in DEVICE_KINDS), key=lambda event: float(event["ts"]))
     if not ran:

@@ -22,14 +22,14 @@ from bandrank_kernels.launch import Kernel, load
 
 PACKAGES = ("torch", "cupy-cuda13x", "numpy", "triton", "transformers")
 CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "temperature.gpu", "power.draw", "pstate")
-COPY_NUMBERS = 2**31  # float16: 4 GiB, nothing of which a cache can hold
-SMALL_COPY_NUMBERS = 6_250_000  # 12.5 MB read and as much written: what the attention of 100 passages moves
+COPY_NUMBERS = 2**31  # float16: 4 GiB, far beyond any cache
+SMALL_COPY_NUMBERS = 6_250_000  # 12.5 MB read and as much written, like attention over 100 passages
 PRODUCT_SIZE = 8192
-MOST_COMPILERS = 8  # processes, each with a CUDA context of its own
+MOST_COMPILERS = 8  # processes, each with its own CUDA context
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """The cases, the ceilings last, so that the clocks are those of a card at rest."""
+    """The cases, with the ceilings last, so that clocks are read on an idle card."""
     yield Case("versions", versions)
     yield Case("card", partial(card, lab))
     yield Case("copy", partial(copy, lab))
@@ -61,7 +61,7 @@ def card(lab: Lab) -> Facts:
 
 
 def copy(lab: Lab) -> Facts:
-    """Bytes read and written in a second, device to device."""
+    """Bytes read and written per second, device to device."""
     source = lab.randn(1 << 20).repeat(1 if lab.dry else COPY_NUMBERS >> 20)
     target = torch.empty_like(source)
     seconds = lab.median_us(lambda: target.copy_(source)) / 1e6
@@ -69,7 +69,7 @@ def copy(lab: Lab) -> Facts:
 
 
 def small_copy(lab: Lab) -> Facts:
-    """The same for 25 MB a copy, over buffers that together exceed the cache: a launch's ends weigh more in it."""
+    """The same with 25 MB per copy, where a launch's ends weigh more; the buffers together exceed the cache."""
     numbers, buffers = (SMALL_COPY_NUMBERS >> 10, 2) if lab.dry else (SMALL_COPY_NUMBERS, 16)
     sources = [lab.randn(numbers, seed=seed) for seed in range(buffers)]
     targets = [torch.empty_like(source) for source in sources]
@@ -83,7 +83,7 @@ def small_copy(lab: Lab) -> Facts:
 
 
 def product(lab: Lab, dtype: torch.dtype) -> Facts:
-    """Operations in a second of one large matrix product."""
+    """Operations per second of a large matrix product."""
     size = 64 if lab.dry else PRODUCT_SIZE
     left, right = (lab.randn(size, size, dtype=dtype, seed=seed) for seed in (0, 1))
     seconds = lab.median_us(lambda: left @ right) / 1e6
@@ -91,8 +91,8 @@ def product(lab: Lab, dtype: torch.dtype) -> Facts:
 
 
 def compilations(lab: Lab) -> Iterator[Case]:
-    """A case for every shipped kernel, those that each batch runs first. Behind the first case, which is right even if
-    there is no time for more, all and those of the sweep at once, in many processes, which leave them in cupy's cache.
+    """A case per shipped kernel, starting with those that every batch runs. The second case, behind one that is right
+    even if there is no time for more, compiles all kernels and those of the sweep, in many processes into cupy's cache.
     """
     kernels = [kernel for family in FAMILIES for kernel in family.kernels][: 2 if lab.dry else None]
     shipped = {kernel.expression for kernel in kernels}
@@ -103,7 +103,7 @@ def compilations(lab: Lab) -> Iterator[Case]:
 
 
 def compiled_by_many(lab: Lab, kernels: Sequence[Kernel]) -> Facts:
-    """Seconds until every kernel is in cupy's cache: NVRTC compiles one program at a time in each process."""
+    """Seconds until every kernel is in cupy's cache. NVRTC compiles only one program at a time per process."""
     started = time.perf_counter()
     compile_one = partial(compiled, lab)
     processes = min(MOST_COMPILERS, os.cpu_count() or 1)
@@ -118,8 +118,8 @@ def compiled_by_many(lab: Lab, kernels: Sequence[Kernel]) -> Facts:
 
 
 def compiled(lab: Lab, kernel: Kernel) -> Facts:
-    """Seconds to compile and load it as the service does, a fraction of one where cupy's cache has it, and what the
-    driver says that it takes. Dry: by NVRTC alone, to machine code for sm_90.
+    """Seconds to compile and load a kernel as the service does (under one if cupy's cache has it), and its resources by
+    the driver. Dry: compiles it with NVRTC alone, to machine code for sm_90.
     """
     started = time.perf_counter()
     resources: Facts = {}

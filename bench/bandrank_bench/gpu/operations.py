@@ -1,6 +1,4 @@
-"""The attention of one layer, ours and what it is compared with, from a cold cache and from a warm one; and other parts
-of a layer.
-"""
+"""The attention of one layer, ours and others', from a cold and from a warm cache; and other parts of a layer."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,24 +15,22 @@ from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_bench.gpu.system import FULL_BACKENDS, System
 from bandrank_kernels import Backend
 
-LENGTHS = (164, 4086, 54, 502, 2038)  # those that goals speak of first
+LENGTHS = (164, 4086, 54, 502, 2038)  # lengths with goals first
 WINDOWS = (4, 64)
 HEAD_DIMS = (32, 64)
-FLEX = (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(4086, 64, 32))  # each takes torch some ten seconds to compile
+FLEX = (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(4086, 64, 32))  # torch compiles each for some ten seconds
 DRY = (Shape(20, 4, 32, num_heads=2, num_candidates=3), Shape(5, 8, 32, num_heads=2, num_candidates=3))
 LAST_LAYERS = (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(164, 4, 64))
-ROWS, DRY_ROWS = (512, 4096, 16_611), (7,)  # of norms; the last is 100 candidates of 164 tokens
+ROWS, DRY_ROWS = (512, 4096, 16_611), (7,)  # for norms; the last: 100 candidates of 164 tokens
 HIDDEN_SIZE = 384
 HOST_CALLS = 20
-ALIKE = 1e-2  # ||baseline - ours|| / ||ours||: both rounded, several times
+ALIKE = 1e-2  # ||baseline - ours|| / ||ours||; both are rounded several times
 
 Build = Callable[[], System]
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """Ours on all shapes, then other parts of a layer. Shapes with goals come first: the least important cases are cut
-    off.
-    """
+    """Ours on all shapes, then other parts of a layer. Shapes with goals come first, as the last cases may be cut."""
     for shape in _shapes(lab):
         yield _case(lab, shape, "ours", partial(ours, lab, shape))
     parts = [last_layer(lab, shape) for shape in (DRY[:1] if lab.dry else LAST_LAYERS)]
@@ -46,11 +42,11 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 
 def baselines(lab: Lab) -> Iterator[Case]:
-    """What ours is compared with, on the same shapes in the same order."""
+    """The baselines, on the same shapes in the same order."""
     shapes = _shapes(lab)
     backends = ("full math",) if lab.dry else FULL_BACKENDS
     for shape in shapes:
-        if shape.window == shapes[0].window:  # full attention knows no window
+        if shape.window == shapes[0].window:  # full attention has no window
             for name in backends:
                 yield _case(lab, shape, name, partial(baseline, "full", lab, shape, name))
         for name, as_written in (("paper", False), ("paper as written", True)):
@@ -73,7 +69,7 @@ def ours(lab: Lab, shape: Shape) -> System:
 
 
 def baseline(kind: str, *arguments: object, **options: object) -> System:
-    """What a function of `baselines` builds. It is imported by the case itself: what it lacks fails no other case."""
+    """Builds by a function of `baselines`, imported here so that what the module lacks fails no other case."""
     system = getattr(import_module("bandrank_bench.gpu.baselines"), kind)(*arguments, **options)
     assert isinstance(system, System)
     return system
@@ -85,8 +81,8 @@ def _case(lab: Lab, shape: Shape, name: str, build: Build) -> Case:
 
 @torch.no_grad()
 def timed(lab: Lab, shape: Shape, name: str, build: Build) -> Facts:
-    """Microseconds of a call, over rotated inputs and over one. Raises AssertionError if a baseline that says that it
-    computes our function does not.
+    """Microseconds of a call, over rotated inputs and over one. Raises AssertionError if a baseline that claims to
+    compute our function does not.
     """
     system, part = build(), attention(lab, shape)
     (qkv,) = part.draw(0)
@@ -99,16 +95,16 @@ def timed(lab: Lab, shape: Shape, name: str, build: Build) -> Facts:
     others = [system.arrange(*part.draw(seed)) for seed in range(1, lab.num_sets(qkv.nbytes))]
     facts["cold_us"] = _microseconds(lab, system.attend, [first, *others], keep=True)
     del others
-    if qkv.nbytes < COLD_BYTES:  # more than that no cache keeps
+    if qkv.nbytes < COLD_BYTES:  # no cache keeps more
         facts["warm_us"] = _microseconds(lab, system.attend, [first] * (1 if lab.dry else WARM_CALLS), keep=False)
     return facts
 
 
 @torch.no_grad()
 def timed_part(lab: Lab, part: Part, backend: Backend) -> Facts:
-    """Microseconds of a call on the card, in a graph over rotated inputs and over one, and on the host without a graph:
-    where the host is the slower one, a kernel that saves the card time is a loss. Raises AssertionError if the results
-    are not those of plain torch.
+    """Microseconds of a call on the card, in a graph over rotated inputs and over one; and on the host without a graph,
+    because saving the card's time is no gain if the host is slower. Raises AssertionError if the results differ from
+    plain torch.
     """
     call, first = part.prepare(backend), part.draw(0)
     for right, other in zip(part.prepare("vectorized")(*first), call(*first), strict=True):
@@ -128,7 +124,7 @@ def timed_part(lab: Lab, part: Part, backend: Backend) -> Facts:
 
 
 def _difference(right: Tensor, other: Tensor) -> float:
-    """Norm of the difference over the norm. Raises AssertionError if it is more than rounding."""
+    """The relative norm of the difference. Raises AssertionError if it is more than rounding."""
     difference = float((other.float() - right.float()).norm() / right.float().norm())
     assert difference <= ALIKE, f"another function than ours: they differ by {difference}"
     return difference
@@ -137,7 +133,7 @@ def _difference(right: Tensor, other: Tensor) -> float:
 def _microseconds(
     lab: Lab, call: Callable[..., Sequence[Tensor]], inputs: Sequence[Sequence[Tensor]], *, keep: bool
 ) -> float:
-    """Time of one call. keep: each result stays in memory, so that none overwrites the last one."""
+    """The time of one call. keep: keeps each result in memory, so that none overwrites another."""
 
     def run() -> list[Tensor]:
         results: list[Tensor] = []

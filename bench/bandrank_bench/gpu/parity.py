@@ -1,4 +1,4 @@
-"""The shipped scorers in half precision as the service runs them on a GPU, beside the same in float32 on the host."""
+"""Compares the shipped scorers in half precision, as the service runs them on a GPU, with float32 on the host."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,10 +16,10 @@ from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_bench.gpu.whole_model import passage_lengths
 from bandrank_kernels.arrays import offsets
 
-QUERIES, CANDIDATES = 4, 50  # of each query
+QUERIES, CANDIDATES = 4, 50  # candidates per query
 QUERY_TOKENS = (4, 12, 30, 90)
 FIRST_WORD, PAST_WORDS = 1996, 30522  # of BERT's vocabulary
-MOST = 0.05  # of a raw score: rounding to float16 in six layers stays below
+MOST = 0.05  # change of a raw score; rounding to float16 in six layers causes less
 
 
 def cases(lab: Lab) -> Iterator[Case]:
@@ -31,7 +31,7 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 @torch.inference_mode()
 def compared(lab: Lab, name: str, dtype: torch.dtype) -> Facts:
-    """The largest and the mean difference of raw scores, and neighbours in the order whose places change. Raises
+    """The largest and the mean difference of raw scores, and the number of neighbours in the ranking that swap. Raises
     AssertionError if float16 differs by more than rounding.
     """
     batch = requests(2 if lab.dry else CANDIDATES)

@@ -1,4 +1,4 @@
-"""The launches of a layer, one part at a time, each callable by any backend."""
+"""The parts of a layer, each callable with any backend."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Call = Callable[..., list[Tensor]]
 
 @dataclass(frozen=True)
 class Part:
-    """draw: inputs of a seed.  prepare: a call on such inputs by a backend; calls share no scratch."""
+    """A part of a layer. draw: inputs by a seed.  prepare: a call on inputs by a backend; calls share no scratch."""
 
     name: str
     draw: Callable[[int], list[Tensor]]
@@ -42,7 +42,7 @@ def attention(lab: Lab, shape: Shape) -> Part:
 
 
 def last_layer(lab: Lab, shape: Shape) -> Part:
-    """Attention of [CLS] alone, absorbed: by queries and rows."""
+    """Attention of [CLS] alone, with absorbed projections, from queries and rows."""
 
     def draw(seed: int) -> list[Tensor]:
         query = lab.randn(shape.num_candidates, shape.num_heads, shape.hidden, seed=seed)
@@ -56,7 +56,7 @@ def last_layer(lab: Lab, shape: Shape) -> Part:
 
 
 def norms(lab: Lab, num_rows: int, hidden_size: int) -> Part:
-    """LayerNorm of the embeddings of rows, and of a residual."""
+    """LayerNorm of embeddings, and of a residual sum."""
 
     def draw(seed: int) -> list[Tensor]:
         table, residual = (lab.randn(num_rows, hidden_size, seed=seed + step) for step in (0, 1))
@@ -74,7 +74,7 @@ def norms(lab: Lab, num_rows: int, hidden_size: int) -> Part:
 
 
 def up(lab: Lab, num_rows: int, hidden_size: int) -> Part:
-    """The first layer of the feed-forward half: GELU in the product, its tanh form; in plain torch exact, behind it."""
+    """The feed-forward half's first layer. GELU is fused, in its tanh form; in plain torch it is exact and separate."""
 
     def draw(seed: int) -> list[Tensor]:
         rows, weight = (
@@ -92,6 +92,6 @@ def up(lab: Lab, num_rows: int, hidden_size: int) -> Part:
 
 
 def _plan(lab: Lab, shape: Shape, backend: Backend) -> AttentionPlan:
-    """The plan of this backend and no other: requested by name, it cannot be replaced."""
+    """The plan of this backend: requested by name, it cannot fall back to another."""
     rows, pattern = shape.rows(), AttentionPattern.sparse(shape.window)
     return plan_attention(rows, pattern, device=lab.device, dtype=lab.dtype, head_dim=shape.head_dim, backend=backend)

@@ -1,6 +1,6 @@
-"""What the model of time in kernels/README.md says of the goals, as the records that a run on a card would leave.
+"""Predicts the goals by the model of time in kernels/README.md, as records like those of a run on a card.
 
-Nothing in it is measured on a GPU: it was fixed before the first run, which therefore tests it.
+Nothing in the model was measured on a GPU. It was fixed before the first run, which therefore tests it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,29 +12,29 @@ from bandrank_bench.gpu.stages import Record
 from bandrank_bench.gpu.system import FULL_BACKENDS
 from bandrank_bench.gpu.whole_model import LENGTHS, NUM_CANDIDATES, QUERY_TOKENS, SIZE, WINDOW
 
-SCHEDULER_HZ = 132 * 4 * 1.755e9  # instructions a second that the schedulers of all multiprocessors issue
-PRODUCTS = 450e12  # operations a second of cuBLAS, float16, in products of a MiniLM's size
-FLASH, EXPONENTIALS = 500e12, 3.7e12  # a second in flash attention, whose tiles are 128 x 128
+SCHEDULER_HZ = 132 * 4 * 1.755e9  # instructions per second issued by all schedulers
+PRODUCTS = 450e12  # operations per second of cuBLAS, float16, for products of MiniLM's size
+FLASH, EXPONENTIALS = 500e12, 3.7e12  # per second in flash attention, with tiles of 128 x 128
 TILE = 128
-NODE_US, ENDS_US, SMALL_US = 1.2, 2.5, 2.0  # between two nodes; a kernel's start and last wave; work on [CLS] rows
-# Of a request of stored candidates: 59 nodes for the query, a cast, 85 in three interaction layers, 28 for the score.
+NODE_US, ENDS_US, SMALL_US = 1.2, 2.5, 2.0  # per gap between nodes; a kernel's start and last wave; work on [CLS]
+# A request with stored candidates: 59 nodes for the query, a cast, 85 in three interaction layers, 28 for the score.
 CACHED_NODES, CACHED_SMALL = 173, 59 + 28
-CACHED_CANDIDATES, INTERACTIONS, INTERACTION_PASSES = 1024, 3, 55  # of the bucket; layers; rows read or written in each
-LAYER_NODES, TAIL_NODES = 7, 11  # GELU is part of a product; the last layer for [CLS], and the head
-# Instructions of a warp by dims of a head, in code for sm_90: 15 rows of narrow.cuh; 31 rows by 32 keys of wide.cuh.
+CACHED_CANDIDATES, INTERACTIONS, INTERACTION_PASSES = 1024, 3, 55  # in the bucket; layers; passes over rows in each
+LAYER_NODES, TAIL_NODES = 7, 11  # with GELU in a product; the last layer for [CLS], and the head
+# Instructions of a warp by head_dim, in code for sm_90: for 15 rows in narrow.cuh, for 31 rows by 32 keys in wide.cuh.
 NARROW, WIDE = {32: 438, 64: 529}, {32: 410, 64: 485}
-WRITTEN_PASSES = 43  # over the scores, read or written, in the paper's forward
+WRITTEN_PASSES = 43  # reads and writes of the scores in the paper's forward
 
 
 @dataclass(frozen=True)
 class Card:
-    """copied: bytes that a copy reads and writes in a second, nine tenths of the data sheet's bandwidth."""
+    """A card. copied: bytes that a copy reads and writes per second, nine tenths of the data sheet's bandwidth."""
 
     name: str
     copied: float
 
     def records(self) -> list[Record]:
-        """Those that goals read, as far as the model knows them."""
+        """The records that the goals read, as far as the model can predict them."""
         facts: list[tuple[str, dict[str, object]]] = [("machine", {"bytes_per_s": self.copied})]
         shapes = [Shape(tokens, window, dim) for tokens in (164, 4086) for window in (4, 64) for dim in (32, 64)]
         for shape in shapes:
@@ -45,8 +45,8 @@ class Card:
         return [Record(stage, "predicted", "ok", 0.0, values) for stage, values in facts]
 
     def attention_us(self, num_rows: int, shape: Shape) -> float:
-        """Of one layer: memory or the schedulers, whichever takes longer, and a quarter of the other, which is not
-        hidden behind it.
+        """The attention of one layer: the longer of memory and schedulers, plus a quarter of the shorter, which is not
+        hidden.
         """
         memory = self._moved(num_rows * 4 * shape.hidden)
         if shape.window <= 16:
@@ -58,7 +58,7 @@ class Card:
         return max(memory, issue) + min(memory, issue) / 4 + ENDS_US
 
     def _operations(self, shape: Shape) -> Iterator[tuple[str, float]]:
-        """Systems, and the microseconds of one call."""
+        """Yields systems with the microseconds of one call."""
         yield "ours", self.attention_us(shape.rows().num_rows, shape)
         rows, padded = shape.num_candidates * shape.sequence, ceil(shape.sequence / TILE) * TILE
         yield from ((name, self._full_us(shape)) for name in FULL_BACKENDS)
@@ -70,7 +70,7 @@ class Card:
         yield "paper as written", written + WRITTEN_PASSES / 2 * NODE_US
 
     def _requests(self) -> Iterator[tuple[str, str, dict[str, float]]]:
-        """Systems, lengths of candidates, and the milliseconds of a request."""
+        """Yields systems, lengths of candidates, and the milliseconds of a request."""
         for name, lengths in LENGTHS.items():
             rows = sum(lengths) + 2 * NUM_CANDIDATES + QUERY_TOKENS + 1
             shape = Shape(max(lengths), WINDOW, SIZE.head_dim)
@@ -79,7 +79,7 @@ class Card:
             yield "ours sparse, whole last layer", name, {"graph_ms": self._whole_ms(rows, fused, cls_only=False)}
             if len(set(lengths)) > 1:
                 continue
-            # Gathered into sequences and back, as plain torch computes it in our encoder.
+            # Our encoder in plain torch gathers rows into sequences and back.
             full = self._layer_us(rows, self._full_us(shape) + self._moved(8 * rows * shape.hidden) + 6 * NODE_US)
             yield "ours full", name, {"graph_ms": self._whole_ms(rows, full, cls_only=True)}
             yield "ours full, whole last layer", name, {"graph_ms": self._whole_ms(rows, full, cls_only=False)}
@@ -93,13 +93,13 @@ class Card:
 
     def _whole_ms(self, num_rows: int, layer_us: float, *, cls_only: bool) -> float:
         hidden = SIZE.hidden_size
-        last = self._moved(1.2 * num_rows * hidden) if cls_only else layer_us  # a tenth for partial results, twice
+        last = self._moved(1.2 * num_rows * hidden) if cls_only else layer_us  # two tenths for partial results
         tail = TAIL_NODES * (NODE_US + SMALL_US)
         embedded = self._moved(2 * num_rows * hidden) + NODE_US
         return (embedded + (SIZE.num_layers - 1) * layer_us + last + tail) / 1e3
 
     def _layer_us(self, num_rows: int, attention_us: float) -> float:
-        """A layer of four products, GELU in one of them, two norms of sums, and an attention."""
+        """A layer: four products, one with GELU, two norms of sums, and attention."""
         hidden, inner = SIZE.hidden_size, SIZE.intermediate_size
         sizes = [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]
         products = sum(
@@ -109,9 +109,9 @@ class Card:
         return products + passes + attention_us + LAYER_NODES * NODE_US
 
     def _cached_ms(self) -> float:
-        """Of a query with stored candidates. In an interaction layer a candidate's row is multiplied with 12 matrices
-        of hidden x hidden numbers, and its summary of the query with 13. Passes over both beside that, which the level
-        2 cache may hold, are counted as memory.
+        """A query with stored candidates. In an interaction layer, a candidate's row is multiplied by 12 matrices of
+        hidden x hidden numbers, and its summary of the query by 13. Other passes over both count as memory traffic,
+        although the level 2 cache may hold them.
         """
         numbers = INTERACTIONS * CACHED_CANDIDATES * SIZE.hidden_size
         products = 2e6 * numbers * SIZE.hidden_size * (12 + 13) / PRODUCTS
@@ -124,7 +124,7 @@ class Card:
         return max(moved, _flash_us(shape, padded, padded))
 
     def _moved(self, numbers: float) -> float:
-        """Microseconds in which memory moves so many numbers of 16 bits."""
+        """Microseconds in which memory moves this many 16-bit numbers."""
         return floor_us(HALF * numbers, self.copied)
 
 

@@ -1,4 +1,4 @@
-"""The results page: a description of the files, and for each goal the value in the newest of them.
+"""The results page: a description of the files, and for each goal the newest value.
 
 python -m bandrank_bench.gpu.report kernels/results
 """
@@ -55,8 +55,8 @@ def is_measured(records: Sequence[Record]) -> bool:
 
 
 def page(folder: Path) -> str:
-    """The text of its README.md, with the last run on a GPU, if there is one, by the date in its file's name. Runs of
-    one card on one day are parts of one: of a stage that several have, the last is taken.
+    """The text of the folder's README.md, with the last GPU run, if any, by the date in file names. Runs of one card on
+    one day are merged; of a stage that several have, the last counts.
     """
     told, measured, last = NOTHING, dict[str, list[Record]](), ""
     for path in sorted(folder.glob("*.jsonl")):
@@ -77,7 +77,7 @@ def _by_stage(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def goals(records: Sequence[Record]) -> str:
-    """A table of goals, what the model of time says of them, and measured values."""
+    """A table of goals, predictions by the model of time, and measured values."""
     measurements = Measurements(records if is_measured(records) else [])
     models = [Measurements(card.records()) for card in CARDS]
     rows = []
@@ -94,7 +94,7 @@ def goals(records: Sequence[Record]) -> str:
 
 
 def stages(records: Sequence[Record]) -> str:
-    """A table of stages and the number of their cases by status."""
+    """A table of stages, with the number of cases by status."""
     rows = []
     for stage in dict.fromkeys([*(stage.name for stage in STAGES), *(record.stage for record in records[1:])]):
         counts = Counter(record.status for record in records if record.stage == stage)

@@ -1,4 +1,4 @@
-"""One request's shape, all candidates of one length, and the least bytes and operations that attention takes on it."""
+"""The shape of a request whose candidates have equal lengths, and the least bytes that attention moves for it."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,16 @@ from torch import Tensor
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.windowed_attention import PackedRows
 
-HALF = 2  # bytes of a number
-BANDWIDTH = 3.35e12  # bytes a second, an H100's on paper: floors that do not change from run to run
+HALF = 2  # bytes per number
+BANDWIDTH = 3.35e12  # bytes per second, an H100's on paper, so that floors do not vary from run to run
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Tokens of a candidate and of the query, without [SEP]; a sequence is [CLS] query [SEP] candidate [SEP]."""
+    """The shape of a request. tokens, query_tokens: of a candidate and of the query, without [SEP].
+
+    A sequence is [CLS] query [SEP] candidate [SEP].
+    """
 
     tokens: int
     window: int
@@ -44,7 +47,7 @@ class Shape:
 
     @property
     def hidden(self) -> int:
-        """Numbers of a row."""
+        """Numbers per row."""
         return self.num_heads * self.head_dim
 
     def rows(self) -> PackedRows:
@@ -54,13 +57,13 @@ class Shape:
 
     @property
     def fused_bytes(self) -> int:
-        """Bytes of an operation that reads each packed row of Q, K and V once, and writes each result once."""
+        """Bytes moved if each packed row of Q, K and V is read once, and each output written once."""
         num_rows = self.num_candidates * (1 + self.candidate_rows) + self.num_globals - 1
         return num_rows * 4 * self.hidden * HALF
 
     @property
     def two_kernel_bytes(self) -> int:
-        """Bytes of perfect separate kernels for band and globals: scores, one softmax, sums, and their sum."""
+        """Bytes moved by ideal separate kernels for band and globals: scores, one softmax, sums, and their sum."""
         band = (2 * self.window + 1) * self.num_heads
         seen = self.num_globals * self.num_heads
         numbers = (
@@ -75,7 +78,7 @@ class Shape:
         return self.num_candidates * self.candidate_rows * numbers * HALF
 
     def sequences(self, qkv: Tensor) -> Tensor:
-        """Packed rows as whole pairs, each with its copy of the query: (num_candidates, sequence, ...)."""
+        """Unpacks rows into whole pairs, each with a copy of the query: (num_candidates, sequence, ...)."""
         count, shape = self.num_candidates, qkv.shape[1:]
         cls, query, candidates = torch.split(qkv, [count, self.num_globals - 1, count * self.candidate_rows])
         copies = query.expand(count, *query.shape)
@@ -83,5 +86,5 @@ class Shape:
 
 
 def floor_us(num_bytes: float, bandwidth: float = BANDWIDTH) -> float:
-    """Microseconds in which memory can move so many bytes."""
+    """Microseconds in which memory can move this many bytes."""
     return num_bytes / bandwidth * 1e6

@@ -1,6 +1,6 @@
-"""Stages of named cases, tried in order, each of which leaves one record, however it ends.
+"""Stages of named cases, run in order. Every case leaves one record, however it ends.
 
-A record is a JSON line, written at once, so that a run cut short leaves the records of all finished cases.
+A record is a line of JSON, written at once, so that a run cut short leaves the records of all finished cases.
 """
 
 import json
@@ -22,8 +22,8 @@ Status = Literal["ok", "failed", "skipped", "cut"]
 class Record:
     """One case of one stage.
 
-    status: "skipped" if something it needs is not installed, "cut" if the time of its stage was over.
-    facts: its measurements; an error and its traceback; the reason why it was skipped.
+    status: "skipped" if something it needs is not installed, "cut" if its stage ran out of time.
+    facts: its measurements, its error and traceback, or the reason why it was skipped.
     """
 
     stage: str
@@ -34,18 +34,18 @@ class Record:
 
 
 class Journal:
-    """A file of records, to which the processes of a run append in turn."""
+    """A file of records, to which the processes of a run append by turns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, record: Record) -> None:
-        """Appends a line, all at once: who writes it may be killed, and others read meanwhile."""
+        """Appends a line in one write, because the writer may be killed, and others read meanwhile."""
         with self.path.open("ab", buffering=0) as file:
             file.write(json.dumps(asdict(record), default=str).encode() + b"\n")
 
     def read(self) -> list[Record]:
-        """All records so far; none if there is no file. A line without its end is none yet."""
+        """All records so far; none if there is no file. An incomplete line is ignored."""
         if not self.path.exists():
             return []
         *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
@@ -68,11 +68,10 @@ class Case:
 class Stage:
     """A part of the check, run in a separate process.
 
-    module: has a function `listing(lab)` that lists the cases: cheap, and the same each time.
-    share_s: seconds of a run of all stages that has ten minutes; a run of some has more for each, and what a stage
-    leaves is shared by those behind it.  case_s: seconds after which a case is taken to hang, and is left out.
-    gate: a failure fails the whole run.  needed: where cases fail and none is right, no stage behind it can be, and the
-    run ends.
+    module: has a function `listing(lab)` that lists the cases; it is cheap, and returns the same list each time.
+    share_s: seconds in a run of all stages within ten minutes; a run of some stages has more for each, and unused time
+    goes to the later ones.  case_s: seconds after which a case counts as hung and is abandoned.
+    gate: a failure fails the whole run.  needed: if cases fail and none succeeds, no later stage can, and the run ends.
     """
 
     name: str
@@ -84,11 +83,11 @@ class Stage:
     needed: bool = False
 
     def cases(self, lab: Lab) -> list[Case]:
-        """Imports the module, so that a library that one stage lacks does not stop the others."""
+        """Lists the cases. Imports the module only here, so that a library that it lacks does not stop other stages."""
         return list(getattr(import_module(self.module), self.listing)(lab))
 
 
-# What is right, how fast ours is, and then all else: a run that is cut short has what matters most.
+# Correctness, then our speed, then the rest: a run that is cut short has what matters most.
 STAGES = (
     Stage("machine", "bandrank_bench.gpu.machine", 20, case_s=60),
     Stage("compile", "bandrank_bench.gpu.machine", 40, gate=True, listing="compilations", case_s=60, needed=True),
@@ -107,7 +106,7 @@ STAGES = (
 
 
 def run_stage(stage: Stage, lab: Lab, journal: Journal, *, cap_s: float, first: int = 0) -> bool:
-    """Runs the cases from number `first` on. Returns False if the GPU can no longer be used by this process."""
+    """Runs the cases from number `first` on. Returns False if this process can no longer use the GPU."""
     deadline = time.monotonic() + cap_s
     record = run_case(stage.name, Case("cases", lambda: {"cases": stage.cases(lab)}))
     if record.status != "ok":
@@ -123,19 +122,19 @@ def run_stage(stage: Stage, lab: Lab, journal: Journal, *, cap_s: float, first: 
             return False
         try:
             lab.tidy()
-        except RuntimeError:  # before torch 2.12, none is given back by a process that has seen a capture fail
+        except RuntimeError:  # before torch 2.12, impossible after a failed capture
             return False
     return True
 
 
 def run_case(stage: str, case: Case) -> Record:
-    """The record of a case; never raises."""
+    """Runs a case and returns its record; never raises."""
     started = time.monotonic()
     status: Status = "ok"
     try:
         facts = case.run()
     except Skipped as reason:
         status, facts = "skipped", {"reason": str(reason)}
-    except Exception as error:  # noqa: BLE001  # any failure of a first run on a GPU is a result, and other cases follow
+    except Exception as error:  # noqa: BLE001  # a failure on a GPU is a result, and other cases follow
         status, facts = "failed", {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
     return Record(stage, case.name, status, round(time.monotonic() - started, 3), facts)

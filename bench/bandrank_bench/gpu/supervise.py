@@ -1,5 +1,5 @@
-"""Runs a stage in separate processes until all its cases are over: a case that hangs, kills its process or makes the
-card unusable to it costs only itself, and the next process continues behind that case.
+"""Runs a stage in separate processes until all its cases are done. If a case hangs, kills its process or makes the card
+unusable to it, only that case is lost: a new process continues after it.
 
 Such a process is `python -m bandrank_bench.gpu.supervise STAGE FIRST CAP_S FILE`.
 """
@@ -16,22 +16,22 @@ from pathlib import Path
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.stages import STAGES, Journal, Record, Stage, run_stage
 
-DEVICE_LOST = 3  # exit code of a process that has written down its failure and cannot continue
+DEVICE_LOST = 3  # exit code of a process that has recorded its failure and cannot continue
 MOST_PROCESSES = 6
-GRACE_S = 10.0  # for the case that runs when the stage's time is over
+GRACE_S = 10.0  # for the case that runs when the stage's time is up
 POLL_S = 0.5
 
 Command = Callable[[Stage, int, float], list[str]]  # the stage, its first case, seconds
 
 
 def child(journal: Journal) -> Command:
-    """The process in which stages run."""
+    """Returns the command of a process that runs a stage."""
     module = [sys.executable, "-m", "bandrank_bench.gpu.supervise"]
     return lambda stage, first, cap_s: [*module, stage.name, str(first), f"{cap_s:.0f}", str(journal.path)]
 
 
 def supervise(stage: Stage, journal: Journal, command: Command, *, cap_s: float, grace_s: float = GRACE_S) -> None:
-    """Every case that was started has its record afterwards."""
+    """Runs a stage; afterwards, every case that was started has its record."""
     deadline = time.monotonic() + cap_s
     for _ in range(MOST_PROCESSES):
         left = max(0.0, deadline - time.monotonic())
@@ -50,8 +50,8 @@ def supervise(stage: Stage, journal: Journal, command: Command, *, cap_s: float,
 
 
 def _run(command: list[str], cap_s: float, progress: Callable[[], int], patience_s: float) -> int | None:
-    """The exit code; None if it had to be killed, with all that it had started: it took longer than `cap_s`, or there
-    was no progress for `patience_s`.
+    """Runs a process and returns its exit code. Kills it with its children and returns None if it takes longer than
+    `cap_s`, or makes no progress for `patience_s`.
     """
     process = subprocess.Popen(command, start_new_session=True)
     end, seen = time.monotonic() + cap_s, progress()
@@ -64,9 +64,9 @@ def _run(command: list[str], cap_s: float, progress: Callable[[], int], patience
                 seen, due = reached, time.monotonic() + patience_s
         return None
     finally:
-        with suppress(ProcessLookupError):  # nothing is left of it
+        with suppress(ProcessLookupError):  # it has ended
             os.killpg(process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):  # a driver may hold it: what is left of the run goes on without it
+        with suppress(subprocess.TimeoutExpired):  # a driver may hold it: the run goes on without it
             process.wait(GRACE_S)
 
 

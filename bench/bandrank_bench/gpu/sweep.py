@@ -1,5 +1,5 @@
-"""The windowed attention with other launch parameters than those that ship: rows of a tile, warps of a block, and the
-blocks that a multiprocessor's registers must allow for.
+"""Tries launch parameters of windowed attention other than the shipped ones: rows per tile, warps per block, and the
+blocks per multiprocessor that registers must allow for.
 """
 
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 from bandrank_kernels.windowed_attention.cuda.forward import plan_forward
 from bandrank_kernels.windowed_attention.cuda.variants import Narrow, Variant, Wide
 
-NARROW_SHAPES = {  # and the rows of a tile that are tried on them
+NARROW_SHAPES = {  # with the rows per tile to try
     Shape(164, 4, 32): (30, 45, 60, 90, 165),
     Shape(54, 4, 32): (30, 60),
     Shape(4086, 4, 32): (60, 120, 240),
     Shape(164, 4, 64): (30, 60, 90),
 }
-NARROW_BLOCKS = {32: (4, 5, 6), 64: (4, 6, 8)}  # of four heads and of two, by the numbers of a head
+NARROW_BLOCKS = {32: (4, 5, 6), 64: (4, 6, 8)}  # of four heads and of two, by head_dim
 WIDE_SHAPES = (Shape(164, 64, 32), Shape(4086, 64, 32), Shape(164, 64, 64))
-WIDE_THREADS = {32: (256, 512, 768), 64: (256, 512)}  # of a multiprocessor
+WIDE_THREADS = {32: (256, 512, 768), 64: (256, 512)}  # per multiprocessor
 WIDE_WARPS = (4, 8)
 
 
@@ -58,14 +58,14 @@ class TunedWide(Wide):
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """A case for each choice, those of the shortest requests first."""
+    """A case for each choice, the shortest requests first."""
     chosen = list(choices())
     for shape, variant in chosen[:1] if lab.dry else chosen:
         yield Case(f"{shape}: {variant.name_expression}", partial(measured, lab, shape, variant))
 
 
 def choices() -> Iterator[tuple[Shape, Variant]]:
-    """Each shape with each kernel that is tried on it."""
+    """Yields each shape with each kernel to try on it."""
     for shape, tile_rows in NARROW_SHAPES.items():
         for rows, blocks in product(tile_rows, NARROW_BLOCKS[shape.head_dim]):
             yield shape, TunedNarrow("float16", shape.head_dim, 3, 2, rows, blocks)
@@ -75,8 +75,8 @@ def choices() -> Iterator[tuple[Shape, Variant]]:
 
 
 def measured(lab: Lab, shape: Shape, variant: Variant) -> Facts:
-    """Microseconds of a call, and what the driver says that the kernel takes. Raises AssertionError if its results are
-    not those of the kernel that ships. Dry: whether it can be assembled.
+    """Microseconds of a call, and the kernel's resources by the driver. Raises AssertionError if its results differ
+    from the shipped kernel's. Dry: only assembles it.
     """
     if lab.dry:
         try:
@@ -89,7 +89,7 @@ def measured(lab: Lab, shape: Shape, variant: Variant) -> Facts:
 
 
 def system(lab: Lab, shape: Shape, variant: Variant) -> System:
-    """The attention of a layer by this kernel."""
+    """The attention of a layer, by this kernel."""
     plan = plan_forward(
         shape.rows(),
         AttentionPattern.sparse(shape.window),

@@ -1,19 +1,19 @@
-"""One way to compute the attention of a layer, ours or another, and the names of those that goals speak of."""
+"""A way to compute the attention of a layer, ours or another, and the names of those in goals."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-FULL_BACKENDS = ("full flash", "full cudnn", "full efficient")  # torch's, of full attention
+FULL_BACKENDS = ("full flash", "full cudnn", "full efficient")  # torch's full attention
 
 
 @dataclass(frozen=True)
 class System:
     """One way to compute the attention of a layer.
 
-    arrange: its layout, from packed qkv (num_rows, 3, num_heads, head_dim); not timed, as a model could keep it.
-    attend: the timed part.  pack: its results as packed rows, to be compared with ours; None if its function differs.
+    arrange: makes its layout from packed qkv (num_rows, 3, num_heads, head_dim); untimed, as a model could keep it.
+    attend: the timed part.  pack: packs its outputs for comparison with ours; None if it computes another function.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Runs other programs on our launches: compute-sanitizer and Nsight Compute, which watch a small program of them
+"""Runs tools on our kernels: compute-sanitizer and Nsight Compute, which watch a small program that launches them
 (`python -m bandrank_bench.gpu.watched NAME ...`), and pytest. Each may be missing.
 """
 
@@ -25,12 +25,12 @@ from bandrank_kernels import choose_backend
 from bandrank_kernels.band_products import band_pv, band_qk
 
 FOLDERS = ("/usr/local/cuda/bin", *map(str, sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)))
-TAIL = 4000  # characters of a program's words that are kept
+TAIL = 4000  # characters of a program's output to keep
 ROOT = Path(__file__).resolve().parents[3]
 
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
-CAP_S = 60.0  # of each program
-ANSWER_CAP_S = 10.0  # of nvidia-smi
+CAP_S = 60.0  # for each program
+ANSWER_CAP_S = 10.0  # for nvidia-smi
 SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "SchedulerStats", "WarpStateStats", "Occupancy", "LaunchStats")
 PROFILE_OPTIONS = (
     *("--clock-control", "none"),
@@ -40,13 +40,13 @@ PROFILE_OPTIONS = (
     *("--csv", "--page", "details"),
 )
 
-# Few candidates, of more than one tile each.
+# Few candidates, but more than one tile each.
 SMALL = {f"w={window}": Shape(70, window, 32, num_heads=2, num_candidates=3, query_tokens=5) for window in (4, 20)}
 PROFILED = {str(shape): shape for shape in (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(4086, 64, 32))}
 
 
 def launch(lab: Lab, name: str) -> None:
-    """Makes the launches of a name: one forward in PROFILED, all kernels on few numbers in SMALL."""
+    """Launches by name: one forward for a name in PROFILED, all kernels on small inputs for one in SMALL."""
     small, shape = name in SMALL, {**SMALL, **PROFILED}[name]
     part = attention(lab, shape)
     (qkv,) = part.draw(0)
@@ -62,17 +62,17 @@ def launch(lab: Lab, name: str) -> None:
 
 
 def sanitizers(lab: Lab) -> Iterator[Case]:
-    """A case for each tool on all small launches: tools see races and foreign memory, which no comparison shows."""
+    """A case per tool, on all small launches: tools see races and stray accesses that comparisons cannot."""
     for tool in SANITIZERS:
         yield Case(tool, partial(sanitized, lab, tool))
 
 
 def sanitized(lab: Lab, tool: str) -> Facts:
-    """Raises RuntimeError if the tool finds anything, or did not say that it finds nothing."""
+    """Runs a sanitizer. Raises RuntimeError if it reports anything, or does not report that it found nothing."""
     lab.require_gpu()
     options = ["--tool", tool, "--error-exitcode", "9"]
     if tool == "memcheck":
-        options += ["--report-api-errors", "no"]  # torch asks CUDA for functions that it may not have
+        options += ["--report-api-errors", "no"]  # torch probes CUDA for optional functions
     said = on_launches("compute-sanitizer", options, [*SMALL])
     summaries = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", said)
     if not summaries or any(int(count) for count in summaries):
@@ -81,13 +81,13 @@ def sanitized(lab: Lab, tool: str) -> Facts:
 
 
 def profiles(lab: Lab) -> Iterator[Case]:
-    """Hardware counters of three launches, each in a separate process."""
+    """Cases for the hardware counters of three launches, each in a separate process."""
     for name in PROFILED:
         yield Case(name, partial(profile, lab, name))
 
 
 def profile(lab: Lab, name: str) -> Facts:
-    """Metric to value with unit. Raises RuntimeError if ncu shows none."""
+    """Profiles a launch; returns values with units, by metric. Raises RuntimeError if ncu shows none."""
     lab.require_gpu()
     said = on_launches("ncu", PROFILE_OPTIONS, [name])
     lines = said.splitlines()
@@ -103,43 +103,43 @@ def profile(lab: Lab, name: str) -> Facts:
 
 
 def tests(lab: Lab) -> Iterator[Case]:
-    """The tests that need a GPU, each file in a separate process: they compare every kernel with float64."""
+    """The tests that need a GPU, which compare every kernel with float64; each file in a separate process."""
     for path in sorted(ROOT.glob("tests/*/test_*_on_gpu.py")):
         yield Case(path.stem, partial(tested, lab, path))
 
 
 def tested(lab: Lab, path: Path) -> Facts:
-    """The summary of pytest. Raises Skipped without pytest, RuntimeError if a test fails or none ran."""
+    """Runs pytest; returns its summary. Raises Skipped without pytest, RuntimeError if a test fails or none ran."""
     lab.require_gpu()
     if find_spec("pytest") is None:
         raise Skipped("pytest is not installed")
-    # Warnings are not tested here, and the set-up of the tests needs programs that a GPU machine may lack.
+    # Warnings do not matter here, and the tests' set-up needs programs that a GPU machine may lack.
     options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-o", "filterwarnings=default"]
     said = run([sys.executable, "-m", "pytest", *options, "--rootdir", str(ROOT), str(path)])
-    summaries = re.findall(r"^.*\d+ passed.*$", said, re.MULTILINE)  # libraries may say something behind it
+    summaries = re.findall(r"^.*\d+ passed.*$", said, re.MULTILINE)  # libraries may print after it
     if not summaries:
         raise RuntimeError(f"no test ran: {said[-TAIL:]}")
     return {"tests": summaries[-1]}
 
 
 def find(tool: str) -> str | None:
-    """The path of a tool, on PATH or in the folders of the toolkit."""
+    """Finds a tool on PATH or in the toolkit's folders; returns its path."""
     return shutil.which(tool) or shutil.which(tool, path=os.pathsep.join(FOLDERS))
 
 
 def on_launches(tool: str, options: Sequence[str], launches: Sequence[str]) -> str:
-    """The output of a tool that watches these launches. Raises Skipped without it, and the errors of `run`."""
+    """Runs a tool on these launches; returns its output. Raises Skipped without the tool, and the errors of `run`."""
     path = find(tool)
     if path is None:
         raise Skipped(f"{tool} is not installed")
-    # Each tensor is a separate allocation, so that a step beyond its end is seen.
+    # Each tensor gets its own allocation, so that tools see accesses beyond its end.
     command = [path, *options, sys.executable, "-m", "bandrank_bench.gpu.watched", *launches]
     return run(command, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
 
 
 def run(command: Sequence[str], **environment: str) -> str:
-    """The output of a program. Raises RuntimeError with the end of it if it fails or takes longer than `CAP_S`."""
-    # The output goes to a file: a pipe would be waited for as long as any child of the program holds it.
+    """Runs a program; returns its output. Raises RuntimeError with its end if it fails or takes longer than `CAP_S`."""
+    # The output goes to a file: reading a pipe would wait as long as any child of the program held it.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         try:
             process = subprocess.run(
@@ -161,7 +161,7 @@ def run(command: Sequence[str], **environment: str) -> str:
 
 
 def ask_card(*fields: str) -> Facts:
-    """Fields of the first card by nvidia-smi; none where there is no card, or no answer."""
+    """Asks nvidia-smi for fields of the first card; empty without a card or an answer."""
     path = find("nvidia-smi")
     if path is None:
         return {}
@@ -174,13 +174,13 @@ def ask_card(*fields: str) -> Facts:
 
 
 def card_name() -> str:
-    """The card's name as part of a file's, such as "nvidia-h100-80gb-hbm3"."""
+    """The card's name for use in a file name, such as "nvidia-h100-80gb-hbm3"."""
     name = str(ask_card("name").get("name", "")) or "no-card"
     return "-".join("".join(char if char.isalnum() else " " for char in name.lower()).split())
 
 
 def main(names: Sequence[str], lab: Lab) -> None:
-    """Makes the launches named. Raises BackendUnavailable rather than have something else watched."""
+    """Makes the named launches. Raises BackendUnavailable rather than let another backend run."""
     choose_backend(lab.backend, lab.device)
     for name in names:
         launch(lab, name)

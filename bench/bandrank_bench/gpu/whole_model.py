@@ -1,4 +1,4 @@
-"""A whole cross-encoder of the size of MiniLM-L6, random weights, 100 candidates a request."""
+"""A whole cross-encoder of MiniLM-L6's size, with random weights and 100 candidates per request."""
 
 import time
 from collections import deque
@@ -36,10 +36,10 @@ REPEATS = 10
 
 
 def passage_lengths(count: int = NUM_CANDIDATES, mean: float = 77, longest: int = 163) -> list[int]:
-    """Realistic lengths of candidates, in word pieces: a gamma law of this mean, cut at the longest, which occurs."""
+    """Realistic lengths of candidates in word pieces: gamma-distributed, with this mean and this maximum."""
     quantiles = np.sort(np.random.default_rng(0).gamma(6.0, size=100_000))[np.linspace(500, 99_499, count).astype(int)]
     scale = mean
-    for _ in range(20):  # the cut takes from the mean what the scale gives back
+    for _ in range(20):  # clipping lowers the mean, the scale restores it
         lengths = np.clip(quantiles / quantiles.mean() * scale, 5, longest)
         scale *= mean / lengths.mean()
     lengths[-1] = longest
@@ -57,7 +57,7 @@ DRY_LENGTHS = {"164": [9, 9, 9], "passages": [3, 7, 9]}
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """What the service runs, on the lengths that goals need, and then other forms of it."""
+    """What the service runs, on the lengths with goals, then variants of it."""
     size, chosen = _sizes(lab)
     for name, lengths in chosen.items():
         yield _case("ours sparse", name, partial(ours, lab, size, lengths, sparse(WINDOW), cls_only=True))
@@ -69,7 +69,7 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 
 def peers(lab: Lab) -> Iterator[Case]:
-    """The systems of others on the same lengths."""
+    """Other systems on the same lengths."""
     size, chosen = _sizes(lab)
     for name, lengths in chosen.items():
         if len(set(lengths)) == 1:
@@ -88,7 +88,7 @@ def _case(system: str, lengths: str, run: Callable[[], Facts], how: str = "") ->
 def build(
     lab: Lab, size: EncoderConfig, pattern: AttentionPattern, *, graphs: bool = False
 ) -> tuple[CrossEncoder, PreparedScorer]:
-    """The model with random weights, on the device."""
+    """Builds the model with random weights, on the device."""
     config = CrossEncoderConfig(encoder=size, cls_id=101, sep_id=102, pattern=pattern, max_tokens=POSITIONS)
     torch.manual_seed(0)
     model = CrossEncoder(config)
@@ -96,7 +96,7 @@ def build(
 
 
 def request(lengths: Sequence[int]) -> ScoreBatch:
-    """Random token ids: one query, and candidates of these lengths and a [SEP]."""
+    """Random token ids: one query, and candidates of these lengths plus [SEP]."""
     rng = np.random.default_rng(0)
     query, *candidates = (rng.integers(1000, VOCAB, length + 1) for length in (QUERY_TOKENS, *lengths))
     return ScoreBatch(
@@ -112,9 +112,9 @@ def packed(model: CrossEncoder, batch: ScoreBatch) -> PackedTokens:
 
 
 def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: AttentionPattern, *, cls_only: bool) -> Facts:
-    """Eager from token ids in host memory, and in a graph from ids on the card."""
+    """Times the model eagerly from token ids in host memory, and in a graph from ids on the card."""
     (model, _), batch = build(lab, size, pattern), request(lengths)
-    # Full attention has no kernel of ours.
+    # We have no kernel for full attention.
     backend: Backend = lab.backend if pattern.shares_queries else "vectorized"
     model.encoder.prepare_for(Execution(backend))
     facts = eager(lab, lambda: model.score_packed(batch, partial(model.launch, cls_only=cls_only)))
@@ -134,8 +134,8 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
 
 
 def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
-    """As the service runs it, from ids in host memory through the graph of its bucket, or why there is no graph for it.
-    Raises AssertionError if a replay gives other bits than a launch.
+    """Times a request as the service runs it, from ids in host memory through the graph of its bucket; or says why it
+    has no graph. Raises AssertionError if a replay and a launch differ in a bit.
     """
     (model, prepared), batch = build(lab, size, sparse(WINDOW), graphs=True), request(lengths)
     facts = eager(lab, lambda: prepared.score(batch))
@@ -157,7 +157,7 @@ def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
 
 @torch.inference_mode()
 def back_to_back(lab: Lab, score: Callable[[], Tensor], *, ahead: int) -> float:
-    """Milliseconds of each of many requests, scores fetched; ahead: how many are started before one is awaited."""
+    """Milliseconds per request of many, with scores fetched. ahead: requests started before the oldest is awaited."""
     in_flight: deque[Callable[[], Tensor]] = deque()
     count = 2 if lab.dry else 5 * REPEATS
     started = time.perf_counter()
@@ -171,7 +171,7 @@ def back_to_back(lab: Lab, score: Callable[[], Tensor], *, ahead: int) -> float:
 
 
 def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
-    """The paper's attention in our encoder, for candidates of one length, as padding makes them."""
+    """The paper's attention in our encoder, for candidates of one length, as after padding."""
     model, _ = build(lab, size, sparse(WINDOW))
     shape = Shape(lengths[0], WINDOW, size.head_dim, size.num_heads, len(lengths), QUERY_TOKENS)
     baselines = import_module("bandrank_bench.gpu.baselines")
@@ -183,14 +183,14 @@ def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
 def device_part(
     lab: Lab, model: CrossEncoder, batch: ScoreBatch, plan: AttentionPlan, *, cls_only: bool
 ) -> Callable[[], Tensor]:
-    """`score` without the host's work once a request."""
+    """Returns `score` without the host's work per request."""
     tokens = packed(model, batch)
     inputs = PackedInputs(torch.from_numpy(tokens.numbers).to(lab.device), plan, tokens.rows.num_candidates)
     return lambda: model.compute(inputs, cls_only=cls_only)
 
 
 def transformers(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
-    """BertModel with torch's attention, padded to the longest, with a mask where that is needed."""
+    """BertModel with torch's attention, padded to the longest, with a mask if needed."""
     library = import_module("transformers")
     config = library.BertConfig(
         vocab_size=VOCAB,
@@ -212,14 +212,14 @@ def transformers(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts
         return model(ids.to(lab.device), attention_mask=mask).pooler_output  # type: ignore[no-any-return]  # likewise
 
     facts = eager(lab, score)
-    if mask is None:  # to look at a mask, transformers makes the host wait, which no graph allows
+    if mask is None:  # transformers waits for the device to read a mask, which graphs forbid
         facts |= graphed(lab, lambda: model(here, attention_mask=None).pooler_output)
     return facts
 
 
 @torch.inference_mode()
 def eager(lab: Lab, score: Callable[[], object]) -> Facts:
-    """Milliseconds until the scores are there, those of them for which the host is busy, and memory at the peak."""
+    """Milliseconds until the scores are ready, milliseconds for which the host is busy, and peak memory."""
     score()
     lab.synchronize()
     before = 0
@@ -239,9 +239,9 @@ def eager(lab: Lab, score: Callable[[], object]) -> Facts:
 
 @torch.inference_mode()
 def graphed(lab: Lab, run: Callable[[], object]) -> Facts:
-    """Milliseconds of the replay of a CUDA graph, or the reason why there can be none."""
+    """Milliseconds of the replay of a CUDA graph, or the reason why it cannot be captured."""
     try:
         return {"graph_ms": lab.median_us(lab.capture(run)) / 1e3}
     except RuntimeError as error:
-        cause = error.__context__ or error  # the end of a capture that failed says no more than that
+        cause = error.__context__ or error  # a failed capture's own error says nothing more
         return {"graph_ms": None, "no graph": f"{type(cause).__name__}: {cause}"[:500]}

@@ -1,1 +1,1 @@
-"""What the service does with more requests than it can answer, and what a client notices of another one's flood."""
+"""How the service behaves with more requests than it can answer, and how one client's flood affects another."""

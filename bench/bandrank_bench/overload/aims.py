@@ -1,4 +1,4 @@
-"""What the service must do beyond its capacity, and what the generator must do for that to be believed."""
+"""The aims of the service beyond its capacity, and the conditions under which the measurements are credible."""
 
 from collections.abc import Iterator
 
@@ -7,23 +7,23 @@ from bandrank_bench.overload.experiments import Measured
 from bandrank_bench.overload.summary import Percentiles, Summary
 
 GOODPUT_AT = (3.0, 5.0)  # times the capacity
-BUSY = 0.9  # of the capacity: the load whose p99 is the measure of that under overload
+BUSY = 0.9  # of the capacity: the load with which latency under overload is compared
 LEAST_GOODPUT = 0.9  # of the capacity
 MOST_ADMITTED = 2.0  # times the p99 at BUSY
 MOST_REFUSAL_MS = 20.0
 MOST_POLITE = 1.5  # times the p99 alone
-MOST_LATENESS_MS = 10.0  # at the 99th percentile: half of what a refusal may take
+MOST_LATENESS_MS = 10.0  # at the 99th percentile: half of a refusal's limit
 MOST_OTHERS = 0.1  # processors
-MOST_CHANGE = 0.1  # of the capacity; a host may slow a machine down, and nothing else shows it
+MOST_CHANGE = 0.1  # of the capacity; reveals a host that slows the machine down
 
 
 def aims(measured: Measured) -> list[Aim]:
-    """Those of the service."""
+    """Returns the aims of the service."""
     return [*_of_points(measured), *_of_companies(measured), *_of_answers(measured)]
 
 
 def conditions(measured: Measured) -> list[Aim]:
-    """Those of the generator and of the machine."""
+    """Returns the conditions on the generator and the machine."""
     summaries = [point.summary for point in measured.points]
     summaries += [company.polite for company in measured.companies]
     lateness = _worst(one.generator for one in summaries)
@@ -40,7 +40,7 @@ def conditions(measured: Measured) -> list[Aim]:
 
 
 def runs(measured: Measured) -> list[Summary]:
-    """All that was sent: closed loops, points, polite and flooding clients."""
+    """All runs: closed loops, points, polite and flooding clients."""
     points = [summary for point in measured.points for summary in (point.summary, point.after)]
     companies = [one for company in measured.companies for one in (company.polite, company.flooding) if one is not None]
     return [measured.capacity, *points, *companies]

@@ -62,17 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Integers between commas."""
+    """Parses integers separated by commas."""
     return tuple(map(int, text.split(",")))
 
 
 def fractions(text: str) -> tuple[float, ...]:
-    """Numbers between commas."""
+    """Parses numbers separated by commas."""
     return tuple(map(float, text.split(",")))
 
 
 def plan_of(args: argparse.Namespace, settings: dict[str, str]) -> Plan:
-    """What the options say. An answer is in time within the request's budget, else within the service's own limit."""
+    """Makes the plan from the options. An answer is late after the request's budget, or else the service's limit."""
     fields = {"strategy": args.strategy} if args.strategy else {}
     if args.budget_ms:
         fields["budget_ms"] = args.budget_ms
@@ -99,8 +99,6 @@ def measure(settings: dict[str, str], plan: Plan) -> Measured:
         say("starting the service")
         with (
             running_service(settings, Path(folder) / "service.log") as service,
-            asyncio.Runner(
-                loop_factory=uvloop.new_event_loop
-            ) as runner,  # half the generator's time of the built-in one
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,  # halves the generator's processor time
         ):
             return runner.run(Laboratory(service, plan).measure())

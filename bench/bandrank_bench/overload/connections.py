@@ -1,4 +1,4 @@
-"""A light HTTP/1.1 client: it sends bytes that were made before, and reads an answer without looking into it."""
+"""A light HTTP/1.1 client that sends prepared bytes and returns answers unparsed."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer as it came. sent_s: when its request was handed to the connection, by the event loop's clock."""
+    """An unparsed answer. sent_s: when its request was handed to the connection, by the event loop's clock."""
 
     sent_s: float
     status: int
@@ -19,10 +19,10 @@ class Response:
 
 
 class Connections:
-    """Kept connections from one address, as many as there are requests in flight; an async context.
+    """Kept connections from one address, one per request in flight; an async context.
 
-    source: the address of the client, which tells it from others; all of 127.0.0.0/8 are on the loopback interface.
-    host: of the service; elsewhere than on the loopback interface, our address is what it is.
+    source: the client's address, which distinguishes it; the loopback interface has all of 127.0.0.0/8.  host: of the
+    service; if it is not on the loopback interface, `source` is ignored.
     """
 
     def __init__(self, port: int, source: str = HOST, host: str = HOST) -> None:
@@ -31,9 +31,9 @@ class Connections:
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def post(self, message: bytes) -> Response:
-        """The answer to a request. Raises OSError or EOFError if the connection ends before the answer does.
+        """Sends a request and returns the answer. Raises OSError or EOFError if the connection ends before the answer.
 
-        Nothing is sent a second time: a request without an answer is a fact to be reported.
+        Never retries: a request without an answer is a result to report.
         """
         reader, writer = await self._connection()
         keep = False
@@ -70,7 +70,7 @@ class Connections:
 
 
 def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
-    """The status and the headers, their names in lower case. Raises EOFError if the length of the body is not told."""
+    """Parses the status and the headers, with lower-case names. Raises EOFError without the length of the body."""
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
     if "content-length" not in headers:

@@ -14,18 +14,18 @@ from bandrank_bench.overload.summary import Summary, summarise
 from bandrank_bench.service import Service
 
 FLOOD = 3.0  # times the capacity
-LARGE = (200, 400, 600, 800, 1000)  # candidates of a request of the large flood
+LARGE = (200, 400, 600, 800, 1000)  # candidates per request of the large flood
 POLITE_ADDRESS, FLOOD_ADDRESS = "127.0.0.2", "127.0.0.3"
-FIRST_NUMBER = 1_000_000  # of a text: all of a run have seven digits
-PROBE_FACTOR = 2.0  # requests made ahead for a closed loop, over those that a short one sent in the same time
+FIRST_NUMBER = 1_000_000  # of a text; all numbers of a run have seven digits
+PROBE_FACTOR = 2.0  # requests made ahead for a closed loop, as a multiple of the rate of a short one
 
 
 @dataclass(frozen=True)
 class Plan:
     """How to measure.
 
-    candidates: how many a request may have.  fields: further ones of a body.  limit_s: within which an answer is in
-    time.  repeat_after: requests after which they come again; 0: never.  polite_share: of the capacity.
+    candidates: numbers of candidates to draw from.  fields: further fields of a body.  limit_s: after which an answer
+    is late.  repeat_after: requests after which texts repeat; 0: never.  polite_share: of the capacity.
     """
 
     rates: Sequence[float]
@@ -53,17 +53,17 @@ class Point:
 
     @property
     def share(self) -> float:
-        """The goodput over the capacity of those minutes: machines change their speed."""
+        """The goodput relative to the capacity in those minutes, as machines change their speed."""
         return self.summary.goodput / self._capacity
 
     @property
     def offered_share(self) -> float:
-        """What was offered over that."""
+        """The offered load relative to the same capacity."""
         return self.summary.offered / self._capacity
 
     @property
     def change(self) -> float:
-        """By how much of itself the capacity changed meanwhile."""
+        """The relative change of the capacity meanwhile."""
         return abs(self.after.goodput / self.before.goodput - 1)
 
     @property
@@ -82,7 +82,7 @@ class Company:
 
 @dataclass(frozen=True)
 class Measured:
-    """Everything that was measured. capacity: before the first point."""
+    """All measurements. capacity: before the first point."""
 
     capacity: Summary
     points: list[Point]
@@ -100,7 +100,7 @@ class Laboratory:
             self._mix = cycle(islice(self._mix, plan.repeat_after))
 
     async def measure(self) -> Measured:
-        """All experiments."""
+        """Runs all experiments."""
         first = before = await self.capacity()
         points = []
         for multiple in self._plan.rates:
@@ -111,7 +111,7 @@ class Laboratory:
         return Measured(first, points, await self.companies(before) if self._plan.polite_s else [])
 
     async def capacity(self) -> Summary:
-        """A closed loop, whose connections are never idle."""
+        """Runs a closed loop, whose connections are never idle."""
         plan = self._plan
         probed = await self._closed(self._mix, Window(0.0, plan.warm_up_s))
         window = Window(plan.warm_up_s, plan.warm_up_s + plan.capacity_s)
@@ -123,7 +123,7 @@ class Laboratory:
         return summary
 
     async def overload(self, rate: float) -> Summary:
-        """An open loop at a rate of requests a second."""
+        """Runs an open loop at a rate of requests per second."""
         plan = self._plan
         window = Window(plan.warm_up_s, plan.warm_up_s + plan.seconds)
         sender = self._sender(rate, window, self._mix, plan.seed)
@@ -132,9 +132,9 @@ class Laboratory:
         return summary
 
     async def companies(self, capacity: Summary) -> list[Company]:
-        """The polite client alone, beside a flood of requests like its own, and beside one of large requests.
+        """Runs the polite client alone, beside a flood of requests like its own, and beside a flood of large ones.
 
-        Its requests are the same each time, at the same times, but for the numbers that make their texts new ones.
+        It sends the same requests at the same times in each run, except for the numbers that make the texts new.
         """
         plan = self._plan
         window = Window(plan.warm_up_s, plan.warm_up_s + plan.polite_s)
@@ -178,7 +178,7 @@ class Laboratory:
 
 
 def described(summary: Summary) -> str:
-    """A line about a run."""
+    """Describes a run in a line."""
     counts = ", ".join(f"{number} {kind}" for kind, number in sorted(summary.counts.items()))
     times = f", p50 {summary.admitted.p50:.0f} ms, p99 {summary.admitted.p99:.0f} ms" if summary.admitted else ""
     rate = f"{summary.goodput:.1f} answers and {summary.goodput_candidates:.0f} candidates a second"

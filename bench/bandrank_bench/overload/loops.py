@@ -1,4 +1,4 @@
-"""The two ways to send: at times that are fixed before, or as soon as an answer has come."""
+"""Open and closed loops: requests are sent at fixed times, or as soon as the last answer has come."""
 
 import asyncio
 import gc
@@ -13,14 +13,14 @@ from bandrank_bench.overload.processors import Busy
 from bandrank_bench.overload.requests import Request
 from bandrank_bench.service import Service
 
-PATIENCE_S = 10.0  # beyond the limit of a request, after which it counts as lost
-HEAD_START_S = 0.1  # between the making of the tasks and the first request
-PAUSE_S = 0.05  # of a refused sender in a closed loop, which would otherwise do nothing but ask again
+PATIENCE_S = 10.0  # beyond a request's limit, before it counts as lost
+HEAD_START_S = 0.1  # for making the tasks before the first request
+PAUSE_S = 0.05  # of a refused sender in a closed loop, which would otherwise just spin
 
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a run that counts for rates and times, in seconds from its start: what comes before is a warm-up."""
+    """The part of a run that counts for rates and times, in seconds from its start; what precedes it is a warm-up."""
 
     from_s: float
     to_s: float
@@ -30,15 +30,15 @@ class Window:
         return self.to_s - self.from_s
 
     def holds(self, moment_s: float) -> bool:
-        """Whether a moment is in it."""
+        """Whether a moment is in the window."""
         return self.from_s <= moment_s < self.to_s
 
 
 @dataclass(frozen=True)
 class Sender:
-    """A client in an open loop: each of its requests is sent at its own time, in seconds from the start.
+    """A client in an open loop: each request is sent at its own time, in seconds from the start.
 
-    address: on the loopback interface, which tells it from other clients.
+    address: on the loopback interface, distinguishes it from other clients.
     """
 
     requests: Sequence[Request]
@@ -47,7 +47,7 @@ class Sender:
 
 
 def poisson_arrivals(rate: float, seconds: float, seed: int) -> list[float]:
-    """The times of a Poisson process of `rate` a second. Equal seeds give equal times; at another rate, scaled ones."""
+    """The times of a Poisson process of `rate` per second. Equal seeds give equal times, scaled by the rate."""
     rng = random.Random(seed)
     times: list[float] = []
     moment = rng.expovariate(1.0) / rate
@@ -58,20 +58,20 @@ def poisson_arrivals(rate: float, seconds: float, seed: int) -> list[float]:
 
 
 def steady_arrivals(rate: float, seconds: float) -> list[float]:
-    """`rate` times a second, at equal intervals, as load generators with a constant rate send."""
+    """`rate` times per second at equal intervals, like load generators with a constant rate."""
     return [(number + 0.5) / rate for number in range(round(rate * seconds))]
 
 
 async def open_loop(
     service: Service, senders: Sequence[Sender], window: Window, limit_s: float
 ) -> tuple[list[list[Outcome]], Busy]:
-    """The outcomes of each sender, in the order of its requests, and the processors in use during the window.
+    """Returns the outcomes of each sender, in the order of its requests, and the processors in use during the window.
 
     A request is sent at its time, however late others are. Ends when the last one is answered or given up.
-    limit_s: seconds within which an answer is in time.
+    limit_s: seconds after which an answer is late.
     """
     gc.collect()
-    gc.freeze()  # a collection that walks all requests would delay the next ones
+    gc.freeze()  # a garbage collection over all requests would delay some
     loop = asyncio.get_running_loop()
     start = loop.time() + HEAD_START_S
 
@@ -96,7 +96,7 @@ async def open_loop(
 async def closed_loop(
     service: Service, requests: Iterable[Request], window: Window, limit_s: float, *, connections: int
 ) -> tuple[list[Outcome], Busy]:
-    """Outcomes of as many clients as there are connections, each of which asks again as soon as it has an answer."""
+    """Returns the outcomes of clients, one per connection, each asking again as soon as it has an answer."""
     gc.collect()
     gc.freeze()
     loop = asyncio.get_running_loop()

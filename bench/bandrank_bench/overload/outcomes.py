@@ -1,4 +1,4 @@
-"""What became of a request."""
+"""Checks answers: what became of each request."""
 
 import itertools
 import json
@@ -16,8 +16,8 @@ Kind = Literal["answered", "late", "refused", "failed", "wrong", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request, and its answer if one came. In seconds from the start of the run: due_s: when the request was to be
-    sent.  sent_s: when it was sent, if it is known.  done_s: when the answer was complete or given up.
+    """A request, and its answer if one came. In seconds from the start of the run: due_s: when the request should be
+    sent.  sent_s: when it was, if known.  done_s: when the answer was complete or given up.
     """
 
     request: Request
@@ -31,9 +31,9 @@ class Exchange:
 class Outcome:
     """An exchange whose answer was checked.
 
-    kind: answered: 200 with a ranking of all candidates, in time.  late: that, too late.  refused: 429 with a
+    kind: answered: 200 with a ranking of all candidates, in time.  late: the same, but too late.  refused: 429 with a
     Retry-After.  failed: another status.  wrong: an answer that contradicts its request or its status.  lost: none.
-    latency_s: from when the request was due.  lateness_s: what the generator took of that before it sent the request.
+    latency_s: from when the request was due.  lateness_s: the part of it before the generator sent the request.
     """
 
     kind: Kind
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def judge(exchange: Exchange, limit_s: float) -> Outcome:
-    """Checks the answer of an exchange. limit_s: seconds after which an answer is late."""
+    """Checks the answer of an exchange. limit_s: seconds after which it is late."""
     response = exchange.response
     due_s, done_s, count = exchange.due_s, exchange.done_s, exchange.request.num_candidates
     lateness_s = None if exchange.sent_s is None else exchange.sent_s - due_s
@@ -73,7 +73,7 @@ def judge(exchange: Exchange, limit_s: float) -> Outcome:
 
 
 def _read(answer: Any, num_candidates: int) -> int:
-    """The tokens that an answer tells, 0 if it is one of TEI, which tells none. Raises what a wrong one makes it."""
+    """Checks an answer; returns its token count, 0 for TEI's, which have none. A wrong answer raises an error."""
     if isinstance(answer, list):
         check_ranking([{"index": one["index"], "relevance_score": one["score"]} for one in answer], num_candidates)
         return 0
@@ -83,7 +83,7 @@ def _read(answer: Any, num_candidates: int) -> int:
 
 
 def check_ranking(results: Sequence[Any], num_candidates: int) -> None:
-    """Raises ValueError unless the results name each candidate once, with finite scores that do not rise."""
+    """Raises ValueError unless the results name each candidate once, with finite, non-increasing scores."""
     if sorted(result["index"] for result in results) != list(range(num_candidates)):
         raise ValueError(f"expected {num_candidates} candidates, each once")
     scores = [result["relevance_score"] for result in results]

@@ -1,4 +1,4 @@
-"""Goodput and latency over the offered load."""
+"""Plots goodput and latency over the offered load."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from bandrank_bench.overload.summary import Percentiles
 
 
 def plot(measured: Measured, path: Path) -> None:
-    """Writes the picture: rates on the left, times on the right, both over multiples of the capacity."""
+    """Writes the plot: rates on the left, times on the right, both over multiples of the capacity."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     rates, times = figure.subplots(1, 2)
     multiples = [point.multiple for point in measured.points]

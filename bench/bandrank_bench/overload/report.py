@@ -1,4 +1,4 @@
-"""The section on overload: what was aimed at, and what was measured."""
+"""The section on overload: aims and measurements."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ BEGIN, END = "<!-- overload: written by `make overload` -->", "<!-- end of overl
 
 
 def put_section(page: str, section: str) -> str:
-    """The page with the section in the place of the one that a former run wrote, else at its end.
+    """Puts the section into the page, in place of an earlier run's, else at the end.
 
     Raises ValueError if only one of the section's two marks is there.
     """
@@ -126,7 +126,7 @@ def _company(company: Company, alone: Company) -> list[str]:
 
 
 def _others(summary: Summary) -> str:
-    """How many there are, and what they are."""
+    """Counts unexpected outcomes, by kind."""
     kinds = {kind: summary.counts[kind] for kind in ("late", "wrong", "lost")}
     named = {str(status): number for status, number in sorted(summary.statuses.items())} | kinds
     told = ", ".join(f"{number:,} {name}" for name, number in named.items() if number)

@@ -1,4 +1,4 @@
-"""Requests whose texts come once in a run, so that no cache helps; the same in every run."""
+"""Requests that are the same in every run, with texts that never repeat in a run, so that no cache helps."""
 
 import json
 import random
@@ -9,15 +9,15 @@ from typing import Any
 
 from bandrank_bench.workloads import PROSE, passage_tokens
 
-PIECES_PER_WORD = 1.16  # of the prose, with the word pieces of BERT
-NUMBER_PIECES = 4  # of the number that makes a text a new one
+PIECES_PER_WORD = 1.16  # BERT's word pieces in the prose
+NUMBER_PIECES = 4  # of the number that makes a text new
 QUERY_WORDS = 8
 HEAD = "POST /rerank HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """message: what goes over the connection, head and body."""
+    """A request. message: the bytes to send, head and body."""
 
     message: bytes
     num_candidates: int
@@ -31,12 +31,12 @@ def requests(
     fields: Mapping[str, Any],
     texts_field: str = "candidates",
 ) -> Iterator[Request]:
-    """An endless supply of requests.
+    """Yields requests without end.
 
-    Equal seeds give equal texts, but for the number with which each begins; a text is new if `numbers` gives none
-    twice, and those of as many digits are equally long. Lengths are those of W1: log-normal, 75 tokens on average.
-    candidates: how many a request may have, each in an equal share.  fields: further ones of the body.
-    texts_field: the name of the candidates in it, which each service has its own for.
+    Equal seeds give equal texts, except for the numbers with which they begin. Texts are new if `numbers` never repeat,
+    and equally long if their numbers have equally many digits. Lengths are W1's: log-normal, 75 tokens on average.
+    candidates: numbers of candidates to draw from, with equal chances.  fields: further fields of the body.
+    texts_field: the service's name for the candidates.
     """
     rng = random.Random(seed)
     while True:
@@ -55,7 +55,7 @@ def _passage_words(rng: random.Random) -> int:
 
 
 def _text(num_words: int, number: int, rng: random.Random) -> str:
-    """A number and prose: sentences in random order, the last one cut."""
+    """Writes a number and prose: sentences in random order, the last one cut."""
     words = [str(number)]
     while len(words) <= num_words:
         words += rng.choice(_sentences())

@@ -16,7 +16,7 @@ RIGHT: tuple[Kind, ...] = ("answered", "late")
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Milliseconds. count: of the times that they are percentiles of."""
+    """Percentiles in milliseconds. count: the number of times."""
 
     count: int
     p50: float
@@ -25,13 +25,13 @@ class Percentiles:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> Self | None:
-        """None if there is no time."""
+        """The percentiles of times; None if there are none."""
         ms = sorted(1e3 * one for one in seconds)
         return cls(len(ms), percentile(ms, 50), percentile(ms, 99), ms[-1]) if ms else None
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The nearest rank: the smallest of the ascending values that at least `percent` of them do not exceed."""
+    """The percentile by nearest rank: the smallest value that at least `percent` of all values do not exceed."""
     return ordered[max(1, math.ceil(percent / 100 * len(ordered))) - 1]
 
 
@@ -39,10 +39,10 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 class Summary:
     """What a client saw in a run.
 
-    Counts are of all requests. Rates and times are of the run's window, a second: offered of requests that were due in
-    it, goodput of those answered in it, right and in time.  admitted, refused: from when a request was due until its
-    answer was read.  generator: how late requests were sent.  tokens: of a candidate, over all stages and with its
-    share of the query.  statuses: of requests that failed.  busy: processors in use.
+    Counts are of all requests; rates (per second) and times are of the run's window.  offered: requests due in it.
+    goodput: requests answered in it, correctly and in time.  admitted, refused: from when a request was due until its
+    answer was read.  generator: how late requests were sent.  tokens: per candidate, over all stages, with its share of
+    the query.  statuses: of failed requests.  busy: processors in use.
     """
 
     sent: int
@@ -65,7 +65,7 @@ class Summary:
 
 
 def summarise(outcomes: Sequence[Outcome], window: Window, busy: Busy) -> Summary:
-    """The summary of a run."""
+    """Summarises a run."""
     inside = [one for one in outcomes if window.holds(one.due_s)]
     good = [one for one in outcomes if one.kind == "answered" and window.holds(one.done_s)]
     return Summary(

@@ -1,1 +1,1 @@
-"""Re-ranking services beside each other, over HTTP, with many clients at once."""
+"""Re-ranking services compared over HTTP, with many clients at once."""

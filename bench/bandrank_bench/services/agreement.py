@@ -1,4 +1,4 @@
-"""Whether a service gives the scores of the checkpoint, before its speed counts."""
+"""Checks that a service gives the checkpoint's scores, before its speed counts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,9 +16,9 @@ TIMEOUT_S = 120.0
 def agreement_of(
     contender: Contender, service: Service, request: Request, references: Mapping[Pattern, Scores]
 ) -> Agreement | None:
-    """How far its scores are from the reference of its pattern; None if nobody knows which weights it has.
+    """Compares a service's scores with the reference for its pattern; None if its weights are unknown.
 
-    Raises Disagreement if that is too far.
+    Raises Disagreement if the difference is too large.
     """
 
     def score(query: str, passages: Sequence[str]) -> Scores:

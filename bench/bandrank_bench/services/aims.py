@@ -1,4 +1,4 @@
-"""What the comparison of services must show."""
+"""The aims of the comparison of services."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,20 +13,20 @@ MOST_SPREAD = 2.0  # the 99th percentile over the median
 
 
 def goodput(runs: Sequence[Run], contender: Contender, clients: int = MANY_CLIENTS) -> float | None:
-    """Answers in time a second with so many clients; None if that was not measured."""
+    """Answers in time per second with this many clients; None if not measured."""
     found = together(runs, contender.name, lambda run: run.clients == clients)
     return found.goodput if found else None
 
 
 def best(runs: Sequence[Run], contenders: Sequence[Contender]) -> Contender | None:
-    """The one with the highest goodput with many clients; None if none has any."""
+    """The contender with the highest goodput with many clients; None if none has any."""
     found = {one: goodput(runs, one) or 0.0 for one in contenders}
     leader = max(found, key=lambda one: found[one], default=None)
     return leader if leader is not None and found[leader] else None
 
 
 def aims(runs: Sequence[Run], contenders: Sequence[Contender]) -> Iterator[Aim]:
-    """The goodput over that of infinity on the same weights, which excludes the sparse pattern, and the latencies."""
+    """Yields aims for goodput relative to infinity's with the same function, so not sparse, and for latencies."""
     full = [one for one in contenders if one.maker == "bandrank" and one.pattern == "full"]
     others = [one for one in contenders if one.maker == "infinity"]
     yield _ratio(f"goodput with {MANY_CLIENTS} clients, the best", runs, full, others)

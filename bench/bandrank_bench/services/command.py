@@ -39,7 +39,7 @@ from bandrank_bench.services.runs import Run
 from bandrank_bench.systems import WINDOW, Pattern
 from bandrank_bench.workloads import WORKLOADS, Writer
 
-CHECK_ROUND = 1003  # texts that no other request has
+CHECK_ROUND = 1003  # its texts occur in no other request
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,9 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         candidates=args.candidates,
         rounds=args.rounds,
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a shell would say it, once the services are stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a shell's code, once the services are stopped
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-    warnings.simplefilter("ignore")  # exporters warn of the models' code; a wrong model stops at the check below
+    warnings.simplefilter("ignore")  # exporters warn about the models' code; the check below catches wrong models
     with (
         tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -102,7 +102,7 @@ class Match:
         self._versions = ""
 
     def gather(self, environment: Path, tei_url: str, only: str) -> None:
-        """Decides who takes part, for which infinity's configurations are tried."""
+        """Chooses the contenders; tries infinity's configurations for that."""
         self._checkpoints: dict[Pattern, Path] = {
             "full": write_checkpoint(self._work / "full"),
             "sparse": write_checkpoint(self._work / "sparse", window=WINDOW),
@@ -123,7 +123,7 @@ class Match:
             self.contenders.append(tei(tei_url))
 
     def play(self) -> Results:
-        """Starts all services, and measures one at a time."""
+        """Starts all services, and measures them one at a time."""
         runs: list[Run] = []
         memory: dict[str, tuple[Memory, Memory]] = {}
         with ExitStack() as stack:
@@ -151,7 +151,7 @@ class Match:
         )
 
     def _start(self, stack: ExitStack) -> tuple[dict[Contender, Service], list[Agreement]]:
-        """All services that give the right scores, each at rest."""
+        """Starts all services, keeps those with the right scores, and suspends them."""
         writer = Writer(Tokenizer.from_file(str(self._checkpoints["full"] / "tokenizer.json")))
         request = WORKLOADS["W0"].request(writer, CHECK_ROUND)
         references = {
@@ -169,13 +169,13 @@ class Match:
                 self._left_out[one.name] = str(disagreement)
                 continue
             agreements += [agreement] if agreement else []
-            self._short.closed(self._short.turn(one, service), clients=1)  # it warms up
+            self._short.closed(self._short.turn(one, service), clients=1)  # warms up
             stack.enter_context(resting(service))
             services[one] = service
         return services, agreements
 
     def _short_throughput(self, one: Contender) -> float:
-        """Answers a second to some clients; 0 if it cannot be started."""
+        """Answers per second to some clients; 0 if the contender cannot be started."""
         try:
             with one.start(self._work / "tried.log") as service:
                 return self._short.closed(self._short.turn(one, service), SATURATING).throughput

@@ -1,4 +1,4 @@
-"""The services to compare, each with how it is started, how it is asked, and what it holds of the checkpoint."""
+"""The services to compare: how each is started and asked, and in which precision and pattern it has the checkpoint."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -12,20 +12,20 @@ from bandrank_bench.infinity import MODEL, Configuration, running_infinity
 from bandrank_bench.service import Service, running_service
 from bandrank_bench.systems import Pattern, Precision
 
-# A service that refuses nobody is compared with one that does not either: 64 clients may wait, as long as it takes.
+# The others refuse nobody, so neither does bandrank here: 64 clients may wait as long as it takes.
 PATIENT = {"PATIENCE": "1000", "REQUEST_TIMEOUT_S": "300"}
 PRECISIONS: dict[DtypeName, Precision] = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
 
 
 class Start(Protocol):
-    """Starts a service, whose output goes to a file, until the end of the block."""
+    """Runs a service until the end of the block, with its output in a file."""
 
     def __call__(self, log: Path) -> AbstractContextManager[Service]: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """A service. texts_field, fields: the name of the passages in a body, and what else it has."""
+    """A service. texts_field: the name of the passages in a body.  fields: further fields of a body."""
 
     name: str
     maker: str
@@ -38,7 +38,7 @@ class Contender:
 
 
 def ours(checkpoint: Path, pattern: Pattern, dtype: DtypeName) -> Contender:
-    """Bandrank in this precision."""
+    """Bandrank with this pattern and precision."""
     settings = {"MODEL": str(checkpoint), "DEVICE": "cpu", "DTYPE": dtype, **PATIENT}
     configured = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "MODEL")
 
@@ -50,7 +50,7 @@ def ours(checkpoint: Path, pattern: Pattern, dtype: DtypeName) -> Contender:
 
 
 def infinity(program: Path, checkpoint: Path, how: Configuration) -> Contender:
-    """One configuration of infinity. checkpoint: for its engine optimum, with an ONNX file of the dtype."""
+    """One configuration of infinity. checkpoint: for the engine optimum, with an ONNX file in the dtype."""
 
     def start(log: Path) -> AbstractContextManager[Service]:
         return running_infinity(program, checkpoint, how, log)
@@ -66,7 +66,7 @@ def infinity(program: Path, checkpoint: Path, how: Configuration) -> Contender:
 
 
 def tei(url: str) -> Contender:
-    """A running text-embeddings-inference, whose weights are whatever it was started with.
+    """A running text-embeddings-inference, with whatever weights it was started with.
 
     Raises ValueError for an address that is not http://host:port.
     """
@@ -84,6 +84,6 @@ def tei(url: str) -> Contender:
 
 
 def fastest_of_each_precision(tried: Mapping[Contender, float]) -> list[Contender]:
-    """Of those that could be started."""
+    """The fastest contender of each precision, of those that could be started."""
     ascending = sorted((one for one in tried if tried[one]), key=lambda one: tried[one])
     return list({one.precision: one for one in ascending}.values())

@@ -1,4 +1,4 @@
-"""The runs of a service: clients that each wait for their answers, and arrivals at a share of the capacity."""
+"""The runs of a service: closed loops, whose clients wait for answers, and arrivals at a share of the capacity."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -15,15 +15,15 @@ from bandrank_bench.services.contenders import Contender
 from bandrank_bench.services.queueing import first_come_first_served
 from bandrank_bench.services.runs import Run, figures
 
-FIRST_NUMBER = 1_000_000  # of a text: all of a run have seven digits
-AHEAD = 100  # requests a second that are made before a closed loop begins
-SATURATING = 8  # clients, of a service that works on one batch after the other
+FIRST_NUMBER = 1_000_000  # of a text; all numbers of a run have seven digits
+AHEAD = 100  # requests made before a closed loop, per second of it
+SATURATING = 8  # clients that saturate a service with one batch at a time
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to measure. loads: of arrivals that are a Poisson process.  steady_loads: of those at equal intervals.
-    deadline_s: within which an answer is in time.  candidates: of a request.
+    """How to measure. loads: for Poisson arrivals.  steady_loads: for arrivals at equal intervals.  deadline_s: after
+    which an answer is late.  candidates: per request.
     """
 
     clients: Sequence[int]
@@ -40,7 +40,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Turn:
-    """A service's part of a round. stream: its requests, in the same texts as those of every other service."""
+    """A service's part of a round. stream: its requests, with the same texts for every service."""
 
     contender: Contender
     service: Service
@@ -49,16 +49,16 @@ class Turn:
 
 
 class Laboratory:
-    """Runs the experiments of a plan on one service after the other, with requests whose texts come once."""
+    """Runs the experiments of a plan on one service after the other, with texts that never repeat."""
 
     def __init__(self, plan: Plan, calibration: Calibration, runner: asyncio.Runner) -> None:
         self._plan, self._calibration, self._runner = plan, calibration, runner
         self._numbers = count(FIRST_NUMBER)
 
     def round(self, contender: Contender, service: Service, number: int) -> list[Run]:
-        """All runs of a contender once: closed loops, and then open ones at shares of the capacity these have shown.
+        """Does all runs of a contender once: closed loops, then open ones at shares of the capacity that these showed.
 
-        Raises RuntimeError if it answers nothing.
+        Raises RuntimeError if the contender answers nothing.
         """
         turn = self.turn(contender, service, number)
         closed = [self.closed(turn, clients) for clients in self._plan.clients]
@@ -68,7 +68,7 @@ class Laboratory:
         return closed + poisson + [self.opened(turn, load, capacity, steady=True) for load in self._plan.steady_loads]
 
     def turn(self, contender: Contender, service: Service, number: int = 0) -> Turn:
-        """The turn of a service in a round."""
+        """Prepares the turn of a service in a round."""
         stream = requests(
             seed=self._plan.seed + number,
             numbers=self._numbers,
@@ -79,7 +79,7 @@ class Laboratory:
         return Turn(contender, service, number, stream)
 
     def closed(self, turn: Turn, clients: int) -> Run:
-        """So many clients, each of which asks again as soon as it has its answer."""
+        """Runs a closed loop, in which each client asks again as soon as it has its answer."""
         plan, name = self._plan, turn.contender.name
         window = Window(plan.warm_up_s, plan.warm_up_s + plan.closed_s)
         ready = chain(list(islice(turn.stream, round(AHEAD * window.to_s))), turn.stream)
@@ -93,7 +93,7 @@ class Laboratory:
         return run
 
     def opened(self, turn: Turn, load: float, capacity: float, *, steady: bool = False) -> Run:
-        """Arrivals at a share of so many requests a second, at the same multiples of 1/capacity for all services."""
+        """Runs an open loop at a share of the capacity; in units of 1/capacity, all services get the same arrivals."""
         plan, name = self._plan, turn.contender.name
         window = Window(plan.warm_up_s, plan.warm_up_s + plan.open_s)
         rate = load * capacity
@@ -115,13 +115,13 @@ class Laboratory:
 
 
 def _work(sent: Sequence[Request], capacity: float) -> list[float]:
-    """The seconds that each request keeps a service busy, by its share of the bytes."""
+    """Estimates for how many seconds each request keeps a service busy, by its share of the bytes."""
     typical = fmean(len(one.message) for one in sent) if sent else 1.0
     return [len(one.message) / typical / capacity for one in sent]
 
 
 def described(run: Run) -> str:
-    """A line about a run."""
+    """Describes a run in a line."""
     seen = figures([run])
     times = f", p50 {seen.latency.p50:.0f} ms, p99 {seen.latency.p99:.0f} ms" if seen.latency else ""
     return f"{seen.throughput:.1f} answers a second, {seen.unanswered} of {seen.sent} not in time{times}"

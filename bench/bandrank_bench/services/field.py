@@ -1,4 +1,4 @@
-"""Who takes part: bandrank in each precision, and infinity in the configurations in which it is fastest."""
+"""The contenders: bandrank in each precision, and infinity in its fastest configurations."""
 
 import shutil
 import tempfile
@@ -13,7 +13,7 @@ from bandrank_bench.services.contenders import Contender, fastest_of_each_precis
 from bandrank_bench.systems import Pattern
 from bandrank_kernels.native.library import why_no_native
 
-BATCH_SIZES = (8, 16)  # beside its default of 32
+BATCH_SIZES = (8, 16)  # besides the default of 32
 INFINITY = (
     Configuration("torch", "float32"),
     Configuration("torch", "bfloat16"),
@@ -22,11 +22,11 @@ INFINITY = (
     Configuration("optimum", "int8"),
 )
 
-Throughput = Callable[[Contender], float]  # answers a second; 0 of one that cannot be started
+Throughput = Callable[[Contender], float]  # answers per second; 0 if it cannot be started
 
 
 def bandranks(checkpoints: Mapping[Pattern, Path]) -> Iterator[Contender]:
-    """Full attention in each precision that this CPU has, and the sparse pattern in the fastest."""
+    """Yields full attention in each precision of this CPU, and the sparse pattern in the fastest."""
     dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", *(() if why_no_native() else ("int8",)))
     for dtype in dtypes:
         yield ours(checkpoints["full"], "full", dtype)
@@ -34,15 +34,15 @@ def bandranks(checkpoints: Mapping[Pattern, Path]) -> Iterator[Contender]:
 
 
 def infinities(only: str) -> list[Configuration]:
-    """Those in whose names this occurs."""
+    """The configurations whose names contain `only`."""
     return [how for how in INFINITY if only in infinity(Path(), Path(), how).name]
 
 
 def tried_infinities(
     program: Path, checkpoint: Path, work: Path, throughput: Throughput, asked: Sequence[Configuration]
 ) -> dict[Contender, float]:
-    """Configurations, with their answers a second: each in its default batches, the fastest of each precision in others
-    too.
+    """Tries configurations; returns their answers per second. Each has the default batch size, and the fastest of each
+    precision also the others.
     """
     folders = {how: checkpoint if how.engine == "torch" else with_onnx(checkpoint, how, work) for how in asked}
     tried = {infinity(program, folder, how): how for how, folder in folders.items()}
@@ -56,11 +56,11 @@ def tried_infinities(
 
 
 def with_onnx(checkpoint: Path, how: Configuration, work: Path) -> Path:
-    """A folder with the checkpoint and the ONNX file that the engine optimum looks for.
+    """Makes a folder with the checkpoint and the ONNX file that the engine optimum looks for.
 
-    That engine tells the model nothing of which tokens are the passage's, so the model finds out itself.
+    That engine passes no token types, so the exported model finds the passage itself.
     """
-    # What writes ONNX files is not installed for tests.
+    # Tests run without the exporter of ONNX files.
     from bandrank_bench.onnx_files import INPUTS, LogitsWithoutTypes, export_onnx  # noqa: PLC0415
 
     folder = work / f"onnx-{how.dtype}"

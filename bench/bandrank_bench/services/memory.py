@@ -1,4 +1,4 @@
-"""What a process holds of the memory. Linux alone."""
+"""The memory that a process holds. Linux only."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Memory:
-    """In MiB. resident: all pages.  proportional: shared pages by their share.  peak: the most that was resident."""
+    """Memory in MiB. resident: all pages.  proportional: shared pages by their share.  peak: the most ever resident."""
 
     resident: float
     proportional: float
@@ -18,6 +18,6 @@ class Memory:
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """Of a process, now. Services here run in one process each."""
+        """The memory of a process now. Each service here runs in one process."""
         rollup, status = sizes(pid, "smaps_rollup"), sizes(pid, "status")
         return cls(rollup["Rss"] / MIB, rollup["Pss"] / MIB, status["VmHWM"] / MIB)

@@ -1,7 +1,6 @@
-"""What a queue alone makes of arrivals: the times of a server that works on one request after the other.
+"""The latency that queueing alone causes: the times of a server that works on one request after the other.
 
-The work of a service on a CPU grows with the tokens, whatever it batches, so that it is such a server but for what it
-does besides.
+A service on a CPU is close to such a server, because its work grows with the tokens however it batches.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ LONG_RUN = 100_000.0  # times the work of a request
 
 
 def first_come_first_served(arrivals: Sequence[float], work: Sequence[float]) -> list[float]:
-    """Seconds from each arrival until its work is done; both in seconds, arrivals ascending (Lindley's recursion)."""
+    """Seconds from each arrival until its work is done (Lindley's recursion). Both in seconds, arrivals ascending."""
     free, times = 0.0, []
     for arrival, seconds in zip(arrivals, work, strict=True):
         free = max(free, arrival) + seconds
@@ -22,7 +21,7 @@ def first_come_first_served(arrivals: Sequence[float], work: Sequence[float]) ->
 
 
 def of_the_queue(load: float) -> float:
-    """The 99th percentile over the median for equal requests that are a Poisson process, in the long run."""
+    """The 99th percentile over the median for equal requests arriving as a Poisson process, in the long run."""
     arrivals = poisson_arrivals(load, LONG_RUN, seed=0)
     times = sorted(first_come_first_served(arrivals, [1.0] * len(arrivals)))
     return percentile(times, 99) / percentile(times, 50)

@@ -23,8 +23,8 @@ QUEUE = ("p99/p50 of the queue alone", "p99 over the queue's")
 
 @dataclass(frozen=True)
 class Results:
-    """tried: answers a second of infinity's configurations.  left_out: why.  memory: of services on this machine,
-    before the runs and after them.
+    """All results. tried: answers per second of infinity's configurations.  left_out: the reasons, by name.  memory: of
+    services on this machine, before and after the runs.
     """
 
     contenders: Sequence[Contender]
@@ -43,7 +43,7 @@ def markdown(results: Results, plan: Plan) -> str:
 
 
 def json_lines(results: Results) -> str:
-    """A line for each run, with the milliseconds that each of its requests took."""
+    """A line per run, with the milliseconds of each of its requests."""
     lines = []
     for run in results.runs:
         facts = asdict(run) | {"window": [run.window.from_s, run.window.to_s]}

@@ -1,4 +1,4 @@
-"""Services that are stopped while another one is measured, so that none of their threads takes a processor."""
+"""Suspends services while another is measured, so that their threads take no processor time."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from bandrank_bench.service import Service
 
 @contextmanager
 def resting(service: Service) -> Iterator[None]:
-    """The service is stopped, except in blocks of `awake`; one that is not on this machine goes on."""
+    """Suspends the service, except in blocks of `awake`. A service on another machine keeps running."""
     _signal(service, signal.SIGSTOP)
     try:
         yield
@@ -20,7 +20,7 @@ def resting(service: Service) -> Iterator[None]:
 
 @contextmanager
 def awake(service: Service) -> Iterator[None]:
-    """The service goes on until the end of the block."""
+    """Lets the service run until the end of the block."""
     _signal(service, signal.SIGCONT)
     try:
         yield

@@ -1,4 +1,4 @@
-"""One run of clients against one service, and the figures of all its rounds together."""
+"""A run of clients against a service, and figures over its rounds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from bandrank_bench.overload.summary import RIGHT, Percentiles
 
 @dataclass(frozen=True)
 class Run:
-    """clients: of a closed loop, which has no load.  load: of an open loop, as a share of the capacity, which has no
-    clients.  steady: whether its arrivals are at equal intervals, not a Poisson process.  queue_s: what a queue alone
-    would have made of each of its arrivals, in seconds.  before_s, after_s: of the calibration product.  busy:
-    processors in use.
+    """A run: a closed loop with so many `clients`, or an open loop with a `load` as a share of the capacity.
+
+    steady: whether arrivals are at equal intervals, not a Poisson process.  queue_s: the seconds each arrival of an
+    open loop would take by queueing alone.  before_s, after_s: of the calibration product.  busy: processors in use.
     """
 
     contender: str
@@ -31,19 +31,21 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """From its start until the last answer: as batches end, answers come in bursts, which a window may cut."""
+        """From the start to the last answer: answers come in bursts, as batches end, which a window could cut."""
         return max((one.done_s for one in self.outcomes), default=self.window.to_s)
 
     @property
     def throughput(self) -> float:
-        """Right answers a second, in time or not."""
+        """Correct answers per second, in time or not."""
         return sum(one.kind in RIGHT for one in self.outcomes) / self.seconds
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Rates a second. latency, queue: milliseconds of requests that were due after the warm-up: from when they were due
-    until they were answered, and what a queue alone would have made of them.  unanswered: neither right nor in time.
+    """Figures of runs; rates are per second.
+
+    latency, queue: milliseconds from when requests were due until their answers, measured and by queueing alone; those
+    due during the warm-up are left out.  unanswered: requests not answered correctly and in time.
     """
 
     sent: int
@@ -57,7 +59,7 @@ class Figures:
 
 
 def figures(runs: Sequence[Run]) -> Figures:
-    """Of the same run in several rounds."""
+    """The figures of the same run over several rounds."""
     seconds = sum(run.seconds for run in runs)
     everything = [one for run in runs for one in run.outcomes]
     good = sum(one.kind == "answered" for one in everything)
@@ -81,7 +83,7 @@ def figures(runs: Sequence[Run]) -> Figures:
 
 
 def together(runs: Sequence[Run], contender: str, chosen: Callable[[Run], bool]) -> Figures | None:
-    """The figures of a contender's runs that are chosen; None if there is none."""
+    """The figures of a contender's chosen runs; None if there are none."""
     found = [run for run in runs if run.contender == contender and chosen(run)]
     return figures(found) if found else None
 
