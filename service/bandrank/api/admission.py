@@ -26,7 +26,7 @@ FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host"
 
 # These only describe the API. `_presented` reads the keys of a request, and several different ones are refused.
 SECURITY_SCHEMES: dict[str, dict[str, str]] = {
-    "bearer": {"type": "http", "scheme": "bearer", "description": "A key of this service, where it has keys."},
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A key of this service, if it has keys."},
     **{name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS},
 }
 SECURED: dict[str, Any] = {"security": [{name: []} for name in SECURITY_SCHEMES]}

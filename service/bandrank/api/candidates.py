@@ -25,13 +25,13 @@ Registering = Annotated[Account, Depends(account_for(Scope.REGISTER))]
 CHECKED_AT_ONCE = 8192  # candidates, before others get a turn
 LINES = {  # OpenAPI 3.1 has no word for a body of several values
     "type": "string",
-    "description": "A RegisteredCandidate as JSON in each line. Blank lines are skipped, and lines that cannot be read "
+    "description": "Each line is a RegisteredCandidate as JSON. Blank lines are skipped, and lines that cannot be read "
     "are reported in the answer.",
 }
 FIRST_ID = "$request.body#/candidates/0/id"
 LINKS = {
     "rank": {
-        "description": "From now on a request may name a candidate by its id alone.",
+        "description": "Later requests may name a candidate by its id alone.",
         "operationRef": "#/paths/~1rerank/post",
         "requestBody": {"query": "how do bees find their way home?", "candidates": [{"id": FIRST_ID}]},
     },
@@ -40,19 +40,19 @@ LINKS = {
 
 
 class RegisterRequest(BaseModel):
-    """Candidates to register; an id that is registered already gets the new text."""
+    """Candidates to register. An id that is already registered gets the new text."""
 
     candidates: list[RegisteredCandidate] = Field(fail_fast=True)
 
 
 class DeleteRequest(BaseModel):
-    """Ids to delete; an id that is not registered is not an error."""
+    """Ids to delete. Ids that are not registered are ignored."""
 
     ids: list[str] = Field(fail_fast=True)
 
 
 class DeleteResponse(BaseModel):
-    """The number of deleted ids that were registered."""
+    """deleted: how many of the ids were registered."""
 
     deleted: int
 
@@ -66,9 +66,9 @@ class DeleteResponse(BaseModel):
 async def register(request: Request, service: ServiceOfApp, account: Registering) -> RegisterResponse:
     """Registers candidates, which later requests may name by id, and encodes them for scorers that precompute.
 
-    As NDJSON, with one candidate a line, a body may have any length; lines that cannot be read are reported. Some are
-    registered at a time, and after a second in which no more came. If the request fails midway, the error says how many
-    lines were registered before.
+    As NDJSON, with one candidate per line, a body may have any length. Its lines are registered some at a time, as they
+    arrive; those that cannot be read are reported in the answer. If the request fails midway, the error says how many
+    lines were registered.
     """
     if media_type(request, NDJSON) in NDJSON:
         account.hold(memory_of_stream(service.max_line_bytes))

@@ -12,7 +12,7 @@ Responses = dict[int | str, dict[str, Any]]
 
 RETRY_AFTER = {
     "Retry-After": {
-        "description": "Seconds until the queued work will be done.",
+        "description": "Seconds to wait before trying again.",
         "required": True,
         "schema": {"type": "integer", "minimum": 1},
     }
@@ -32,17 +32,17 @@ def errors(*statuses: int, body: type[AnyErrorBody] = ErrorBody) -> Responses:
 
 
 def anywhere(limits: ConnectionLimits) -> Responses:
-    """The responses of every endpoint: its connection's, which have no JSON, and failures of the service."""
+    """The responses that every endpoint may give: its connection's, which have no JSON, and failures of the service."""
     patience = f"within {limits.patience_s:g} s"
-    headers = f"more than {limits.max_header_bytes} bytes or {limits.max_headers} of them"
+    headers = f"more than {limits.max_headers} of them, or more than {limits.max_header_bytes} bytes"
     of_connections: Responses = {
         400: {
-            "description": "What came is not HTTP. The connection is closed.",
+            "description": "The request is not valid HTTP. The connection is closed.",
             "content": NOT_HTTP,
         },
         408: {
-            "description": f"The headers did not arrive {patience}, or less than {limits.least_bytes} bytes of the "
-            "body did. The connection is closed."
+            "description": f"The headers did not arrive {patience}, or fewer than {limits.least_bytes} bytes of the "
+            "body did in that time. The connection is closed."
         },
         431: {"description": f"The headers are too large: {headers}. The connection is closed."},
     }
@@ -50,7 +50,7 @@ def anywhere(limits: ConnectionLimits) -> Responses:
 
 
 def new_router() -> APIRouter:
-    """A router whose endpoints may answer as every endpoint may."""
+    """A router that adds to each endpoint the responses that every endpoint may give."""
     return APIRouter(responses=anywhere(ConnectionLimits()))
 
 
@@ -58,13 +58,14 @@ def overview(service: Service) -> str:
     """The description of the whole API, with the limits of this service."""
     return f"""Re-ranks a search engine's candidates.
 
-Bodies are uncompressed JSON in UTF-8, of at most {service.max_body_bytes} bytes; more gets 413. A string is any text
-that is valid Unicode, NUL included; a lone surrogate gets 422. Numbers are JSON's own, and 2.0 is an integer. Fields
-that are not described are ignored.
+A body is uncompressed JSON in UTF-8, of at most {service.max_body_bytes} bytes; a larger one gets 413. Strings may hold
+any valid Unicode text, including NUL; a lone surrogate gets 422. Numbers are JSON's own, and 2.0 counts as an integer.
+Fields that are not described are ignored.
 
-A request ranks at most {service.max_candidates} candidates. It gets 413 if it has more of them or asks for more than
-{service.max_answer_bytes} bytes of texts, or if it is more work than can be done in time. A line of candidates to
-register has at most {service.max_line_bytes} bytes; a longer one ends its request with 413.
+A request ranks at most {service.max_candidates} candidates. It gets 413 if it has more, if it asks for more than
+{service.max_answer_bytes} bytes of texts or embeddings, or if it is more work than can be done in time. Candidates may
+also be registered as a stream of any number of lines, each of at most {service.max_line_bytes} bytes; a longer line
+ends the request with 413.
 
-A path that is not described gets 404 and a method that is not described gets 405; HEAD is answered where GET is. In the
-path of a POST, slashes at the end do not count, and of those side by side one does."""
+A path that is not described gets 404, and a method that is not described gets 405; HEAD works wherever GET does. In the
+path of a POST, slashes at the end are ignored, and several slashes in a row count as one."""

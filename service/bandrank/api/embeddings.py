@@ -48,7 +48,7 @@ def _no_token_ids(value: object) -> object:
 
 
 class EmbeddingsRequest(NamesModel):
-    """A text or several. Fields not named here are ignored, such as `user`."""
+    """Texts to embed. input: one text or several. Fields not named here are ignored, such as `user`."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"input": ["Bees navigate by the sun.", "Honey is sweet."]}]}
@@ -56,18 +56,18 @@ class EmbeddingsRequest(NamesModel):
 
     input: Annotated[str | Texts, Field(union_mode="left_to_right"), BeforeValidator(_no_token_ids)]
     encoding_format: Encoding | None = Field(
-        default=None, description="base64: the numbers as little-endian float32. null: float."
+        default=None, description="float: numbers. base64: little-endian float32, in base64. null: float."
     )
     input_type: str | None = Field(
         default=None,
-        description="query, search_query or retrieval.query: the texts are queries, which some models read in words of "
-        "their own. null and all else: they are documents.",
+        description="query, search_query or retrieval.query: the texts are queries, around which some models put words "
+        "of their own. null or anything else: the texts are documents.",
     )
     task: str | None = Field(default=None, description="Jina's name for input_type.")
     embedding_type: Encoding | None = Field(default=None, description="Jina's name for encoding_format.")
-    dimensions: Size | None = Field(default=None, description="That of the model's embeddings, which are never cut.")
+    dimensions: Size | None = Field(default=None, description="Only the model's own size; embeddings are never cut.")
     output_dimension: Size | None = Field(default=None, description="Voyage's name for dimensions.")
-    output_dtype: Literal["float"] | None = Field(default=None, description="Voyage's. Numbers are of no other type.")
+    output_dtype: Literal["float"] | None = Field(default=None, description="Voyage's type of numbers, always float.")
 
     @property
     def texts(self) -> Sequence[str]:
@@ -87,7 +87,7 @@ class EmbeddingsRequest(NamesModel):
 
 @dataclass(slots=True)
 class EmbeddingOut:
-    """The embedding of a text by its index in the request, as numbers or in base64."""
+    """The embedding of a text, as numbers or in base64. index: the text's index in the request."""
 
     embedding: list[float] | str
     index: int
@@ -95,7 +95,11 @@ class EmbeddingOut:
 
 
 class EmbeddingsMeta(BaseModel):
-    """What was cut from texts longer than the model takes, in word pieces, and how many embeddings were cached."""
+    """How much was cut from texts that are longer than the model takes, and how many embeddings were cached.
+
+    truncated_texts: how many texts were cut. truncated_tokens: word pieces cut from all texts together.
+    cache_hits, cache_misses: how many embeddings were cached, and how many were not.
+    """
 
     truncated_texts: int
     truncated_tokens: int
@@ -104,7 +108,10 @@ class EmbeddingsMeta(BaseModel):
 
 
 class EmbeddingsResponse(BaseModel):
-    """Embeddings in the order of the request, of unit length if the model compares by the cosine."""
+    """Embeddings in the order of the request, of unit length if the model compares by the cosine.
+
+    model: the name of the model that embedded.
+    """
 
     object: str = "list"
     data: list[EmbeddingOut]
@@ -123,7 +130,7 @@ DESCRIBED: dict[str, Any] = {
 async def embed_texts(
     request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
 ) -> Response:
-    """Embeds texts with a served bi-encoder, as it does to rank them; they share its queue and its cache."""
+    """Returns the vectors by which a served bi-encoder ranks these texts, from the same queue and cache."""
     body = await read_json(request, EmbeddingsRequest, service.max_body_bytes, account, service.pace)
     check_count(len(body.texts), service.max_candidates, "texts")
     embedding = embed(

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 
 class AnyErrorBody(BaseModel, ABC):
-    """What every error says, under one name at least. error_type: a name that stays the same over versions."""
+    """What every error body has. message: a text for people. error_type: a name that stays the same across versions."""
 
     message: str
     error_type: str
@@ -19,7 +19,11 @@ class AnyErrorBody(BaseModel, ABC):
 
 
 class ErrorBody(AnyErrorBody):
-    """The flat body of an error, with its message under each of the names that known clients read."""
+    """The body of an error.
+
+    message: what is wrong; `detail` and `error` repeat it for clients that read those names.
+    error_type: the kind of error, a name that stays the same across versions.
+    """
 
     detail: str
     error: str
@@ -30,7 +34,7 @@ class ErrorBody(AnyErrorBody):
 
 
 class Fault(BaseModel):
-    """What is wrong with a request. loc: the way to it, from `body` on."""
+    """A fault in a request. loc: the path to it, from `body` on. msg: what is wrong. type: the error_type."""
 
     loc: list[str]
     msg: str
@@ -38,7 +42,7 @@ class Fault(BaseModel):
 
 
 class FaultsBody(AnyErrorBody):
-    """For clients of services that FastAPI describes: they read a list of faults, and fail at a text."""
+    """The body of an error for infinity's clients, which read `detail` as a list of faults, and fail at a text."""
 
     detail: list[Fault]
     error: str
@@ -50,7 +54,7 @@ class FaultsBody(AnyErrorBody):
 
 
 class OpenAIError(BaseModel):
-    """An error as OpenAI's clients read it."""
+    """An error as OpenAI's clients read it. type: the error_type."""
 
     message: str
     type: str
@@ -59,7 +63,7 @@ class OpenAIError(BaseModel):
 
 
 class OpenAIErrorBody(AnyErrorBody):
-    """For OpenAI's clients, of which the newest show no message but the one in this object."""
+    """The body of an error for OpenAI's clients, the newest of which show only the message inside `error`."""
 
     detail: str
     error: OpenAIError

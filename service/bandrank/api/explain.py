@@ -41,10 +41,10 @@ class ExplainRequest(BaseModel):
         }
     )
 
-    query: str = Field(json_schema_extra={"pattern": NOT_BLANK})
+    query: str = Field(description="The text of the query, not blank.", json_schema_extra={"pattern": NOT_BLANK})
     candidate: TextOrCandidate = Field(description="A text, or an object with a text, a registered id, or both.")
-    model: str | None = Field(default=None, description="As for /rerank.")
-    strategy: str | None = Field(default=AUTO, description="As for /rerank, for this candidate alone.")
+    model: str | None = Field(default=None, description="As in /rerank.")
+    strategy: str | None = Field(default=AUTO, description="As in /rerank, for a request with this one candidate.")
     instruction: Instruction = None
 
     @model_validator(mode="after")
@@ -57,7 +57,10 @@ class ExplainRequest(BaseModel):
 
 @dataclass(slots=True)
 class TokenOut:
-    """A token id, its piece of the vocabulary, and the characters that it stands for; one that was added has none."""
+    """A token that a stage reads. piece: its text in the vocabulary.
+
+    start, end: the characters that it stands for; absent for a token that is not from the text, such as [SEP].
+    """
 
     id: int
     piece: str
@@ -67,9 +70,9 @@ class TokenOut:
 
 @dataclass(slots=True)
 class CutOut:
-    """What is not read: the characters from `start` up to `end`, which are `tokens` word pieces.
+    """The part of a text that a stage does not read: the characters from `start` up to `end`.
 
-    Of what lies beyond the characters that are looked at, the word pieces are estimated.
+    tokens: how many word pieces that is; estimated for characters beyond those that the service looks at.
     """
 
     start: int
@@ -78,7 +81,7 @@ class CutOut:
 
 
 class TextOut(BaseModel):
-    """A text as a stage reads it. cut: what it does not read of the text, if it does not read all."""
+    """A text as a stage reads it. cut: the part that it does not read; absent if it reads all."""
 
     tokens: list[TokenOut]
     cut: CutOut | None = None
@@ -86,7 +89,7 @@ class TextOut(BaseModel):
 
 @dataclass(slots=True)
 class ExcerptOut:
-    """The part of a long candidate in which words were left out, and its raw score by itself."""
+    """The part of a long candidate in which words were left out, and the raw score of that part alone."""
 
     start: int
     end: int
@@ -94,12 +97,12 @@ class ExcerptOut:
 
 
 class StageOut(BaseModel):
-    """What a stage gave and read.
+    """What a stage read, and the score that it gave.
 
-    raw_score: its own. weight: its factor in the result, 0 for a stage that only chooses who goes on. cached: whether
-    the candidate's representation was there before this request; absent for a scorer that does not precompute.
-    excerpt: the part of a long candidate to whose score the stage's contributions are; absent where they are to
-    raw_score.
+    raw_score: the stage's own score. weight: its factor in the overall raw_score; 0 for a stage that only chooses which
+    candidates go on. cached: whether the candidate's representation was cached before this request; absent if the
+    scorer does not precompute. excerpt: the part of a long candidate from whose score the stage's contributions are
+    measured; absent if they are measured from raw_score.
     """
 
     stage: str
@@ -113,10 +116,11 @@ class StageOut(BaseModel):
 
 @dataclass(slots=True)
 class SpanOut:
-    """Words of the candidate, and how much lower the raw score is without them; negative where it is higher.
+    """One word of the candidate or several in a row, and how much they contribute to its score.
 
-    stages: the same for each stage that counts, by itself; absent where these words are not in what it reads, or not
-    in its excerpt.
+    start, end: the characters of the words. text: those characters. contribution: how much lower the raw score is
+    without them; negative if it is higher. stages: the contribution to each stage's own raw score, by the stage's name,
+    without stages whose weight is 0 and those that do not read these words or do not have them in their excerpt.
     """
 
     start: int
@@ -129,13 +133,14 @@ class SpanOut:
 class WordsOut(BaseModel):
     """Which words the score rests on.
 
-    A contribution is a stage's raw_score less the raw score of the same text without the characters of the span, as
-    /rerank gives it; of a text that is cut, of its part that is read. The stages' contributions times their weights add
-    up to it. The contributions of all spans need not add up to the score: words act together.
+    A stage's contribution is its raw_score minus the raw score that /rerank gives the same text without the characters
+    of the span. If the text is cut, only the part that is read counts. A span's contribution is the sum of the stages'
+    contributions times their weights. The contributions of all spans need not add up to the score, because words act
+    together.
 
-    Words are left out one by one or, where they are many, in windows of several: at most 64, and so few that all these
-    texts together have some 16,000 tokens. Of a candidate that takes more than some 2,000, a stage scores the parts,
-    each of about 450 tokens, and words are left out of the one that scores highest: its excerpt.
+    Words are left out one at a time or, if there are many, in windows of several: at most 64 windows, and so few that
+    all these texts together have some 16,000 tokens. If a candidate has more than some 2,000 tokens, a stage scores its
+    parts, of about 450 tokens each, and words are left out of the part that scores highest, the stage's excerpt.
     """
 
     method: str = "occlusion"
@@ -143,7 +148,10 @@ class WordsOut(BaseModel):
 
 
 class ExplainTimingsMs(BaseModel):
-    """Milliseconds of the score itself, of scoring the texts without some of their words, and of the whole request."""
+    """Milliseconds that the steps took.
+
+    score: scoring the candidate. words: scoring it without some of its words. total: the whole request.
+    """
 
     score: float
     words: float
@@ -151,8 +159,10 @@ class ExplainTimingsMs(BaseModel):
 
 
 class ExplainMeta(BaseModel):
-    """What the answer cost. occluded: how many excerpts and texts without some of their words were scored, over all
-    stages.
+    """What the answer cost.
+
+    strategy: the one that was used. occluded: how many parts of a long candidate, and texts without some of their
+    words, were scored over all stages.
     """
 
     timings_ms: ExplainTimingsMs
@@ -161,9 +171,10 @@ class ExplainMeta(BaseModel):
 
 
 class ExplainResponse(BaseModel):
-    """A candidate's score as /rerank shows it, and where it comes from. All places are Unicode code points.
+    """A candidate's score as /rerank gives it, and what it rests on. Each `start` and `end` counts Unicode code points.
 
-    relevance_score is the sigmoid of raw_score, which is the sum of the stages' raw scores times their weights.
+    model: the name of the model that scored. raw_score: the sum of the stages' raw scores times their weights.
+    relevance_score: the sigmoid of raw_score.
     """
 
     id: str
@@ -187,8 +198,8 @@ async def explain_score(
 ) -> Response:
     """Explains the score of a candidate for a query: what each stage read and gave, and which words the score rests on.
 
-    It takes as much work as ranking the candidate up to 65 times, and a long one twice. What is computed for texts
-    without some of their words is kept in no cache.
+    It takes at most as much work as ranking the candidate 65 times, and for a long candidate as ranking it twice.
+    Nothing is cached except the candidate itself.
     """
     start = time.monotonic()
     body = await read_json(request, ExplainRequest, service.max_body_bytes, account, service.pace)

@@ -20,16 +20,16 @@ router = new_router()
 
 
 class InfinityHealth(BaseModel):
-    """unix: now, in seconds since 1970."""
+    """The time of the answer. unix: in seconds since 1970."""
 
     unix: float
 
 
 class InfinityStats(BaseModel):
-    """What the engine has to do, for all models; counted in rows, which are mostly tokens.
+    """How busy the engine is with all models. Work is counted in rows, most of which are tokens.
 
-    queue_absolute: rows that wait.  queue_fraction: the part of those that may.  batch_size: rows scored at once.
-    results_pending: requests that are admitted and not answered.
+    queue_fraction: waiting rows as a fraction of the most that may wait. queue_absolute: waiting rows.
+    results_pending: requests that are admitted but not answered yet. batch_size: the most rows in a batch.
     """
 
     queue_fraction: float
@@ -39,7 +39,10 @@ class InfinityStats(BaseModel):
 
 
 class InfinityModel(BaseModel):
-    """A served model. created: when the service started, in seconds since 1970."""
+    """A served model, and how busy the service is.
+
+    id: the name that requests give in `model`. created: when the service started, in seconds since 1970.
+    """
 
     id: str
     object: Literal["model"] = "model"
@@ -58,7 +61,7 @@ class InfinityModels(BaseModel):
 
 
 class NimHealth(BaseModel):
-    """Whether NIM's clients may send requests."""
+    """The health of the service, as NIM's clients read it."""
 
     object: str = "health.response"
     message: str
@@ -66,7 +69,7 @@ class NimHealth(BaseModel):
 
 
 class TeiReranker(BaseModel):
-    """The labels of a classifier, of which a re-ranker has one."""
+    """The labels of the model as a classifier: a re-ranker has one."""
 
     id2label: dict[str, str]
     label2id: dict[str, int]
@@ -79,7 +82,10 @@ class TeiModelType(BaseModel):
 
 
 class TeiInfo(BaseModel):
-    """The default model, and how much a request may ask for."""
+    """The default model, and what a request may contain.
+
+    max_client_batch_size: the most texts in a request. version: bandrank's.
+    """
 
     model_id: str
     model_dtype: str
@@ -91,40 +97,43 @@ class TeiInfo(BaseModel):
 
 
 class WeaviateMeta(BaseModel):
-    """The default model."""
+    """The default model. version: bandrank's."""
 
     model: str
     version: str
 
 
 class XinferenceAuth(BaseModel):
-    """Whether clients must send a key, which those of Xinference ask before they do."""
+    """Whether the service has keys. auth: true if clients must send one."""
 
     auth: bool
 
 
 class XinferenceModel(ModelOut):
-    """A served model, and what it is for."""
+    """A served model, and its type.
+
+    created: when the service started, in seconds since 1970. strategies: the names for `strategy`.
+    """
 
     model_type: str = "rerank"
 
 
 @answers_get(router, "/health", "/ping")
 async def health(service: ServiceOfApp) -> dict[str, str]:
-    """Says what /readyz says, to clients of text-embeddings-inference and vLLM."""
+    """Answers like /readyz, for clients of text-embeddings-inference and vLLM."""
     return await readyz(service)
 
 
 @answers_get(router, "/infinity/health")
 async def infinity_health(service: ServiceOfApp) -> InfinityHealth:
-    """Says that the service scores."""
+    """Answers if the service scores, as /readyz does, for infinity's clients."""
     await readyz(service)
     return InfinityHealth(unix=time.time())
 
 
 @answers_get(router, "/infinity/models", **FOR_RANKERS)
 async def infinity_models(service: ServiceOfApp) -> InfinityModels:
-    """Lists the names that requests may give in `model`, and how busy the service is."""
+    """Lists the served models, and how busy the service is, for infinity's clients."""
     return InfinityModels(
         data=[
             InfinityModel(
@@ -140,41 +149,41 @@ async def infinity_models(service: ServiceOfApp) -> InfinityModels:
 
 @answers_get(router, "/v1/health/live")
 async def nim_live(service: ServiceOfApp) -> NimHealth:
-    """Says what /healthz says."""
+    """Answers if the process is alive, as /healthz does, for NIM's clients."""
     await healthz(service)
     return NimHealth(message="the service is alive", status="live")
 
 
 @answers_get(router, "/v1/health/ready")
 async def nim_ready(service: ServiceOfApp) -> NimHealth:
-    """Says what /readyz says."""
+    """Answers if the service scores, as /readyz does, for NIM's clients."""
     await readyz(service)
     return NimHealth(message="the service is ready", status="ready")
 
 
 @answers_get(router, "/.well-known/live", status_code=204)
 async def weaviate_live(service: ServiceOfApp) -> Response:
-    """Says what /healthz says."""
+    """Answers if the process is alive, as /healthz does, for Weaviate."""
     await healthz(service)
     return Response(status_code=204)
 
 
 @answers_get(router, "/.well-known/ready", status_code=204)
 async def weaviate_ready(service: ServiceOfApp) -> Response:
-    """Says what /readyz says."""
+    """Answers if the service scores, as /readyz does, for Weaviate."""
     await readyz(service)
     return Response(status_code=204)
 
 
 @answers_get(router, "/meta", **FOR_RANKERS)
 async def weaviate_meta(service: ServiceOfApp) -> WeaviateMeta:
-    """Tells Weaviate, which asks when it starts, what ranks."""
+    """Names the default model. Weaviate asks for it when it starts."""
     return WeaviateMeta(model=service.models.default.name, version=__version__)
 
 
 @answers_get(router, "/info", **FOR_RANKERS)
 async def tei_info(service: ServiceOfApp) -> TeiInfo:
-    """Tells clients of text-embeddings-inference what ranks."""
+    """Describes the default model to clients of text-embeddings-inference."""
     model = service.models.default
     return TeiInfo(
         model_id=model.name,
@@ -188,13 +197,13 @@ async def tei_info(service: ServiceOfApp) -> TeiInfo:
 
 @answers_get(router, "/v1/cluster/auth")
 async def xinference_auth(service: ServiceOfApp) -> XinferenceAuth:
-    """Tells Xinference's clients whether there are keys."""
+    """Tells Xinference's clients whether they must send a key."""
     return XinferenceAuth(auth=service.admission.keys is not None)
 
 
 @answers_get(router, "/v1/models/{name:path}", **FOR_RANKERS | {"responses": errors(*REFUSALS, 404, 422)})
 async def xinference_model(name: str, service: ServiceOfApp) -> XinferenceModel:
-    """Describes the model that a request with this name would get, without which Xinference's clients send none."""
+    """Describes the model that ranks if a request gives this name. Xinference's clients ask before they rank."""
     if not name:
         raise UnknownModel("the path ends without a model's name; GET /v1/models lists them")
     model = service.models.find(name, or_default=service.any_model)

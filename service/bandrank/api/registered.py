@@ -19,9 +19,9 @@ def _with_either_id(schema: dict[str, Any]) -> None:
 
 @dataclass(slots=True)
 class RegisteredCandidate:
-    """A candidate that later requests may name by its id, as a line of a corpus has it.
+    """A candidate that later requests may name by its id.
 
-    id: or `_id`.  title: of a document, goes before the text.
+    id: may also be called `_id`, as in BEIR's corpora. title: goes before the text.
     """
 
     __pydantic_config__ = ConfigDict(json_schema_extra=_with_either_id)
@@ -37,18 +37,18 @@ class RegisteredCandidate:
 
 
 class LineError(BaseModel):
-    """A line of an NDJSON upload that was not registered, counted from 1."""
+    """A line of an NDJSON upload that could not be read. line: its number, from 1. error: the reason."""
 
     line: int
     error: str
 
 
 class RegisterResponse(BaseModel):
-    """The number of registered ids, and of representations computed for their texts; the others were cached.
+    """What was registered.
 
-    A stream of lines that repeats an id far apart counts it again.
-
-    errors: the first of the num_errors lines that could not be read.
+    registered: how many ids; one that a stream of lines repeats far apart counts again. encoded: how many
+    representations were computed for their texts; the others were cached. num_errors: how many lines could not be read.
+    errors: the first of them.
     """
 
     registered: int

@@ -29,18 +29,18 @@ BUDGET_HEADER = "X-Budget-Ms"
 BUDGET_PARAMETER = {
     "name": BUDGET_HEADER,
     "in": "header",
-    "description": "Milliseconds until the answer is due, where the body says nothing.",
+    "description": "Milliseconds until the answer is due, if the body does not say.",
     "schema": {"type": "number", "exclusiveMinimum": 0},
 }
 MODEL_PARAMETER = {
     "name": "model",
     "in": "path",
     "required": True,
-    "description": "The model, where the body names none.",
+    "description": "The name of the model, if the body does not say.",
     "schema": {"type": "string"},
 }
 CUTS = {
-    name: {"description": "Of what was cut, if anything was; see `meta` of /rerank.", "schema": {"type": "integer"}}
+    name: {"description": "As in `meta` of /rerank; absent if nothing was cut.", "schema": {"type": "integer"}}
     for name in CUT_HEADERS
 }
 # Only JSON's numbers: float() also takes "1_000" and "nan".
@@ -68,7 +68,10 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
     async def rerank(
         request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
     ) -> Response:
-        """Puts candidates in order of relevance to a query."""
+        """Ranks candidates by relevance to a query.
+
+        If the path takes several formats, the fields of the body tell them apart.
+        """
         start = time.monotonic()
         media_type(request)
         header_s = _budget_of_header(request)

@@ -39,7 +39,11 @@ def answers_get(router: APIRouter, *paths: str, **how: Any) -> Callable[[Endpoin
 
 
 class ModelOut(BaseModel):
-    """A served model. created: when the service started, in seconds since 1970."""
+    """A served model.
+
+    id: the name that requests give in `model`. created: when the service started, in seconds since 1970.
+    strategies: the names that requests may give in `strategy`.
+    """
 
     id: str
     object: str = "model"
@@ -57,7 +61,7 @@ class ModelList(BaseModel):
 
 @answers_get(router, "/v1/models", "/models", **FOR_RANKERS)
 async def models(service: ServiceOfApp) -> ModelList:
-    """Lists the names that requests may give in `model`."""
+    """Lists the served models, with the names that requests may give in `model` and `strategy`."""
     served = service.models.by_name.items()
     return ModelList(
         data=[ModelOut(id=name, created=service.created, strategies=model.strategies) for name, model in served]
@@ -66,7 +70,7 @@ async def models(service: ServiceOfApp) -> ModelList:
 
 @answers_get(router, "/healthz", "/_bandrank/healthz")
 async def healthz(service: ServiceOfApp) -> dict[str, str]:
-    """Says that the process is alive, and that its scoring thread has neither died nor hung."""
+    """Answers 200 if the process is alive and its scoring thread has neither died nor hung, and 503 otherwise."""
     if (reason := service.why_not_alive()) is not None:
         raise NotReady(reason)
     return {"status": "alive"}
@@ -74,7 +78,7 @@ async def healthz(service: ServiceOfApp) -> dict[str, str]:
 
 @answers_get(router, "/readyz", "/_bandrank/readyz")
 async def readyz(service: ServiceOfApp) -> dict[str, str]:
-    """Says whether the service scores: a batch succeeded a moment ago, or a self-test succeeds now."""
+    """Answers 200 if a batch was scored in the last seconds or a self-test succeeds now, and 503 otherwise."""
     if (reason := await service.why_not_ready()) is not None:
         raise NotReady(reason)
     return {"status": "ready", "model": service.models.default.name}
@@ -91,5 +95,5 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
     openapi_extra=SECURED,
 )
 async def metrics(service: ServiceOfApp) -> Response:
-    """All metrics in Prometheus' text format."""
+    """Returns all metrics in Prometheus' text format."""
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)

@@ -30,7 +30,7 @@ class CallCandidate:
 
 @dataclass(slots=True)
 class Unresolved:
-    """A candidate that cannot be ranked: it came without a text, and its id is not registered."""
+    """A candidate that was not ranked, because it came without a text and its id was not found. error: the reason."""
 
     index: int
     id: str

@@ -30,10 +30,10 @@ UNIT_DOCUMENTS = 100
 
 
 class SpansWanted(BaseModel):
-    """Asks for the span of each document that is most relevant. Fields not named here are ignored: `max_spans`, since a
-    result has one span at most.
+    """Asks for the most relevant span of each document. Fields not named here are ignored, such as `max_spans`, since a
+    result has at most one span.
 
-    threshold: of the span's score; a document whose best span is below has none.
+    threshold: the least score of a span, between 0 and 1; null: 0.1.
     """
 
     mode: Literal["enabled", "disabled"] | None = None
@@ -48,23 +48,23 @@ class CohereRequest(VllmRequest, ForeignRequest):
 
     model_config = ConfigDict(json_schema_extra=documents_schema("documents", IN_PARTS))
 
-    query: QueryInParts = Field(description="Anything but whitespace; a text, or in parts.")
+    query: QueryInParts = Field(description="The text of the query, or an object with it in parts; not blank.")
     documents: DocumentsOrOne = Field(
-        description="Texts, or objects with `text`, with the `rank_fields`, or in parts; or one, a text or in parts."
+        description="Texts, or objects with `text`, the `rank_fields` or parts. A single text or one in parts will do."
     )
-    top_n: AnyLimit = Field(default=None, description="null, 0, -1 or more than there are: all.")
-    rank_fields: RankFields | None = Field(default=None, description="Of objects, the fields that are ranked.")
-    return_documents: Flag = False
-    raw_scores: Flag = Field(default=False, description="The scorer's own scores instead of their sigmoid.")
+    top_n: AnyLimit = None
+    rank_fields: RankFields | None = None
+    return_documents: Flag = Field(default=False, description="Whether results have their documents.")
+    raw_scores: Flag = Field(default=False, description="Whether scores are the scorer's own and not their sigmoid.")
     max_chunks_per_doc: Limit = Field(
-        default=None, description="The passages of a long document that are scored; null or 0: all."
+        default=None, description="How many passages of a long document are scored. null or 0: all."
     )
     relevant_spans: SpansWanted | None = Field(
-        default=None, description="Results have the best passage of their document as a span, unless it is disabled."
+        default=None, description="Gives each result the best passage of its document, unless mode is disabled."
     )
-    strategy: str | None = Field(default=None, description="As in our own request.")
+    strategy: str | None = Field(default=None, description="As in bandrank's own request.")
     budget_ms: Annotated[float, Field(gt=0, strict=True)] | None = Field(
-        default=None, description="As in our own request."
+        default=None, description="As in bandrank's own request."
     )
 
     @property
@@ -89,10 +89,10 @@ class Span:
 
 @dataclass(slots=True)
 class CohereResult:
-    """A document by its index in the request. document: with the `text` that was ranked, if it came without one; only
-    if asked for.
+    """A ranked document. index: its index in the request.
 
-    relevant_spans: the best passage, or none if it is below the threshold; only if asked for.
+    document: present if asked for; if it came without a `text`, with the one that was ranked. relevant_spans: present
+    if asked for and if the stage reads passages: the best one, or none if its score is below the threshold.
     """
 
     index: int
@@ -108,26 +108,26 @@ class ApiVersion(BaseModel):
 
 
 class Tokens(BaseModel):
-    """Token ids of all stages, cached or not. output_tokens: some clients add them to the others."""
+    """Token ids read in all stages, cached or not. output_tokens: always 0; some clients add it to input_tokens."""
 
     input_tokens: int
     output_tokens: int = 0
 
 
 class CohereUsage(Usage):
-    """completion_tokens: without them some clients of Together refuse the answer."""
+    """Usage, with completion_tokens: always 0, but some of Together's clients refuse an answer without it."""
 
     completion_tokens: int = 0
 
 
 class BilledUnits(BaseModel):
-    """What Cohere would bill, which some clients read. search_units: one for a query with up to a hundred documents."""
+    """What Cohere would bill, which some clients read. search_units: one for each 100 documents, or part of them."""
 
     search_units: int
 
 
 class CohereMeta(Meta):
-    """What Cohere's clients look for, and what our own answer says."""
+    """The fields of `Meta`, and those that Cohere's clients read."""
 
     api_version: ApiVersion
     billed_units: BilledUnits
@@ -135,7 +135,7 @@ class CohereMeta(Meta):
 
 
 class CohereResponse(BaseModel):
-    """Documents from most to least relevant; ties in the order of the request."""
+    """Documents from most to least relevant; ties keep the order of the request. model: the one that ranked."""
 
     id: str
     model: str

@@ -30,7 +30,10 @@ class Cuts:
 
 
 class Usage(BaseModel):
-    """Token ids over all stages, cached or not: in each stage the query once, and every candidate that it scored."""
+    """How many token ids were read, cached or not: in each stage the query once, and every candidate that it scored.
+
+    Both fields have the same number.
+    """
 
     prompt_tokens: int
     total_tokens: int
@@ -42,7 +45,11 @@ class Usage(BaseModel):
 
 
 class TimingsMs(BaseModel):
-    """Milliseconds of each step, over all stages."""
+    """Milliseconds that each step took, added up over all stages.
+
+    tokenize: texts into token ids. cache: looking representations up. encode: computing those that were not cached.
+    queue: waiting to be scored. score: scoring. total: the whole request, from when its body began to arrive.
+    """
 
     tokenize: float
     cache: float
@@ -53,7 +60,11 @@ class TimingsMs(BaseModel):
 
 
 class StageMeta(BaseModel):
-    """What a stage did: candidates scored, representations that were cached or not, and its milliseconds."""
+    """What a stage did.
+
+    stage: its name. candidates: how many it scored. cache_hits, cache_misses: how many representations were cached, and
+    how many were not; both 0 if its scorer does not precompute. ms: milliseconds that it took.
+    """
 
     stage: str
     candidates: int
@@ -65,11 +76,12 @@ class StageMeta(BaseModel):
 class Meta(BaseModel):
     """What the answer cost, and what was cut.
 
-    bounded: whether budget and load could cut the strategy short; its first stage always scores every candidate.
-    degraded: whether budget or load left fewer candidates to a stage than the strategy would have sent there.
-    truncated_*: word pieces of texts longer than the model takes, in the stage that cut most.
-    first_stage_weight: that of the scores that came with the candidates, where they were mixed in.
-    warnings: what was asked for in vain.
+    strategy: the one that was used. bounded: whether budget and load could cut later stages short; the first stage
+    always scores every candidate. degraded: whether a later stage scored fewer candidates than planned.
+    truncated_query_tokens: word pieces cut from the query. truncated_tokens: from all texts. truncated_candidates: how
+    many candidates were cut. Each is the number of the stage that cut most. first_stage_weight: the weight of the
+    candidates' own scores; absent if they were not mixed in. warnings: what the request asked for and did not get;
+    absent if there is nothing.
     """
 
     timings_ms: TimingsMs

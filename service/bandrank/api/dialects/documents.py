@@ -24,7 +24,13 @@ def _distinct(names: list[str]) -> list[str]:
 Document = Annotated[str | dict[str, Any], Field(union_mode="left_to_right")]
 # Each field is looked up in each document.
 RankFields = Annotated[
-    list[str], Field(max_length=64, json_schema_extra={"uniqueItems": True}), AfterValidator(_distinct)
+    list[str],
+    Field(
+        max_length=64,
+        json_schema_extra={"uniqueItems": True},
+        description="The fields of objects that are ranked, one to a line; dots lead into objects: `metadata.title`.",
+    ),
+    AfterValidator(_distinct),
 ]
 Documents = Annotated[list[Document], Field(fail_fast=True, min_length=1)]  # a million faults would take gigabytes
 # As in vLLM; a single object is in parts.

@@ -40,23 +40,24 @@ Instruction = Annotated[
     Field(
         max_length=4096,
         description="What the query is for, as in 'find papers that refute the claim'. Models that take no instruction "
-        "rank without it, and the answer warns of that.",
+        "rank without it, which the answer's `meta.warnings` says, if its format has `meta`.",
     ),
 ]
 # The most tokens or passages that are read; 0 means all, as in other services.
 Limit = Annotated[Count | None, AfterValidator(lambda limit: limit or None)]
-# Like Limit, and for results as well; in vLLM, and for clients written for it, -1 means all too.
+# Like Limit, mostly for results; in vLLM, and for clients written for it, -1 means all too.
 AnyLimit = Annotated[
     Annotated[int, Field(ge=-1), BeforeValidator(_as_number)] | None,
     AfterValidator(lambda limit: limit if limit and limit > 0 else None),
+    Field(description="How many results to return. null, 0, -1, or more than there are: all."),
 ]
 # As in Cohere and, with a wider range, in vLLM; nothing is earlier than 0.
 Priority = Annotated[
     Annotated[int, Field(ge=-(2**63), lt=2**63), BeforeValidator(_as_number)] | None,
     AfterValidator(lambda priority: max(0, priority or 0)),
     Field(
-        description="Requests of a client with a later one, which is a larger number, let those with an earlier one go "
-        "first, and are refused sooner under load; 0 or less is the earliest."
+        description="0 or less goes first. The larger the number, the more of the client's other requests go before "
+        "this one, and the sooner it is refused under load."
     ),
 ]
 # fail_fast: a million faults would take gigabytes

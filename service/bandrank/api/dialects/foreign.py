@@ -16,14 +16,16 @@ class NamesModel(BaseModel):
     """A request that may name a model. Fields not named here are ignored."""
 
     model: str | None = Field(
-        default=None, description="One of GET /v1/models; any other name stands for the first, unless it is refused."
+        default=None,
+        description="A model that GET /v1/models lists. null or any other name: the first, unless the service refuses "
+        "unknown names.",
     )
 
 
 class ForeignRequest(NamesModel):
-    """A query and what it goes with."""
+    """A query, with what is to be ranked for it."""
 
-    query: Query = Field(description="Anything but whitespace.")
+    query: Query = Field(description="The text of the query, not blank.")
 
 
 def as_they_are(items: Sequence[object]) -> Iterable[str]:

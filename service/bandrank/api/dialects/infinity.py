@@ -20,7 +20,7 @@ from bandrank.engine.calls import Call
 
 
 class InfinityRequest(ForeignRequest):
-    """A query and documents."""
+    """A query and documents. raw_scores: whether scores are the scorer's own and not their sigmoid."""
 
     documents: Texts
     top_n: AnyLimit = None
@@ -30,7 +30,7 @@ class InfinityRequest(ForeignRequest):
 
 @dataclass(slots=True)
 class InfinityResult:
-    """A document by its index in the request; its text only if asked for."""
+    """A ranked document. index: its index in the request. document: its text; present if asked for."""
 
     index: int
     relevance_score: float
@@ -38,7 +38,7 @@ class InfinityResult:
 
 
 class InfinityResponse(BaseModel):
-    """Documents from most to least relevant. created: seconds since 1970."""
+    """Documents from most to least relevant. model: the one that ranked. created: in seconds since 1970."""
 
     object: str = "rerank"
     results: list[InfinityResult]

@@ -17,7 +17,7 @@ from bandrank.engine.registry import CallCandidate
 
 @dataclass(slots=True)
 class MetarankPair:
-    """A query and a text."""
+    """A query, not blank, and a text to score for it."""
 
     query: Query
     text: str
@@ -30,7 +30,7 @@ class MetarankRequest(BaseModel):
 
 
 class MetarankResponse(BaseModel):
-    """A score for each pair, in the order of the request."""
+    """The scorer's own score of each pair, in the order of the request."""
 
     scores: list[float]
 

@@ -20,7 +20,7 @@ class MixedbreadRequest(ForeignRequest):
 
     model_config = ConfigDict(json_schema_extra=documents_schema("input"))
 
-    input: Documents = Field(description="Texts, or objects with `text` or with the `rank_fields`.")
+    input: Documents = Field(description="Texts, or objects with a `text` or the `rank_fields`.")
     rank_fields: RankFields | None = None
     top_k: AnyLimit = None
     return_input: Flag = False
@@ -28,7 +28,7 @@ class MixedbreadRequest(ForeignRequest):
 
 @dataclass(slots=True)
 class MixedbreadResult:
-    """A document by its index in the request, and as it was sent if asked for."""
+    """A ranked document. index: its index in the request. input: as it was sent; present if asked for."""
 
     index: int
     score: float
@@ -37,7 +37,7 @@ class MixedbreadResult:
 
 
 class MixedbreadResponse(BaseModel):
-    """Documents from most to least relevant."""
+    """Documents from most to least relevant. model: the one that ranked. top_k: how many results there are."""
 
     usage: Usage
     model: str

@@ -25,9 +25,10 @@ Score = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 @dataclass(slots=True)
 class CandidateIn:
-    """A candidate's text, or the id of one that was registered before, or a text with an id, which the results repeat.
+    """A candidate: a text, a registered id, or both.
 
-    score: that of the search that found it.
+    id: results repeat it. Without a text, it must be registered. score: the score of the search that found the
+    candidate, on any scale.
     """
 
     __pydantic_config__ = ConfigDict(
@@ -70,37 +71,40 @@ class RerankRequest(BaseModel):
         }
     )
 
-    query: str = Field(description="Anything but whitespace.", json_schema_extra={"pattern": NOT_BLANK})
+    query: str = Field(description="The text of the query, not blank.", json_schema_extra={"pattern": NOT_BLANK})
     candidates: Candidates = Field(description="Texts, or objects with a text, an id, or both.")
     documents: Annotated[object, WithJsonSchema({"type": "null"})] = Field(
-        default=None, description="Another service's request has these, and no candidates."
+        default=None, description="Other services' requests have these in place of candidates."
     )
-    top_n: Count | None = Field(default=None, description="null, 0 or more than there are: all.")
-    return_documents: StrictBool | None = False
+    top_n: Count | None = Field(
+        default=None, description="How many results to return. null, 0, or more than there are: all."
+    )
+    return_documents: StrictBool | None = Field(default=False, description="Whether results repeat their texts.")
     raw_scores: StrictBool | None = Field(
-        default=False, description="The scorer's own scores instead of their sigmoid."
+        default=False, description="Whether scores are the scorer's own and not their sigmoid."
     )
-    model: str | None = Field(default=None, description="One of GET /v1/models; null or empty: the first.")
+    model: str | None = Field(default=None, description="A model that GET /v1/models lists. null or empty: the first.")
     strategy: str | None = Field(
         default=AUTO,
-        description="The name of a stage. fast: the scorer that precomputes. accurate: the other. cascade: fast over "
-        "all, accurate over the best of them. auto, null or empty: what fits.",
+        description="The name of a stage, cascade, or auto. fast: the scorer that precomputes. accurate: the other. "
+        "cascade: fast for all candidates, then accurate for the best of them. auto, null or empty: accurate if the "
+        "candidates are few and the budget allows it, otherwise cascade.",
     )
     budget_ms: Annotated[float, Field(gt=0, strict=True)] | None = Field(
-        default=None, description="Milliseconds until the answer is due; the header X-Budget-Ms says the same."
+        default=None, description="Milliseconds until the answer is due. null: the header X-Budget-Ms counts."
     )
 
     instruction: Instruction = None
     first_stage_weight: Annotated[float, Field(ge=0, le=1, strict=True)] | None = Field(
-        default=None, description="Of the candidates' own scores in the order, from 0 to 1; null: that of the model."
+        default=None, description="From 0 to 1: how much candidates' own scores count. null: as set for the model."
     )
 
     max_tokens_per_candidate: Limit = Field(
-        default=None, description="The tokens of a candidate that are read, by the model's tokenizer; null or 0: all."
+        default=None, description="How many tokens of a candidate are read, by the model's tokenizer. null or 0: all."
     )
 
     return_passages: StrictBool | None = Field(
-        default=False, description="For each result, the characters of its best passage and that passage's score."
+        default=False, description="Whether each result says which passage of its text scored best."
     )
 
     @model_validator(mode="after")
@@ -125,9 +129,9 @@ class DocumentOut:
 
 @dataclass(slots=True)
 class PassageOut:
-    """A passage of a candidate's text: the characters from `start` up to `end`, in Unicode code points, and its score.
+    """A passage of a candidate's text: the characters from `start` up to `end`, in Unicode code points.
 
-    It is all of the text where that fits into the model.
+    A text that fits the model is one passage. score: the stage's own score for it, with no other score added.
     """
 
     start: int
@@ -137,13 +141,12 @@ class PassageOut:
 
 @dataclass(slots=True)
 class Result:
-    """A candidate by its index in the request. `id` only if one was sent, `document` only if asked for.
+    """A ranked candidate.
 
-    passage: the one with the candidate's score, if asked for, and if the stage reads passages. Its own score is that of
-    the stage, with no other scores mixed in.
-
-    stage: the last stage that scored it. In a cascade, candidates that only the first stage saw have their scores
-    shifted below the others.
+    index: its index in the request. stage: the last stage that scored it. In a cascade, candidates that a later stage
+    did not see rank below those it saw, and their scores are shifted to lie below. id: present if one was sent.
+    document: present if asked for. passage: the one that scored best; present if asked for and if the stage reads
+    passages.
     """
 
     index: int
@@ -155,7 +158,10 @@ class Result:
 
 
 class RerankResponse(BaseModel):
-    """Candidates from most to least relevant; ties in the order of the request."""
+    """Candidates from most to least relevant; ties keep the order of the request.
+
+    model: the name of the model that ranked. unresolved: candidates that were not ranked; absent if there are none.
+    """
 
     id: str
     model: str

@@ -18,7 +18,7 @@ from bandrank.engine.registry import CallCandidate
 
 
 class NimQuery(BaseModel):
-    """The query."""
+    """The query. text: not blank."""
 
     text: Query
 
@@ -31,7 +31,7 @@ class NimPassage:
 
 
 class NimRequest(NamesModel):
-    """A query and passages. Fields not named here are ignored, such as `truncate`; `top_k` is what litellm adds."""
+    """A query and passages. Fields not named here are ignored, such as `truncate`; `top_k` is litellm's addition."""
 
     query: NimQuery
     passages: Annotated[list[NimPassage], Field(fail_fast=True, min_length=1)]
@@ -40,7 +40,7 @@ class NimRequest(NamesModel):
 
 @dataclass(slots=True)
 class NimRanking:
-    """A passage by its index in the request. logit: the scorer's own score."""
+    """A ranked passage. index: its index in the request. logit: the scorer's own score."""
 
     index: int
     logit: float

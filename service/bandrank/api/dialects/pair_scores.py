@@ -43,7 +43,11 @@ A_PAIR_OF_SIDES: JsonDict = {
 
 
 class PairsRequest(VllmRequest, NamesModel):
-    """Pairs of texts, the first of which is the query."""
+    """Pairs of texts, the first of which is the query.
+
+    The two sides of the pairs are queries and documents, queries and items, data_1 and data_2, or text_1 and text_2. A
+    single text on the first side is paired with each text on the second; otherwise both sides have equally many.
+    """
 
     model_config = ConfigDict(json_schema_extra=A_PAIR_OF_SIDES)
 
@@ -78,7 +82,7 @@ class PairsRequest(VllmRequest, NamesModel):
 
 @dataclass(slots=True)
 class PairScore:
-    """The score of a pair by its index in the request."""
+    """The score of a pair. index: its index in the request."""
 
     index: int
     score: float
@@ -86,13 +90,17 @@ class PairScore:
 
 
 class PairsMeta(BaseModel):
-    """What was asked for in vain."""
+    """warnings: what the request asked for and did not get."""
 
     warnings: list[str]
 
 
 class PairsResponse(BaseModel):
-    """Scores in the order of the request. created: seconds since 1970.  meta: only where there are warnings."""
+    """Scores in the order of the request.
+
+    created: the time of the answer, in seconds since 1970. model: the one that scored. meta: absent if there are no
+    warnings.
+    """
 
     id: str
     object: str = "list"

@@ -22,7 +22,7 @@ class PineconeRequest(ForeignRequest):
 
     model_config = ConfigDict(json_schema_extra=documents_schema("documents"))
 
-    documents: Documents = Field(description="Texts, or objects with `text` or with the `rank_fields`.")
+    documents: Documents = Field(description="Texts, or objects with a `text` or the `rank_fields`.")
     rank_fields: RankFields | None = None
     top_n: AnyLimit = None
     return_documents: Flag = True
@@ -30,7 +30,7 @@ class PineconeRequest(ForeignRequest):
 
 @dataclass(slots=True)
 class PineconeResult:
-    """A document by its index in the request, and as it was sent unless it is not wanted."""
+    """A ranked document. index: its index in the request. document: as it was sent; absent if not wanted."""
 
     index: int
     score: float
@@ -38,13 +38,13 @@ class PineconeResult:
 
 
 class PineconeUsage(BaseModel):
-    """What Pinecone would bill: a unit for each request."""
+    """What Pinecone would bill: one unit for each request."""
 
     rerank_units: Literal[1] = 1
 
 
 class PineconeResponse(BaseModel):
-    """Documents from most to least relevant."""
+    """Documents from most to least relevant. model: the one that ranked."""
 
     model: str
     data: list[PineconeResult]

@@ -15,7 +15,7 @@ from bandrank.engine.options import Options
 
 
 class SglangRequest(ForeignRequest):
-    """A query and documents."""
+    """A query and documents, which the results repeat unless `return_documents` is false."""
 
     documents: Texts
     top_n: AnyLimit = None
@@ -25,7 +25,7 @@ class SglangRequest(ForeignRequest):
 
 @dataclass(slots=True)
 class SglangResult:
-    """A document by its index in the request, with its text unless that is not wanted."""
+    """A ranked document. index: its index in the request. document: its text; absent if not wanted."""
 
     index: int
     score: float

@@ -17,7 +17,10 @@ from bandrank.engine.calls import Call
 
 
 class TeiRequest(ForeignRequest):
-    """A query and texts. Fields not named here are ignored, such as `truncate` and `top_n`."""
+    """A query and texts. Fields not named here are ignored, such as `truncate` and `top_n`.
+
+    raw_scores: whether scores are the scorer's own and not their sigmoid. return_text: whether results have texts.
+    """
 
     texts: Texts
     raw_scores: Flag = False
@@ -26,7 +29,7 @@ class TeiRequest(ForeignRequest):
 
 @dataclass(slots=True)
 class TeiResult:
-    """A text by its index in the request; the text itself only if asked for."""
+    """A ranked text. index: its index in the request. text: present if asked for."""
 
     index: int
     score: float

@@ -15,36 +15,36 @@ QUERY_WHOLE = "max_tokens_per_query was not applied; a query has more tokens, an
 
 
 class ChatTemplateKwargs(BaseModel):
-    """What goes into a prompt beside the texts. Fields not named here are ignored."""
+    """Fields for a chat template. Those not named here are ignored."""
 
     instruction: Instruction = None
 
 
 class VllmRequest(BaseModel):
-    """How texts are read and scored; of a pair, the first is the query and the second the document."""
+    """How texts are read and scored. The first text of a pair is the query, the second the document."""
 
-    use_activation: Flag = Field(default=True, description="false: the scorer's own scores instead of their sigmoid.")
+    use_activation: Flag = Field(default=True, description="false: scores are the scorer's own and not their sigmoid.")
     activation: Flag = Field(default=True, description="Another name for use_activation.")
     max_tokens_per_doc: Limit = Field(
-        default=None, description="The tokens of a document that are read, by the model's tokenizer; null or 0: all."
+        default=None, description="How many tokens of each document are read, by the model's tokenizer. null or 0: all."
     )
     max_tokens_per_query: Limit = Field(
-        default=None, description="A query is never cut to so many tokens; the answer warns where it has more."
+        default=None, description="Cuts nothing: if the query has more tokens, the answer has a warning."
     )
     truncate_prompt_tokens: AnyLimit = Field(
         default=None,
-        description="The tokens of a query and a document together, special ones included, or of a document, for a "
-        "model that encodes them apart; null, 0 or -1: all. Documents are cut, and the query never: the answer warns "
-        "where that leaves more.",
+        description="How many tokens of a query and a document together are read, special tokens included; for models "
+        "that encode them apart, of a document. null, 0 or -1: all. Only documents are cut: if more tokens are left, "
+        "the answer has a warning.",
     )
     truncation_side: str | None = Field(
-        default=None, description="If it is left, truncate_prompt_tokens is not applied, and the answer warns of it."
+        default=None, description="left: truncate_prompt_tokens is not applied, and the answer has a warning."
     )
     priority: Priority = None
     instruction: Instruction = None
     instruct: Instruction = Field(default=None, description="Another name for instruction.")
     chat_template_kwargs: ChatTemplateKwargs | None = Field(
-        default=None, description="Its instruction goes before the other one."
+        default=None, description="If it has an instruction, that one counts."
     )
 
     @property
@@ -70,7 +70,7 @@ class VllmRequest(BaseModel):
 
 
 def warnings_of(exchange: Exchange[Any]) -> list[str]:
-    """Warnings about what a VllmRequest asked for in vain."""
+    """Warnings about what a VllmRequest asked for and did not get."""
     request: VllmRequest = exchange.request
     reports = exchange.answer.ranking.reports
     told = {

@@ -17,7 +17,7 @@ from bandrank.engine.calls import Call
 
 
 class VoyageRequest(ForeignRequest):
-    """A query and documents. No document is too long, whatever `truncation` says."""
+    """A query and documents. No document is too long, so `truncation` has no effect."""
 
     documents: Texts
     top_k: AnyLimit = None
@@ -27,7 +27,7 @@ class VoyageRequest(ForeignRequest):
 
 @dataclass(slots=True)
 class VoyageResult:
-    """A document by its index in the request; its text only if asked for."""
+    """A ranked document. index: its index in the request. document: its text; present if asked for."""
 
     index: int
     relevance_score: float
@@ -35,7 +35,7 @@ class VoyageResult:
 
 
 class VoyageResponse(BaseModel):
-    """Documents from most to least relevant."""
+    """Documents from most to least relevant. model: the one that ranked."""
 
     object: str = "list"
     data: list[VoyageResult]

@@ -15,7 +15,7 @@ from bandrank.engine.calls import Call
 
 
 class WeaviateRequest(ForeignRequest):
-    """A query and documents. property: the name of the documents' field, which may be empty."""
+    """A query and documents. property: the field that the documents come from; may be empty."""
 
     documents: Texts
     field: str = Field(alias="property")

@@ -14,7 +14,7 @@ from bandrank.engine.calls import Call
 
 
 class ZeroEntropyRequest(ForeignRequest):
-    """A query and documents. Fields not named here are ignored, such as `latency`: there is one mode."""
+    """A query and documents. Fields not named here are ignored, such as `latency`, since there is only one mode."""
 
     documents: Texts
     top_n: AnyLimit = None
@@ -22,14 +22,18 @@ class ZeroEntropyRequest(ForeignRequest):
 
 @dataclass(slots=True)
 class ZeroEntropyResult:
-    """A document by its index in the request."""
+    """A ranked document. index: its index in the request."""
 
     index: int
     relevance_score: float
 
 
 class ZeroEntropyResponse(BaseModel):
-    """Documents from most to least relevant. Latencies are in seconds; total_bytes: of the query and the documents."""
+    """Documents from most to least relevant.
+
+    e2e_latency: seconds that the request took. inference_latency: seconds of encoding and scoring. total_bytes: size of
+    the query and the documents in UTF-8. total_tokens: token ids read in all stages, cached or not.
+    """
 
     results: list[ZeroEntropyResult]
     actual_latency_mode: Literal["fast"] = "fast"
