@@ -2,7 +2,7 @@
 
 A bucket takes queries of up to 16, 32, 64 .. tokens and up to 32, 64, 128 .. candidates. Rows that a query leaves
 unused hold token 0; no other row attends to them, and their states are undefined. Unused representations are undefined
-too: each candidate is computed from its own rows alone.
+too, which does no harm: each candidate is computed from its own rows alone.
 
 A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
 """
@@ -54,9 +54,7 @@ class CachedInputs:
     plan: AttentionPlan
 
     def used(self, states: Tensor) -> Tensor:
-        """(query_len, ...) states with row 0 in place of unused rows, so that all are defined. states: (query_len,
-        ...).
-        """
+        """(query_len, ...) states, all defined: row 0 stands in place of unused rows. states: of the same shape."""
         return states.index_select(0, self.rows)  # @used-rows
 
     @property

@@ -61,7 +61,7 @@ def save(
     """Writes `scorer` and a copy of the file `tokenizer` into `folder`, which is created if it does not exist.
 
     int8: None keeps the dtypes of the weights; otherwise matrices whose name contains one of `int8` become int8 rows,
-    and all other weights float16 (compact.py).  share: the name of a shipped checkpoint; the weights that it has are
+    and all other weights float16 (compact.py).  share: the name of a shipped checkpoint; weights that equal its own are
     left out, and so is the tokenizer if it is the same.
     Raises TooLarge for a weight that float16 cannot hold, ValueError if `share` does not ship.
     """

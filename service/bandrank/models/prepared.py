@@ -236,7 +236,7 @@ class PreparedScorer:
             return None
         scorer = cast("Capturable", self.scorer)  # `prepare` makes runners for no other
 
-        def run(packed: Any) -> Tensor:  # what the scorer's buckets take
+        def run(packed: Any) -> Tensor:  # of the kind that the scorer's buckets take
             scores = runner.score(packed)
             return scorer.launch(packed) if scores is None else scores
 

@@ -33,8 +33,8 @@ class Processors:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Runs the block from a processor on which no other thread inside it began, if one is allowed and the system
-        can move threads. The thread is not bound to it: the scheduler may move it again at once.
+        """Starts the block on a processor where no other thread inside it started, if one is allowed and the system can
+        move threads. The thread is not bound to it: the scheduler may move it again at once.
         """
         thread = threading.get_native_id()
         if _current is not None:

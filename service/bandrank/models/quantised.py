@@ -19,8 +19,8 @@ def quantise(scorer: Scorer) -> None:
     """Replaces the linear layers of the scorer's `int8_parts`, except its `exact_layers`, by int8 ones. Layers in other
     dtypes are converted to float32 one at a time.
 
-    Raises ValueError for the reasons of `why_not_quantised`; if weights are not finite, some layers are replaced
-    before.
+    Raises ValueError for the reasons of `why_not_quantised`; if a weight is not finite, only after some layers were
+    replaced.
     """
     refused = f"a {scorer.architecture} cannot compute in int8"
     if reason := _why_no_layers(scorer):

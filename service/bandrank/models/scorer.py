@@ -50,7 +50,7 @@ class Scorer(nn.Module, ABC):
     num_words: int = 0  # word pieces that are kept beside a candidate's representation
     encoder: Encoder
     int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers",)  # modules whose linear layers int8 replaces
-    exact_layers: frozenset[str] = frozenset()  # those of these layers that int8 leaves in float32
+    exact_layers: frozenset[str] = frozenset()  # names of those that int8 leaves in float32
     attention: AttentionPattern = sparse(window=None)  # by default each text attends to itself alone
 
     @abstractmethod

@@ -84,7 +84,7 @@ class ColBERT(LateInteractionScorer):
         self.projection = Linear(config.encoder.hidden_size, config.dim, bias=False)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The products of MaxSim, as a fraction of those of a row in the encoder."""
+        """The products of MaxSim, as a fraction of a row's products in the encoder."""
         return self.rows_worth(self.query_rows(query_tokens) * candidate_rows * self.config.dim)
 
     def query_rows(self, query_tokens: int) -> float:

@@ -35,8 +35,8 @@ class CrossEncoderConfig(JointConfig):
     token_types: whether candidates have token type 1; if False, all rows have type 0.
     lexical: evidence of shared words that is added to the score, or None.
     sentence_token: the token id before each sentence of a candidate, whose rows join the query's (QDS-Transformer).
-    Raises ValueError as JointConfig does, and for a sentence token that is outside the vocabulary, meets biases of
-    distances, or comes with a pattern in which candidates share their query.
+    Raises ValueError as JointConfig does, and for a sentence token that is outside the vocabulary, or that comes with
+    an encoder that biases distances or a pattern in which candidates share their query.
     """
 
     pattern: AttentionPattern = FULL

@@ -121,7 +121,7 @@ class MixEncoder(TwoTowerScorer):
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The products of the interaction layers, as a fraction of those of a row in the encoder."""
+        """The products of the interaction layers, as a fraction of a row's products in the encoder."""
         del query_tokens  # products with its few keys and values are not counted
         config = self.config.encoder
         layer = config.products_per_layer

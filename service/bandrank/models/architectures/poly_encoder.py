@@ -76,7 +76,7 @@ class PolyEncoder(LateInteractionScorer):
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The products with m vectors, as a fraction of those of a row in the encoder."""
+        """The products with m vectors, as a fraction of a row's products in the encoder."""
         del query_tokens, candidate_rows
         return self.rows_worth(self.config.num_codes * self.config.encoder.hidden_size)
 

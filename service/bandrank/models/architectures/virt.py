@@ -62,8 +62,8 @@ class VIRT(LateInteractionScorer):
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The products of candidate rows with the heads of query rows, in both directions, as a fraction of those of a
-        row in the encoder.
+        """The products of candidate rows with the heads of query rows, in both directions, as a fraction of a row's
+        products in the encoder.
         """
         encoder = self.config.encoder
         return self.rows_worth(candidate_rows * 2 * encoder.num_heads * query_tokens * encoder.hidden_size)

@@ -16,7 +16,7 @@ SUPPORTED = "`bandrank models` lists the families that load, with examples"
 
 
 def score_head(pooler: str, classifier: str) -> dict[str, str]:
-    """The saved names of a `ScoreHead`'s tensors by ours, from those of its two layers."""
+    """Maps our names of a `ScoreHead`'s tensors to the saved ones, from those of its two layers."""
     layers = {"pooler": pooler, "classifier": classifier}
     return {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in layers.items() for part in ("weight", "bias")}
 

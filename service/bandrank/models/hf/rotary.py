@@ -12,8 +12,7 @@ OF_LLAMA = ("original_max_position_embeddings", "low_freq_factor", "high_freq_fa
 
 def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
     """Reads rotary positions: plain ones, linear interpolation of all pairs or of Llama 3's slow ones, or the NTK-aware
-    scaling of GTE's authors, which multiplies the base by the factor, and divides positions by factor ** (2 /
-    head_dim).
+    scaling of GTE's authors, which multiplies the base by the factor, and divides positions by its power 2 / head_dim.
 
     Raises ValueError for positions of another kind, and for missing numbers.
     """

@@ -99,7 +99,7 @@ class _Group:
         return replace(self, queries=queries, kept=kept, keys=keys, unmasked=unmasked)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(len(kept), num_heads, head_dim) averages of values. The arguments are those of `_attend`."""
+        """(len(kept), num_heads, head_dim) averages of values. Arguments as in `_attend`."""
         num_runs, num_rows = self.queries.shape
         num_kv_heads, head_dim = key.shape[1:]
         start, length = self.prefix

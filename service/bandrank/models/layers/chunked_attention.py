@@ -38,7 +38,7 @@ class Chunk:
         return query, key, value
 
     def distances(self, positions: Tensor) -> Tensor:
-        """(n, num_rows, num_keys) int64 position of each query row less that of each key row. positions: (total,)."""
+        """(n, num_rows, num_keys) int64 position of each query row minus that of each key row. positions: (total,)."""
         return positions[self.query_index][:, :, None] - positions[self.key_index][:, None, :]
 
     def average(self, scores: Tensor, value: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ Plan = TypeVar("Plan", bound=ChunkedPlan)
 
 
 class ChunkedBlock(PostNormBlock, Generic[Plan]):
-    """BERT's block with its own attention, which takes one kind of plan: that of its encoder's table."""
+    """BERT's block with its own attention, which takes only the plans of its encoder's table."""
 
     @abstractmethod
     def attend_layouts(self, layouts: Sequence[Layout], qkv: Tensor, positions: Tensor, plan: Plan) -> Tensor:

@@ -28,7 +28,7 @@ class FoldedProjections:
         self._num_heads = num_heads
         hidden_size = out.out_features
         query_rows, key_rows, value_rows = qkv.thirds
-        # (num_heads, head_dim, hidden_size) each, that of `out` transposed
+        # (num_heads, head_dim, hidden_size) each; `out` is transposed
         query, key, value, behind = (
             weight.float().reshape(num_heads, -1, hidden_size)
             for weight in (*map(qkv.weight_rows, (query_rows, key_rows, value_rows)), out.weight_rows().T)

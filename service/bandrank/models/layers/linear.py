@@ -118,7 +118,7 @@ class Linear(LinearLayer, nn.Linear):
 
 
 class WholeLinear(Linear):
-    """A linear layer of whose weights nobody reads a part: once they are laid out for inference, the original ones are
+    """A linear layer whose weights are never read in part: once they are laid out for inference, the originals are
     dropped, since they would take as much memory again. If representations are stored, under a fingerprint of the
     weights, the layer keeps them.
     """

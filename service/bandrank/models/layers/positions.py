@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MAX_TABLES = 32  # of a few megabytes: two bases in a ModernBERT, one in others, and lengths by powers of two
+MAX_TABLES = 32  # of a megabyte or a few: two bases in a ModernBERT, one in others, and lengths by powers of two
 CPU_BLOCK_ROWS = 128  # rows that are turned at once on a CPU, so that intermediate results stay in the cache
 
 
