@@ -1,1 +1,1 @@
-"""Scorers, token ids in, scores out, and the way from texts to token ids. No HTTP, no Redis."""
+"""Scorers (token ids in, scores out), and the step from texts to token ids. No HTTP, no Redis."""

@@ -35,12 +35,12 @@ class ScoreBatch:
         return np.repeat(np.arange(len(self.queries)), lengths_of(self.cu_candidates))
 
     def of_query(self, query: int, group: slice) -> "ScoreBatch":
-        """A batch of one query and its candidates `group`."""
+        """The batch of one query and its candidates in `group`."""
         candidates = self.candidates.part(group)
         return ScoreBatch(self.queries.part(slice(query, query + 1)), candidates, offsets([len(candidates)]))
 
     def groups(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, slice]]:
-        """Indices of queries, each with the slice of its candidates in begin .. end - 1; empty slices are left out."""
+        """Yields each query's index with the slice of its candidates in begin .. end - 1; skips empty slices."""
         end = len(self.candidates) if end is None else end
         bounds = self.cu_candidates.clip(begin, end).tolist()
         for query, group in enumerate(map(slice, bounds[:-1], bounds[1:])):

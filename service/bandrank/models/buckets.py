@@ -1,6 +1,6 @@
-"""Buckets: batches whose launches are the same, so that one CUDA graph computes all of them.
+"""Buckets group batches with identical kernel launches, so that one CUDA graph computes them all.
 
-A bucket holds batches of up to some size, and computes as much for each as for the largest.
+A bucket takes batches of up to some size, and does as much work for each as for the largest.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -16,11 +16,11 @@ Batch_contra = TypeVar("Batch_contra", contravariant=True)
 class Fitted:
     """A batch laid out for its bucket.
 
-    bucket: all that its launches depend on, except the contents of its inputs and addresses.
-    tables: its inputs in host memory, of the bucket's shapes; the last may be shorter, and what was in the rest of
-    its room is then read in its place.  shapes: tensors of the bucket's shapes and dtypes, which need no memory.
+    bucket: a key of all that the launches depend on, except the contents of inputs and their addresses.
+    tables: the inputs in host memory, of the bucket's shapes. The last may be shorter; the rest of its room then keeps
+    its old content.  shapes: tensors of the bucket's shapes and dtypes, which need no memory.
     compute: enqueues the computation of the bucket's scores from such inputs on the device, and never makes the host
-    wait.  num_scores: how many of them, the first ones, are the batch's.
+    wait.  num_scores: how many of the scores, from the first, are the batch's.
     """
 
     bucket: Hashable
@@ -35,13 +35,13 @@ class Buckets(Protocol[Batch_contra]):
 
     @property
     def num_bytes(self) -> int:
-        """The most that the inputs of a bucket take."""
+        """The most bytes that the inputs of a bucket take."""
 
     def fit(self, batch: Batch_contra) -> Fitted | None:
-        """The batch in its bucket; None if there is none, as for a batch that is too large."""
+        """Lays a batch out for its bucket; returns None if it fits no bucket, as when it is too large."""
 
     def usual(self, max_rows: int) -> Iterator[Fitted]:
-        """A batch in each bucket of usual requests; large ones first, so that memory for them serves all.
+        """Yields a batch for each bucket of usual requests, large ones first, so that the others reuse their memory.
 
-        max_rows: the most rows of a batch that will come.
+        max_rows: the most rows that a batch will have.
         """

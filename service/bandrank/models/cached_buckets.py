@@ -1,8 +1,8 @@
-"""Buckets of one query with stored candidates of k rows each, for scorers in which the two meet when both are encoded.
+"""Buckets for one query with stored candidates of k rows each, for scorers that encode the two before they meet.
 
-A bucket holds queries of up to 16, 32, 64 .. tokens and up to 32, 64, 128 .. candidates. The rows that a query does not
-use hold token 0, no other row attends to them, and their states are undefined. So are the representations that a batch
-does not use: each candidate is computed from its own rows alone.
+A bucket takes queries of up to 16, 32, 64 .. tokens and up to 32, 64, 128 .. candidates. Rows that a query leaves
+unused hold token 0; no other row attends to them, and their states are undefined. Unused representations are undefined
+too, which does no harm: each candidate is computed from its own rows alone.
 
 A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
 """
@@ -29,8 +29,8 @@ from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedR
 MIN_TOKENS, MIN_CANDIDATES = 16, 32
 USUAL_TOKENS = (32, 16)  # the largest queries of usual buckets
 MAX_TOKENS = 512
-# Rows of candidates. More of them keep a GPU busy for about as long as the host launches: 4,096 of mix-b would take an
-# H100 0.8 ms, and 212 launches the host 1.3 (both estimated).
+# Rows of candidates. More keep a GPU busy for about as long as the host launches: an H100 would take 0.8 ms for 4,096
+# rows of mix-b, and the host 1.3 ms for 212 launches (both estimated).
 MAX_ROWS = 4096
 
 
@@ -38,11 +38,11 @@ MAX_ROWS = 4096
 class CachedInputs:
     """The inputs of a bucket on the device.
 
-    numbers: (2, query_len) int64, ids and positions.  rows: (query_len,) int64 the query's rows; row 0, in place of
-    those it does not use.  shares: (1, query_len) float32 of each row in a mean of the query's rows.
-    bias: (query_len + k,) as `QueryView` has it.  words: (1 + n, 3) float32 the query's features, then candidates'
-    evidence, for a scorer that has lexical evidence.
-    representations: (k * n, hidden_size).  plan: of the query's attention.
+    numbers: (2, query_len) int64, ids and positions.  rows: (query_len,) int64 indices of the query's rows, 0 for each
+    unused one.  shares: (1, query_len) float32 weights of the rows in the mean of the query's rows.
+    bias: (query_len + k,) as in `QueryView`.  words: (1 + n, 3) float32 the query's features, then the candidates'
+    evidence, for a scorer with lexical evidence.
+    representations: (k * n, hidden_size).  plan: the plan of the query's attention.
     """
 
     numbers: Tensor
@@ -54,7 +54,7 @@ class CachedInputs:
     plan: AttentionPlan
 
     def used(self, states: Tensor) -> Tensor:
-        """(query_len, ...) states of the query's rows, all of them defined. states: (query_len, ...)."""
+        """(query_len, ...) states, all defined: row 0 stands in place of unused rows. states: of the same shape."""
         return states.index_select(0, self.rows)  # @used-rows
 
     @property
@@ -75,8 +75,8 @@ class CachedBuckets:
         *,
         max_rows: int = MAX_ROWS,
     ) -> None:
-        """compute: computes a bucket's scores on the device, (n,).  encoder: of queries.  num_embeddings: k.
-        lexical: the evidence of words in the score.  max_rows: of the candidates of the largest bucket.
+        """compute: computes a bucket's (n,) scores on the device.  encoder: encodes queries.  num_embeddings: k.
+        lexical: the lexical evidence in the score.  max_rows: candidate rows of the largest bucket.
         """
         self._compute, self._encoder, self._lexical = compute, encoder, lexical
         self._num_embeddings, self._max_rows = num_embeddings, max_rows
@@ -101,7 +101,7 @@ class CachedBuckets:
 
         def compute(inputs: Sequence[Tensor]) -> Tensor:
             numbers, rows, shares, bias, words, *of_plan, representations = inputs
-            bound = plan.bind(of_plan)  # with scratch anew, as in all buckets
+            bound = plan.bind(of_plan)  # with new scratch, as in all buckets
             return self._compute(CachedInputs(numbers, rows, shares, bias, words, representations, bound))
 
         key = tokens, count, values.dtype, plan.signature  # @cached-bucket
@@ -118,7 +118,7 @@ class CachedBuckets:
                 yield fitted
 
     def _plan(self, num_tokens: int, most_tokens: int) -> AttentionPlan:
-        # To the packing, a text is a query without candidates.
+        # A text is packed as a query without candidates.
         rows = PackedRows(offsets([num_tokens]), offsets([]), np.zeros(0, np.int64))
         return self._encoder.plan(rows, sparse(window=None), Capacity(most_tokens, 1, most_tokens, 0))
 

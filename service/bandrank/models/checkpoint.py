@@ -1,6 +1,6 @@
-"""A scorer as a folder: config.json, model.safetensors, tokenizer.json. Loading runs no code from the folder.
+"""A scorer saved as a folder: config.json, model.safetensors, tokenizer.json. Loading runs no code from the folder.
 
-Another layout is written here, with a new FORMAT.
+A change of the layout is made here, and raises FORMAT.
 """
 
 import json
@@ -32,10 +32,10 @@ AnyScorer = TypeVar("AnyScorer", bound=Scorer)
 
 @dataclass(frozen=True)
 class Precision:
-    """What was measured of a scorer in other dtypes than float32 (`bandrank_training quantise`).
+    """How a scorer fares in dtypes other than float32, as `bandrank_training quantise` has measured it.
 
     fit: the dtypes in which it ranks as well.  exact_layers: names of the encoder's linear layers that int8 leaves in
-    float32, because scores change too much without.
+    float32, because scores would change too much.
     """
 
     fit: tuple[DtypeName, ...] = ()
@@ -46,7 +46,7 @@ MEASURED = tuple(field.name for field in fields(Precision))
 
 
 class BadCheckpoint(ValueError):
-    """A folder that holds no scorer that can be loaded; the message says what it holds and what is supported."""
+    """The folder holds no scorer that can be loaded; the message says what it holds and what is supported."""
 
 
 def save(
@@ -61,8 +61,8 @@ def save(
     """Writes `scorer` and a copy of the file `tokenizer` into `folder`, which is created if it does not exist.
 
     int8: None keeps the dtypes of the weights; otherwise matrices whose name contains one of `int8` become int8 rows,
-    and all other weights float16 (compact.py).  share: a shipped checkpoint, whose weights are left out, and its
-    tokenizer if it is the same.
+    and all other weights float16 (compact.py).  share: the name of a shipped checkpoint; weights that equal its own are
+    left out, and so is the tokenizer if it is the same.
     Raises TooLarge for a weight that float16 cannot hold, ValueError if `share` does not ship.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,17 +86,18 @@ def save(
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file by `whole`."""
+    """Writes a file through `whole`."""
     with whole(path) as partial:
         partial.write_bytes(content)
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Where to write a new file, which takes the place of the old one at the end of the block: that stays as it is
-    until the new one is complete, and for as long as a process has it mapped; one that serves the weights of a file
-    that is written over would change or crash. Of a block that fails nothing is left, which gives a full disk its room
-    back, and an OSError without a name gets that of the file.
+    """Yields the path to write a new file to, which replaces the old one at the end of the block.
+
+    The old file stays intact until then, and for as long as a process has it mapped: a process that serves weights from
+    a file that is overwritten would change its scores or crash. A block that fails leaves nothing behind, which gives a
+    full disk its room back, and an OSError without a file name gets `path` as its name.
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
@@ -111,7 +112,8 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def tokenizer_folder(folder: Path) -> Path:
-    """Where the tokenizer of the scorer in `folder` is: there, or in the shipped checkpoint whose weights it shares.
+    """The folder with the tokenizer of the scorer in `folder`: itself, or the shipped checkpoint whose weights it
+    shares.
 
     Raises BadCheckpoint.
     """
@@ -170,14 +172,14 @@ def load_fusion(folder: Path) -> Fusion | None:
 
 
 def load_precision(folder: Path) -> Precision:
-    """What was measured of the scorer in `folder`; nothing by default. Raises BadCheckpoint."""
+    """The precision saved with the scorer in `folder`; empty by default. Raises BadCheckpoint."""
     path = folder / "config.json"
     config = read_object(path)
     return _parse(Precision, {name: config[name] for name in MEASURED if name in config}, str(path))
 
 
 def save_precision(folder: Path, precision: Precision) -> None:
-    """Writes into config.json what was measured of the scorer in `folder`, in place of what was said before."""
+    """Writes `precision` into the config.json of the scorer in `folder`, in place of any earlier one."""
     path = folder / "config.json"
     config = {name: value for name, value in read_object(path).items() if name not in MEASURED}
     config |= {name: list(values) for name, values in asdict(precision).items() if values}
@@ -217,8 +219,8 @@ def read_json(path: Path) -> Any:
 
 
 def unread(path: Path, error: Exception) -> BadCheckpoint:
-    """Why a file was not read. safetensors says of one that it may not read that there is none, and writes files that
-    only their owner may read.
+    """The error for a file that was not read. safetensors reports a file without read permission as missing, and writes
+    files that only their owner may read.
     """
     try:
         path.open("rb").close()
@@ -230,7 +232,7 @@ def unread(path: Path, error: Exception) -> BadCheckpoint:
 
 
 def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """The keys of a JSON object; none if an optional file is missing. Raises BadCheckpoint."""
+    """The JSON object in a file; empty if an optional file is missing. Raises BadCheckpoint."""
     content = {} if optional and not path.is_file() else read_json(path)
     if not isinstance(content, dict):
         raise BadCheckpoint(f"{path}: expected a JSON object")

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from bandrank.models.layers.int8_rows import int8_rows
 
-SCALE = ".row_scale"  # what the name of an int8 matrix is followed by in the name of its scales
+SCALE = ".row_scale"  # the suffix of the scales' name, after the name of their int8 matrix
 
 
 class TooLarge(ValueError):

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fusion:
-    """How an accurate scorer that was trained for fusion is to be combined; saved in its checkpoint's config.json.
+    """How to combine an accurate scorer that was trained for fusion; saved in its checkpoint's config.json.
 
-    scorer: the fast scorer's name, as for `load_model`.  weight: of its scores, which are added to the accurate ones.
+    scorer: the fast scorer's name, as for `load_model`.  weight: the factor of its scores, which are added to the
+    accurate ones.
     """
 
     scorer: str

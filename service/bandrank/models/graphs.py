@@ -26,10 +26,9 @@ from bandrank_kernels.staging import Staging
 
 log = logging.getLogger(__name__)
 
-# Usual requests of a cross-encoder have 138 of them. A graph takes some hundred kilobytes of the driver's memory
-# (estimated).
+# Usual requests of a cross-encoder need 138. A graph takes some hundred kilobytes of the driver's memory (estimated).
 MAX_GRAPHS = 256
-RETRY_S = 60.0  # until a capture is tried again for which memory was short
+RETRY_S = 60.0  # until captures are tried again after memory ran out
 
 Batch = TypeVar("Batch")
 
@@ -38,8 +37,8 @@ Batch = TypeVar("Batch")
 class _Bucket:
     """Computes the batches of one bucket.
 
-    inputs: bytes on the device for a batch's inputs.  run: enqueues the computation of the scores of these
-    inputs, and returns as many scores as fit the bucket.  release: frees the graph.
+    inputs: bytes on the device for a batch's inputs.  run: enqueues the computation of the scores of these inputs, and
+    returns as many scores as the bucket holds.  release: frees the graph.
     """
 
     inputs: Tensor
@@ -51,8 +50,7 @@ class GraphRunner(Generic[Batch]):
     """Scores batches by buckets, with CUDA graphs where they can be captured; for inference only.
 
     It may be called from several threads and streams; batches are computed one after the other.
-    obstacle: the reason why no graphs are captured at present, or None.  graph_bytes: device memory that the graphs
-    hold.
+    obstacle: the reason why no graphs are captured at present, or None.  graph_bytes: device memory of the graphs.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class GraphRunner(Generic[Batch]):
         with device.active():
             self._staging = Staging(device, buckets.num_bytes)
             self._inputs = device.buffer(buckets.num_bytes)
-            self._idle = device.event()  # recorded behind the last batch, when its inputs and outputs are free again
+            self._idle = device.event()  # recorded behind each batch, whose inputs and outputs are free after it
         self.obstacle: str | None = None
         self._retry_at = math.inf
         self.graph_bytes = 0
@@ -80,15 +78,15 @@ class GraphRunner(Generic[Batch]):
         return len(self._graphs)
 
     def capture_usual(self, max_rows: int) -> None:
-        """Captures the buckets of usual requests, so that none of these waits for it: a capture synchronises the device
-        and gives unused memory back. Ends where one fails.
+        """Captures the buckets of usual requests in advance, because a capture synchronises the device and frees unused
+        memory. Stops at the first failure.
 
-        max_rows: the most rows of a batch that will come.
+        max_rows: the most rows that a batch will have.
         """
         for fitted in self._buckets.usual(max_rows):
             try:
                 self._score(fitted)
-            except torch.OutOfMemoryError as error:  # without a graph too; a request's batch would be split
+            except torch.OutOfMemoryError as error:  # even without a graph; a request's batch would be split
                 if self.obstacle is None:
                     self._give_up(error)
             if self.obstacle is not None:
@@ -148,8 +146,8 @@ class GraphRunner(Generic[Batch]):
             self._graphs.popitem(last=False)[1].release()
 
     def _give_up(self, error: RuntimeError) -> None:
-        """Stops capturing, since each attempt delays a request, for good unless memory was short; graphs that exist are
-        still replayed.
+        """Stops capturing, since each attempt delays a request: for a while if memory ran out, otherwise for good.
+        Existing graphs are still replayed.
         """
         self.obstacle = f"capture failed ({type(error).__name__}: {str(error).splitlines()[0]})"
         if _is_out_of_memory(error):
@@ -176,5 +174,5 @@ def _replayed(inputs: Tensor, captured: Captured) -> _Bucket:
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether memory ran out, also if that caused the error: a capture that fails raises another error."""
+    """Whether the error, or one that led to it, is a lack of memory: a failed capture raises another error."""
     return error is not None and (is_out_of_memory(error) or _is_out_of_memory(error.__cause__ or error.__context__))

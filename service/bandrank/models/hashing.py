@@ -1,4 +1,4 @@
-"""What goes into a hash of several things: parts that are told apart, and weights by their names."""
+"""Hashes of several things: parts that stay distinct, and weights by name."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
@@ -17,15 +17,15 @@ class Hasher(Protocol):
 
 
 def add_parts(hasher: Hasher, parts: Iterable[Part]) -> None:
-    """Adds parts to a hash, each with its length: else ("ab", "c") would hash like ("a", "bc")."""
+    """Adds parts to a hash, each behind its length; otherwise ("ab", "c") would hash like ("a", "bc")."""
     for part in parts:
         hasher.update(len(part).to_bytes(8, "little"))
         hasher.update(part)
 
 
 def parts_of_weights(weights: Mapping[str, Tensor]) -> Iterator[Part]:
-    """Two parts for each tensor, by name: its name, dtype and shape, and its content, which is copied only from another
-    device.
+    """Yields two parts for each tensor, in the order of names: its name, dtype and shape; and its content, which is
+    copied only from another device.
     """
     for name, tensor in sorted(weights.items()):
         yield f"{name} {tensor.dtype} {list(tensor.shape)}".encode()

@@ -1,4 +1,4 @@
-"""Token ids in host memory: int32 from the tokenizer to the batch, and never one by one."""
+"""Token ids in host memory, as int32 arrays all the way from the tokenizer to the batch."""
 
 from array import array
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ import numpy.typing as npt
 from bandrank_kernels.arrays import Ints, Offsets, lengths_of, offsets
 
 Ids = npt.NDArray[np.int32]  # (n,) the token ids of one text
-PackedIds = bytes  # the memory of such an array: a cache keeps it with the least overhead, and joins it fastest
+PackedIds = bytes  # the bytes of such an array: the smallest form for a cache, and the fastest to join
 ID_BYTES = 4
 NO_IDS: Ids = np.empty(0, np.int32)
 
 
 def pack_ids(ids: Sequence[int]) -> PackedIds:
-    """The token ids of a text. Raises OverflowError for one that int32 cannot hold."""
+    """Packs the token ids of a text. Raises OverflowError for an id that int32 cannot hold."""
     return array("i", ids).tobytes()
 
 
 def unpack_ids(packed: PackedIds) -> Ids:
-    """The token ids of a text, not to be written to."""
+    """Unpacks the token ids of a text into a read-only array."""
     return np.frombuffer(packed, np.int32)
 
 
 @dataclass(frozen=True, eq=False)
 class RaggedIds(Sequence[Ids]):
-    """The token ids of n texts, end to end; a slice of them copies nothing.
+    """The token ids of n texts, end to end; slicing copies nothing.
 
-    values: (total,), those of text i are values[cu_seqlens[i] : cu_seqlens[i + 1]].  cu_seqlens: (n + 1,).
+    values: (total,), where text i is values[cu_seqlens[i] : cu_seqlens[i + 1]].  cu_seqlens: (n + 1,).
     """
 
     values: Ids
@@ -38,13 +38,13 @@ class RaggedIds(Sequence[Ids]):
 
     @classmethod
     def of(cls, texts: Sequence[Sequence[int] | Ids]) -> Self:
-        """The token ids of texts that come one by one."""
+        """Joins the token ids of single texts."""
         values = np.concatenate([NO_IDS, *(np.asarray(text, np.int32) for text in texts)])
         return cls(values, offsets([len(text) for text in texts]))
 
     @classmethod
     def joined(cls, parts: Sequence["RaggedIds"]) -> "RaggedIds":
-        """The texts of all parts."""
+        """Joins the texts of all parts."""
         if len(parts) == 1:
             return parts[0]
         values = np.concatenate([NO_IDS, *(part.values for part in parts)])

@@ -1,4 +1,4 @@
-"""Loads a scorer and its tokenizer by a model's name, in any format that is supported."""
+"""Loads a scorer and its tokenizer by a model's name, in any supported format."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ class LoadedModel:
 def load_model(model: str, revision: str | None = None, *, similarity: Similarity | None = None) -> LoadedModel:
     """Loads a shipped checkpoint by its name, or a folder or hub id in bandrank's format or one that models/hf reads.
 
-    similarity: by what a sentence-transformers bi-encoder compares vectors, whatever its folder says.
+    similarity: how a sentence-transformers bi-encoder compares vectors, whatever its folder says.
     Raises BadCheckpoint.
     """
     folder = shipped(model) or find_folder(model, revision)
@@ -51,8 +51,8 @@ def load_model(model: str, revision: str | None = None, *, similarity: Similarit
 
 
 def _require_fitting(model: LoadedModel) -> None:
-    """Raises BadCheckpoint if the tokenizer has tokens without an embedding. A text with one would have no score, and
-    would end the process on a GPU, where an index that is out of range leaves the device unusable.
+    """Raises BadCheckpoint if the tokenizer has tokens without an embedding. A text with such a token could not be
+    scored; on a GPU it would end the process, because an index out of range leaves the device unusable.
     """
     rows, tokenizer = model.scorer.config.encoder.vocab_size, model.tokenizer
     last = max([tokenizer.get_vocab_size(with_added_tokens=False) - 1, *tokenizer.get_added_tokens_decoder()])

@@ -1,4 +1,4 @@
-"""Which dtype a scorer is fastest in, on this machine."""
+"""Finds the dtype in which a scorer is fastest on this machine."""
 
 import copy
 import time
@@ -16,10 +16,11 @@ ROUNDS = 4
 
 
 def measure(scorer: Scorer, device: torch.device, dtypes: Sequence[torch.dtype]) -> dict[torch.dtype, float]:
-    """The seconds in which a scorer answers a small request, by dtype: the best of some rounds in turn.
+    """The seconds that a scorer takes for a small request, by dtype: the best of several rounds, in which dtypes take
+    turns.
 
-    The scorer itself is not changed. Memory for a copy in each dtype is needed meanwhile.
-    Raises ValueError for a dtype that it cannot compute in here.
+    The scorer itself is not changed. Meanwhile a copy in each dtype takes memory.
+    Raises ValueError for a dtype in which it cannot compute here.
     """
     prepared = [prepare(copy.deepcopy(scorer), device=device, dtype=dtype) for dtype in dtypes]
     batch = sample_request(scorer)

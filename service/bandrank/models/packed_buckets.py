@@ -1,7 +1,7 @@
 """Buckets of packed batches, for cross-encoders.
 
-All read ids, positions, types and tables of tiles, whose unused entries are marked. Unused rows hold token 0, and no
-other row attends to them.
+Their inputs are ids, positions, types and tables of tiles, whose unused entries are marked. Unused rows hold token 0,
+and no other row attends to them.
 
 A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
 """
@@ -17,8 +17,8 @@ from bandrank.models.layers.packing import PackedInputs, PackedTokens
 from bandrank.models.usual import usual_layouts
 from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, row_bucket
 
-# Larger batches keep the GPU busy for longer than the host needs to launch: 16,384 rows of a MiniLM-L6 would take an
-# H100 a millisecond, and 50 launches the host less than half of one (both estimated). This is the size of a bucket.
+# Larger batches keep the GPU busy for longer than the host needs to launch: an H100 would take a millisecond for 16,384
+# rows of a MiniLM-L6, the host less than half of one for 50 launches (both estimated). This is the size of a bucket.
 MAX_ROWS = 21_392
 
 PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
@@ -28,8 +28,9 @@ class PackedBuckets:
     """Implements `Buckets`: a bucket for each `Capacity`."""
 
     def __init__(self, compute: Callable[[PackedInputs], Tensor], plan: PlanRows, *, max_rows: int = MAX_ROWS) -> None:
-        """compute: computes a batch's scores on the device, (num_candidates,).  plan: makes its plan for a capacity.
-        max_rows: of the largest bucket.
+        """compute: computes a batch's (num_candidates,) scores on the device.  plan: plans its attention for a
+        capacity.
+        max_rows: the rows of the largest bucket.
         """
         self._compute, self._plan, self._max_rows = compute, plan, max_rows
 
@@ -47,7 +48,7 @@ class PackedBuckets:
         plan = self._plan(batch.rows, capacity)
 
         def compute(inputs: Sequence[Tensor]) -> Tensor:
-            # Scratch is allocated at each run, so that a graph's is in the memory that all graphs share.
+            # `bind` allocates scratch in each run, so that a graph's lies in the memory that all graphs share.
             bound = plan.bind(inputs[1:])  # @bind
             return self._compute(PackedInputs(inputs[0], bound, capacity.num_candidates))
 

@@ -1,4 +1,4 @@
-"""How a batch is cut into parts, which workers compute side by side."""
+"""Cuts a batch into parts, which workers compute side by side."""
 
 import heapq
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import Ints, offsets
 
-# A small batch gives each worker one part, unless it had fewer rows than these.
+# A small batch gives each worker one part, unless parts would have fewer rows than this.
 MIN_PART_ROWS = 96
 # If a worker would have more than this many times its share of the rows, the batch is not cut.
 MAX_SHARES = 1.25
@@ -23,9 +23,9 @@ MAX_SHARES = 1.25
 class Grain(NamedTuple):
     """How finely batches are cut, in rows.
 
-    A batch of `large` rows for each worker is cut into more parts than workers, so that one whose core is busy with
-    something else takes fewer: half of what is left is shared out equally, again and again (factoring, Hummel et al.
-    1992), as long as parts have at least `least` rows, for which the Python in between does not count.
+    A batch with `large` rows or more for each worker is cut into more parts than workers, so that a worker whose core
+    is busy with something else takes fewer: half of what is left is shared out equally, again and again (factoring,
+    Hummel et al. 1992), as long as parts have at least `least` rows, enough for the Python between them not to matter.
     """
 
     large: int
@@ -38,41 +38,41 @@ COARSE = Grain(2048, 1024)  # where torch computes one operation after the other
 
 @dataclass(frozen=True)
 class Cut:
-    """Runs of sequences, each of which is a part, once the sequences are in some order.
+    """Sequences cut into parts: runs of them, once they are in some order.
 
-    order: (n,) their indices in that order; None if it is the one that they have.
+    order: (n,) the indices of the sequences in that order; None if they keep their own.
     """
 
     runs: list[slice]
     order: Ints | None = None
 
     def parts(self, sequences: Ragged) -> list[Ragged]:
-        """The sequences of each run."""
+        """The sequences of each part."""
         sequences = sequences if self.order is None else sequences.take(self.order)
         return [sequences.part(run) for run in self.runs]
 
     def batches(self, batch: ScoreBatch) -> list[ScoreBatch]:
-        """The candidates of each run, with their queries. Only candidates of one query may change their order."""
+        """The candidates of each part, with their queries. Only the candidates of a single query may be reordered."""
         if self.order is not None:
             batch = replace(batch, candidates=batch.candidates.take(self.order))
         return [_part(batch, run) for run in self.runs]
 
     def joined(self, parts: Sequence[Ragged]) -> Ragged:
-        """What was computed of each part, in the order that the sequences have."""
+        """Joins the results of the parts, in the original order of the sequences."""
         joined = Ragged.joined(parts)
         return joined if self.order is None else joined.take(np.argsort(self.order))
 
     def concatenated(self, parts: Sequence[Tensor]) -> Tensor:
-        """`joined`, where a sequence has one row. parts: (n, ...) each."""
+        """Like `joined`, for results of one row per sequence. parts: (n, ...) each."""
         rows = torch.cat([*parts])
         return rows if self.order is None else rows[torch.from_numpy(np.argsort(self.order))]
 
 
 def split(lengths: Ints, count: int, grain: Grain = FINE, *, in_order: bool = True) -> Cut:
-    """Parts for `count` workers, or one of all sequences if a few long ones have most rows.
+    """Cuts sequences into parts for `count` workers, or into a single part if a few long ones have most rows.
 
-    lengths: of each sequence, in rows.  in_order: whether neighbours must stay together. Where they need not, they are
-    dealt out: the longest sequence that is left goes to the part that lacks most (Graham 1969).
+    lengths: the rows of each sequence.  in_order: whether sequences keep their order. If not, they are dealt out: the
+    longest sequence that is left goes to the part that lacks most (Graham 1969).
     """
     sizes = _sizes(int(lengths.sum()), count, grain)
     cut = Cut(_runs(lengths, sizes)) if in_order or len(sizes) >= len(lengths) else _dealt(lengths, sizes)
@@ -83,7 +83,7 @@ def split(lengths: Ints, count: int, grain: Grain = FINE, *, in_order: bool = Tr
 
 
 def _sizes(total: int, count: int, grain: Grain) -> list[float]:
-    """How many rows the parts should have, the first ones most."""
+    """The rows that the parts should have, in descending order."""
     if count == 1 or total < count * grain.large:
         parts = max(1, min(count, total // MIN_PART_ROWS))
         return [total / parts] * parts
@@ -95,7 +95,7 @@ def _sizes(total: int, count: int, grain: Grain) -> list[float]:
 
 
 def _dealt(lengths: Ints, sizes: Sequence[float]) -> Cut:
-    """Parts of about these sizes, of sequences from anywhere."""
+    """Deals sequences out to parts of about these sizes."""
     parts: list[list[int]] = [[] for _ in sizes]
     lacking = [(-size, part) for part, size in enumerate(sizes)]  # a heap: the sizes descend
     for index in np.argsort(-lengths, kind="stable").tolist():
@@ -107,7 +107,7 @@ def _dealt(lengths: Ints, sizes: Sequence[float]) -> Cut:
 
 
 def _runs(lengths: Ints, sizes: Sequence[float]) -> list[slice]:
-    """Runs, none of them empty, that end as near as they can to where parts of these sizes would."""
+    """Cuts sequences into runs, none of them empty, that end as near as possible to where such parts would."""
     after, ends = np.cumsum(lengths), np.cumsum(sizes)[:-1]
     last = np.searchsorted(after, ends)
     middle = after[last] - lengths[last] / 2
@@ -116,7 +116,7 @@ def _runs(lengths: Ints, sizes: Sequence[float]) -> list[slice]:
 
 
 def _most_rows(parts: Sequence[int], count: int) -> int:
-    """The rows of the worker that has most, when each takes the next part as soon as it is free."""
+    """The most rows that a worker gets, when each takes the next part as soon as it is free."""
     rows = [0] * count
     for part in parts:
         heapq.heapreplace(rows, rows[0] + part)

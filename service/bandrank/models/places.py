@@ -1,4 +1,4 @@
-"""The characters of a text that the token ids of a passage stand for."""
+"""Finds the characters of a text that the token ids of a passage stand for."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -8,15 +8,15 @@ from tokenizers import Encoding
 from bandrank.models.readings import sentences
 from bandrank.models.texts import TextEncoder
 
-Span = tuple[int, int]  # from the first up to, but not including, the second
+Span = tuple[int, int]  # start and end, which is excluded
 
 
 def places(encoder: TextEncoder, texts: Sequence[str], tokens: Sequence[Span]) -> list[Span]:
-    """The characters, in code points, that some of each candidate's token ids stand for.
+    """The span of characters, in code points, that a span of each candidate's token ids stands for.
 
-    tokens: of each text, indices into the ids that `TextEncoder.candidates` gives. Those that a template added stand
-    for nothing, as do the words before a text; ids that all do give (0, 0). A span never ends between a character and
-    the marks that combine with it.
+    tokens: for each text, a span of the ids that `TextEncoder.candidates` gives. Ids that a template added stand for
+    nothing, nor do the words before a text; a span of such ids alone gives (0, 0). No character is parted from the
+    marks that combine with it.
     """
     template = encoder.scorer.candidate_template
     if template.sentence_token is None:
@@ -61,7 +61,7 @@ def _characters(encoding: Encoding, index: int) -> Span:
 
 
 def _with_marks(text: str, start: int, end: int) -> Span:
-    """The span with the marks behind it, and from the character with which its first mark combines."""
+    """Extends a span over the marks behind it, and back to the character with which a mark at its start combines."""
     while 0 < start < end and _is_mark(text[start]):
         start -= 1
     while end < len(text) and _is_mark(text[end]):

@@ -1,4 +1,4 @@
-"""Dataclasses from the plain values of JSON and TOML."""
+"""Parses the plain values of JSON and TOML into dataclasses."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -9,7 +9,7 @@ Parsed = TypeVar("Parsed")
 
 
 def parse(kind: type[Parsed], value: Any) -> Parsed:
-    """A (nested) dataclass from a mapping. A class method `variant` of the dataclass, if any, picks the subclass.
+    """Parses a mapping into a (nested) dataclass. Its class method `variant`, if it has one, picks the subclass.
 
     Raises TypeError for a missing key, an unknown key or a value of another type, and ValueError for a bad value; the
     message names the path of keys.
@@ -19,7 +19,7 @@ def parse(kind: type[Parsed], value: Any) -> Parsed:
 
 
 def _parse(kind: Any, value: Any) -> Any:
-    """A value of any type that a dataclass's field may have."""
+    """Parses a value of any type that a dataclass's field may have."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple:
         if not isinstance(value, list | tuple):

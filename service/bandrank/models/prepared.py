@@ -38,11 +38,11 @@ KEPT = {"dense", "head", "lexical"}
 class Capturable(Protocol):
     """A scorer that packs batches on the host and then only launches kernels, so that CUDA graphs can replay them.
 
-    What it packs a batch into, one packed batch or several, is between it and its buckets.
+    Only the scorer and its buckets need to know what a packed batch is; a batch may become several.
     """
 
     def score_packed(self, batch: ScoreBatch, run: Callable[[Any], Tensor]) -> Tensor:
-        """`Scorer.score`, with `run` computing the scores of each packed batch."""
+        """Like `Scorer.score`, with `run` computing the scores of each packed batch."""
 
     def launch(self, packed: Any) -> Tensor:
         """The scores of a packed batch, launched kernel by kernel."""
@@ -60,8 +60,8 @@ class ReadsPassages(Protocol):
     """A scorer that packs a batch on the host, and scores a long candidate by the best of its passages."""
 
     def score_passages(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> tuple[Tensor, Tensor]:
-        """(C,) `Scorer.score`, with `run` computing the scores of the packed batch, and (C,) int64 the index of each
-        candidate's best passage.
+        """Like `Scorer.score`, with `run` computing the scores of the packed batch; also returns the index of each
+        candidate's best passage, (C,) int64.
         """
 
     def launch(self, packed: PackedTokens) -> Tensor: ...
@@ -92,7 +92,7 @@ class PreparedScorer:
 
     @property
     def precision(self) -> str:
-        """What it computes in, in a few words."""
+        """The precision it computes in, in a few words."""
         if self.dtype == torch.int8:
             exact = ", ".join(sorted(self.scorer.exact_layers))
             return f"int8 by CPU kernels, {native().variant}" + (f"; {exact} in float32" if exact else "")
@@ -123,7 +123,7 @@ class PreparedScorer:
     def capture_usual(self, max_rows: int) -> None:
         """Captures the CUDA graphs of usual requests, if batches are replayed; takes some seconds.
 
-        max_rows: the most rows of a batch that will come.
+        max_rows: the most rows that a batch will have.
         """
         if not isinstance(self.replay, str):
             self.replay.capture_usual(max_rows)
@@ -144,19 +144,21 @@ class PreparedScorer:
         return self._splits and self._workers.count > 1
 
     def wait_for_room(self) -> None:
-        """Waits until another batch would begin soon on a CPU; a GPU may be given the next batch at any time."""
+        """On a CPU, waits until another batch would begin soon; a GPU takes the next batch at any time."""
         if self.device.type == "cpu":
             self._workers.wait_for_room()
 
     def begin(self, batch: ScoreBatch) -> Callable[[], Tensor]:
-        """Begins `score`. The returned function waits for the scores, which are in host memory."""
+        """Starts `score`; the returned function waits for the scores, in host memory."""
         if self._splits:
             results = self._begin(lambda part: (self.scorer.score(part).float(),), batch)
             return lambda: results()[0]
         return to_host(self.score(batch).float())
 
     def begin_passages(self, batch: ScoreBatch) -> Callable[[], tuple[Tensor, Tensor]]:
-        """Begins `score` of candidates and finds their best passages: (C,) int64 indices among each one's bounds."""
+        """Like `begin`; the scores come with each candidate's best passage, (C,) int64 indices into its
+        `passage_bounds`.
+        """
         scorer = self._with_passages
         if self._splits:
             results = self._begin(lambda part: scorer.score_passages(part, scorer.launch), batch)
@@ -185,11 +187,11 @@ class PreparedScorer:
         return isinstance(self.scorer, ReadsPassages)
 
     def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]:
-        """The passages of a candidate beside a query: the indices of their first token ids, and behind their last."""
+        """The passages of a candidate beside a query, each from its first token id up to the one behind its last."""
         return self._with_passages.passage_bounds(query_tokens, candidate_tokens)
 
     def __call__(self, batch: ScoreBatch) -> Tensor:
-        """The same scores from token ids on both sides."""
+        """Like `score`, from token ids on both sides."""
         return self.score(ScoreBatch(batch.queries, self.encode_candidates(batch.candidates), batch.cu_candidates))
 
     @property
@@ -199,8 +201,8 @@ class PreparedScorer:
 
     @property
     def _splits(self) -> bool:
-        """Whether parts of a batch run side by side on the workers of a CPU. Those of a decoder in floats do not: each
-        would compute once more what goes before all candidates.
+        """Whether parts of a batch run side by side on the workers of a CPU. A decoder in floats is not split: each
+        part would compute again what precedes all candidates.
         """
         if self.device.type != "cpu" or not isinstance(self.replay, str):
             return False
@@ -216,7 +218,7 @@ class PreparedScorer:
     def _begin(
         self, compute: Callable[[ScoreBatch], tuple[Tensor, ...]], batch: ScoreBatch
     ) -> Callable[[], list[Tensor]]:
-        """Begins to compute something of each candidate, one part beside the other."""
+        """Starts to compute tensors with a row for each candidate, in parts side by side."""
         lengths = batch.candidates.lengths
         cut = self._split(lengths, in_order=len(batch.queries) > 1)
         batches = cut.batches(batch)
@@ -228,13 +230,13 @@ class PreparedScorer:
         return split(lengths, self._workers.count, FINE if self.dtype == torch.int8 else COARSE, in_order=in_order)
 
     def _replay(self) -> Callable[[Any], Tensor] | None:
-        """What replays packed batches from CUDA graphs; None where they are not replayed."""
+        """The function that replays packed batches from CUDA graphs; None if they are not replayed."""
         runner = self.replay
         if isinstance(runner, str) or torch.is_grad_enabled() or torch.is_autocast_enabled(self.device.type):
             return None
-        scorer = cast("Capturable", self.scorer)  # `prepare` makes no runner for another
+        scorer = cast("Capturable", self.scorer)  # `prepare` makes runners for no other
 
-        def run(packed: Any) -> Tensor:  # what the scorer's buckets take
+        def run(packed: Any) -> Tensor:  # of the kind that the scorer's buckets take
             scores = runner.score(packed)
             return scorer.launch(packed) if scores is None else scores
 
@@ -249,14 +251,14 @@ def prepare(
     backend: Backend = "auto",
     graphs: bool | GraphDevice = False,
 ) -> PreparedScorer:
-    """Moves a scorer to `device` for inference, freezes its weights in `dtype` (those in `KEPT` keep theirs),
-    and tells each layer that can compute in several ways which one to use.
+    """Moves a scorer to `device` for inference, freezes its weights in `dtype` (modules in `KEPT` keep theirs), and
+    tells each layer that can compute in several ways which one to use.
 
     The caller may still read the scorer's templates, costs and weights, but must not change it.
-    backend: of the kernels; "auto" and "cuda" fall back to plain torch where they cannot run, or where a trial shows
-    that they compute something else, and give the reason in `why_no_kernels`.
-    dtype: int8 is for the CPU kernels (`quantise`, `adapt`), all other computation is then in float32. Raises
-    ValueError where they cannot compute it.
+    backend: the kernels' backend; "auto" and "cuda" fall back to plain torch where kernels cannot run, or where a trial
+    shows that they compute something else; `why_no_kernels` gives the reason.
+    dtype: int8 is for the CPU kernels (`quantise`, `adapt`), with all other computation in float32. Raises ValueError
+    where they cannot compute it.
     graphs: whether batches are replayed from CUDA graphs where possible, or the device to capture them on.
     """
     if dtype == torch.int8 and device.type != "cpu":
@@ -275,7 +277,7 @@ def prepare(
     if backend in {"auto", "cuda"}:
         distrust = _why_distrusted(scorer)
         without_kernels = without_kernels or distrust
-        # Its local layers, say, may have no kernels where its global ones have.
+        # Not "cuda": local layers, for example, may have no kernels where global ones have.
         backend = "vectorized" if distrust else "auto"
     if not isinstance(scorer, Capturable):
         replay: GraphRunner[Any] | str = f"a {scorer.architecture} is not captured"
@@ -313,9 +315,9 @@ def _why_no_native_attention(scorer: Scorer) -> str | None:
 
 
 def _why_distrusted(scorer: Scorer) -> str | None:
-    """Why the kernels that the scorer would run are not used after all, logged as an error; None if they are.
+    """Why the kernels that the scorer would run cannot be trusted, logged as an error; None if they can.
 
-    Where none computes its own pattern, some may compute texts alone, in lower layers, and norms.
+    Even if no kernel computes its pattern, kernels may compute norms, and texts by themselves in lower layers.
     """
     encoder: Encoder | None = getattr(scorer, "encoder", None)
     if encoder is None or encoder.config.causal or cuda_obstacle(encoder.device) is not None:

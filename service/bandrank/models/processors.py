@@ -1,7 +1,7 @@
-"""Threads that compute side by side, each on a processor of its own.
+"""Spreads threads that compute side by side over the processors.
 
-Linux wakes the workers of a batch on the processor of the thread that called them whenever the others are busy, and
-takes tens of milliseconds, as long as the batch, to move one of them. Meanwhile two workers share one processor and
+While the other processors are busy, Linux wakes the workers of a batch on the processor of the thread that called them,
+and takes tens of milliseconds, as long as the batch, to move one away. Meanwhile two workers share one processor and
 another process has the next one to itself.
 """
 
@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 
 
 def _find_current() -> Callable[[], int] | None:
-    """The number of the processor that the calling thread runs on, where the system tells and lets a thread move."""
+    """A function that gives the calling thread's processor; None if the system cannot tell it or move threads."""
     if not hasattr(os, "sched_setaffinity"):
         return None
-    # PyDLL keeps the interpreter's lock: the call takes less time than to give the lock away and get it back.
+    # PyDLL keeps the interpreter's lock: the call takes less time than releasing the lock and taking it again.
     return getattr(ctypes.PyDLL(None), "sched_getcpu", None)
 
 
@@ -28,13 +28,13 @@ class Processors:
     """The processors on which a group of threads computes."""
 
     def __init__(self) -> None:
-        self._of: dict[int, int] = {}  # by the thread's number: where it was when it began
+        self._of: dict[int, int] = {}  # by thread id: the processor on which it began
         self._lock = threading.Lock()
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Begins on a processor on which no other thread inside this block began, where one is allowed and the system
-        can move a thread. Nothing is bound: the scheduler may move the thread again at once.
+        """Starts the block on a processor where no other thread inside it started, if one is allowed and the system can
+        move threads. The thread is not bound to it: the scheduler may move it again at once.
         """
         thread = threading.get_native_id()
         if _current is not None:

@@ -1,4 +1,4 @@
-"""Scorers that compute in int8, on a CPU."""
+"""Makes scorers compute in int8 on a CPU."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -16,25 +16,27 @@ SAMPLES = 4  # candidates of the sample request: about three hundred rows
 
 
 def quantise(scorer: Scorer) -> None:
-    """Replaces the linear layers of the scorer's `int8_parts`; all else and its `exact_layers` stay as they are. Of
-    layers in another dtype, only one at a time is there in float32.
+    """Replaces the linear layers of the scorer's `int8_parts`, except its `exact_layers`, by int8 ones. Layers in other
+    dtypes are converted to float32 one at a time.
 
-    Raises ValueError as `why_not_quantised` says, for weights that are not finite after some layers were replaced.
+    Raises ValueError for the reasons of `why_not_quantised`; if a weight is not finite, only after some layers were
+    replaced.
     """
     refused = f"a {scorer.architecture} cannot compute in int8"
     if reason := _why_no_layers(scorer):
         raise ValueError(f"{refused}: {reason}")
     try:
-        for name in list(_quantisable(scorer)):  # names alone: a layer that was replaced is to be freed
+        for name in list(_quantisable(scorer)):  # only names, so that replaced layers are freed
             scorer.set_submodule(name, Int8Linear.of(scorer.get_submodule(name)))  # type: ignore[arg-type]  # a Linear
     except ValueError as error:
         raise ValueError(f"{refused}: {error}") from error
 
 
 def adapt(scorer: Scorer) -> None:
-    """Fits the layers that `quantise` made to their inputs, once the other weights are in float32: a sample request
-    shows which inputs of a layer are much larger than the others, as some always are in most encoders (Dettmers et al.
-    2022, arXiv 2208.07339).
+    """Fits the layers that `quantise` made to their inputs, once the other weights are in float32.
+
+    A sample request shows which inputs of a layer are much larger than the others, as some are in most encoders
+    (Dettmers et al. 2022, arXiv 2208.07339).
     """
     for int8, rows in _inputs_of_layers(scorer).items():
         int8.adapt(rows)
@@ -47,8 +49,8 @@ def why_not_quantised(scorer: Scorer) -> str | None:
 
 
 def linear_layers(scorer: Scorer) -> dict[str, Linear]:
-    """The linear layers of the scorer's `int8_parts` by their names, as "encoder.layers.0.qkv", those that int8 leaves
-    in float32 among them.
+    """The linear layers of the scorer's `int8_parts` by name, such as "encoder.layers.0.qkv", including those that int8
+    leaves in float32.
     """
     parts = tuple(f"{part}." for part in scorer.int8_parts)
     layers = ((name, layer) for name, layer in scorer.named_modules() if name.startswith(parts))
@@ -60,7 +62,7 @@ def _quantisable(scorer: Scorer) -> dict[str, Linear]:
 
 
 def _why_no_layers(scorer: Scorer) -> str | None:
-    """`why_not_quantised`, whatever the weights are."""
+    """Like `why_not_quantised`, but does not read the weights."""
     if reason := why_no_native():
         return f"the CPU kernels cannot run: {reason}"
     if not linear_layers(scorer):
@@ -69,7 +71,7 @@ def _why_no_layers(scorer: Scorer) -> str | None:
 
 
 def _inputs_of_layers(scorer: Scorer) -> dict[Int8Linear, Tensor]:
-    """Some rows of the inputs of each layer, as it computes the sample request."""
+    """The input rows of each layer while it computes the sample request."""
     inputs: dict[nn.Module, list[Tensor]] = defaultdict(list)
     layers = [layer for layer in scorer.modules() if isinstance(layer, Int8Linear)]
 

@@ -18,9 +18,9 @@ class Ragged:
     """n sequences without padding; sequences may be empty.
 
     values: (total, ...), where sequence i is values[cu_seqlens[i] : cu_seqlens[i + 1]].  cu_seqlens: (n + 1,), always
-    in host memory, so that planning a batch never waits for a device.  words: of the texts behind the sequences, for
-    scorers that add lexical evidence to what representations tell.
-    Raises ValueError if the offsets do not cover the values, or if words are of another number of texts.
+    in host memory, so that planning a batch never waits for a device.  words: the words of the texts, for scorers that
+    add lexical evidence.
+    Raises ValueError if the offsets do not cover the values, or if the words are those of another number of texts.
     """
 
     values: Tensor
@@ -36,7 +36,7 @@ class Ragged:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """The sequences of all parts, of which there is at least one, in their order."""
+        """Joins the sequences of one or more parts."""
         if len(parts) == 1:
             return parts[0]
         words = [part.words for part in parts if part.words is not None]
@@ -54,7 +54,7 @@ class Ragged:
 
     @classmethod
     def from_token_ids(cls, sequences: Sequence[Sequence[int] | Ids]) -> Self:
-        """Sequences of token ids that come one by one, as int64 in host memory."""
+        """Single sequences of token ids, as int64 in host memory."""
         return cls.from_ids([RaggedIds.of(sequences)])
 
     @classmethod
@@ -77,7 +77,7 @@ class Ragged:
         return type(self)(self.values[cu_seqlens[0] : cu_seqlens[-1]], cu_seqlens - cu_seqlens[0], words)
 
     def take(self, indices: Ints) -> Self:
-        """The sequences of some indices, in their order."""
+        """The sequences at these indices, in the order of the indices."""
         lengths = self.lengths[indices]
         rows = ranges(self.cu_seqlens[indices], lengths)
         words = None if self.words is None else self.words.part(indices)

@@ -12,7 +12,7 @@ from bandrank.models.texts import SENTENCE_END, TextEncoder
 class Token:
     """A token id and its piece of the vocabulary.
 
-    start, end: of its characters in the text, in code points; None for a token that a template added.
+    start, end: its characters in the text, in code points; None for a token that a template added.
     """
 
     id: int
@@ -23,7 +23,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Reading:
-    """The token ids of a text as a scorer gets them. read_to: the code point from which nothing of the text is read."""
+    """The token ids of a text as a scorer gets them. read_to: the code point where it stops reading the text."""
 
     tokens: tuple[Token, ...]
     read_to: int
@@ -38,9 +38,9 @@ def read_pair(
     candidate_characters: int,
     instruction: str = "",
 ) -> tuple[Reading, Reading]:
-    """The readings of a query and of a candidate that is scored for it. *_characters: the most that are looked at.
+    """The readings of a query and of a candidate that is scored for it. *_characters: the most that are read of each.
 
-    Their ids are those of `TextEncoder.query` and `TextEncoder.candidates`.
+    The ids are those of `TextEncoder.query` and `TextEncoder.candidates`.
     """
     scorer = encoder.scorer
     asked = _read(encoder, scorer.query_template, query[:query_characters], instruction=instruction)
@@ -59,7 +59,7 @@ def _read(
     pieces, closing = _worded(encoder, template, before, text, after), list[Token]()
     if after and len(whole := list(pieces)) <= room:
         pieces = iter(whole)
-    elif after:  # what follows the text is kept, and so tokenised apart
+    elif after:  # what follows the text is never cut, so it is tokenised apart
         closing = [Token(token.id, token.piece) for token in _pieces(encoder, template, after)]
         pieces = _worded(encoder, template, before, text, "")
     kept = list(islice(pieces, max(0, room - len(closing))))
@@ -68,7 +68,7 @@ def _read(
 
 
 def _worded(encoder: TextEncoder, template: TokenTemplate, before: str, text: str, after: str) -> Iterator[Token]:
-    """The pieces of a text with words around it, at their places in the text; pieces of the words alone have none."""
+    """Yields the pieces of a text with words around it, at their places in the text; pieces of the words have none."""
     if not before + after:
         yield from _pieces(encoder, template, text)
         return
@@ -78,7 +78,7 @@ def _worded(encoder: TextEncoder, template: TokenTemplate, before: str, text: st
 
 
 def _pieces(encoder: TextEncoder, template: TokenTemplate, text: str) -> Iterator[Token]:
-    """The pieces of a text before it is cut, with a sentence token where the template wants one."""
+    """Yields the pieces of a text before it is cut, with a sentence token where the template wants one."""
     parts = [(0, text)] if template.sentence_token is None else sentences(text)
     encodings = encoder.tokenizer.encode_batch([sentence for _, sentence in parts], add_special_tokens=False)
     for (begin, _), encoding in zip(parts, encodings, strict=True):
@@ -95,7 +95,7 @@ def _piece(encoder: TextEncoder, token: int) -> str:
 
 
 def sentences(text: str) -> list[tuple[int, str]]:
-    """The sentences of a text as `TextEncoder.pieces` tells them apart, each with the code point where it begins."""
+    """Splits a text into sentences as `TextEncoder.pieces` does, each with the code point where it begins."""
     begin = len(text) - len(text.lstrip())
     text = text.strip()
     gaps = [match.span() for match in SENTENCE_END.finditer(text)]

@@ -1,4 +1,4 @@
-"""A request of random tokens, for what has to be seen of a scorer before there are real ones."""
+"""A request of random tokens, to observe a scorer before there are real requests."""
 
 import numpy as np
 import torch

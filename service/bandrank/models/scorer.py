@@ -47,17 +47,17 @@ class Scorer(nn.Module, ABC):
     query_template: TokenTemplate
     candidate_template: TokenTemplate
     representation_size: int = 0  # trailing dimension of a representation; token ids have none
-    num_words: int = 0  # word pieces that are kept of a candidate beside its representation
+    num_words: int = 0  # word pieces that are kept beside a candidate's representation
     encoder: Encoder
     int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers",)  # modules whose linear layers int8 replaces
-    exact_layers: frozenset[str] = frozenset()  # of these layers, those that int8 leaves in float32
+    exact_layers: frozenset[str] = frozenset()  # names of those that int8 leaves in float32
     attention: AttentionPattern = sparse(window=None)  # by default each text attends to itself alone
 
     @abstractmethod
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """Representations of candidates, from n sequences of token ids in host memory to n sequences of rows.
+        """Encodes n sequences of token ids in host memory as n sequences of rows, the candidates' representations.
 
-        Those of a scorer that precomputes are float32 on its device, (total, representation_size).
+        A scorer that precomputes gives (total, representation_size) float32 on its device.
         """
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Scorer(nn.Module, ABC):
         """
 
     def forward(self, batch: ScoreBatch) -> Tensor:
-        """The same scores from token ids on both sides."""
+        """Like `score`, from token ids on both sides."""
         return self.score(ScoreBatch(batch.queries, self.encode_candidates(batch.candidates), batch.cu_candidates))
 
     def candidate_side(self) -> CandidateSide:
@@ -85,14 +85,14 @@ class Scorer(nn.Module, ABC):
 
     def passages_limit(self, query_tokens: int, num_passages: int) -> int:
         """The most token ids of a candidate that has `num_passages` passages beside a query of `query_tokens`; by
-        default the limit of any candidate, since it is one passage.
+        default the limit of any candidate, which is one passage.
         """
         del num_passages
         return self.candidate_limit(query_tokens)
 
     def pair_tokens(self, query_tokens: int, candidate_tokens: int) -> int:
-        """The token ids of the longest sequence in which a query and a candidate are read: of both together, or, by a
-        scorer that precomputes, of the longer one.
+        """The length of the longest sequence in which a query and a candidate are read: both together, or the longer
+        one if the scorer precomputes.
         """
         return max(query_tokens, candidate_tokens) if self.precomputes else query_tokens + candidate_tokens
 
@@ -105,7 +105,7 @@ class Scorer(nn.Module, ABC):
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
         """What the scorer is and reads, by name, for somebody who wants to know before it is served.
 
-        text_of: the text of token ids.
+        text_of: decodes token ids.
         """
         return {
             "encoder": self.config.encoder.summary,
@@ -118,12 +118,12 @@ class Scorer(nn.Module, ABC):
 
     @property
     def row_cost(self) -> float:
-        """What a row costs, as a multiple of one of a MiniLM-L6: by the products with the encoder's weights."""
+        """The cost of a row as a multiple of a MiniLM-L6's, by the products with the encoder's weights."""
         encoder: EncoderConfig = self.config.encoder
         return encoder.num_layers * encoder.products_per_layer / MINILM_PRODUCTS
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The cost of scoring one candidate in rows of the scorer's encoder, which a batch's budget counts; by default
+        """The cost of scoring one candidate, in rows of the scorer's encoder, the unit of a batch's budget; by default
         the number of its rows.
 
         candidate_rows: the length of its representation; for a scorer that does not precompute, its tokens.
@@ -132,13 +132,13 @@ class Scorer(nn.Module, ABC):
         return candidate_rows
 
     def query_rows(self, query_tokens: int) -> float:
-        """The cost of encoding a query, once for all of its candidates in a batch, in the same rows; by default the
+        """The cost of encoding a query, once for all of its candidates in a batch, in the same unit; by default the
         number of its tokens.
         """
         return query_tokens
 
     def rows_of(self, query_tokens: int, lengths: Sequence[int]) -> list[float]:
-        """`num_rows` of each of several candidates of a query, whose own rows count with the first."""
+        """The `num_rows` of several candidates of one query; the first also counts the rows of the query."""
         cost = {length: self.num_rows(query_tokens, length) for length in set(lengths)}
         rows = [cost[length] for length in lengths]
         if rows:
@@ -146,7 +146,7 @@ class Scorer(nn.Module, ABC):
         return rows
 
     def initialise(self, encoder: Encoder) -> Self:
-        """Copies the weights of a trained encoder, as a start for training; other weights keep their random values."""
+        """Copies the weights of a trained encoder to start training from; other weights keep their random values."""
         self.encoder.load_state_dict(encoder.state_dict())
         return self
 

@@ -1,5 +1,6 @@
-"""Weights that a checkpoint has in common with one that ships with the service, which alone stores them: two scorers of
-one vocabulary need one table of word vectors, the largest of their weights, and one tokenizer.
+"""Weights that a checkpoint shares with a shipped one, which alone stores them.
+
+Two scorers of one vocabulary need one table of word vectors, the largest of their weights, and one tokenizer.
 """
 
 import hashlib
@@ -14,15 +15,15 @@ from torch import Tensor
 
 from bandrank.models.shipped import names, shipped
 
-TOLERANCE = 1e-6  # of scales, which are computed again when weights are packed again
+TOLERANCE = 1e-6  # relative, of scales, which are computed again when weights are packed again
 
 
 @dataclass(frozen=True)
 class Shared:
     """Weights that are stored in another checkpoint.
 
-    checkpoint: the shipped one that stores them.  weights: their names there.  digest: of their content when the
-    checkpoint was written, since another version may ship other weights under the same name.
+    checkpoint: the shipped checkpoint that stores them.  weights: their names there.  digest: the hash of their content
+    at the time of writing, since another version may ship other weights under the same name.
     """
 
     checkpoint: str
@@ -31,7 +32,7 @@ class Shared:
 
 
 def leave_out(weights: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], Shared]:
-    """The weights that the shipped checkpoint `name` does not have, and a record of those that it has.
+    """Returns the weights that the shipped checkpoint `name` lacks, and a record of those that it has.
 
     Raises ValueError if no such checkpoint ships.
     """
@@ -42,7 +43,7 @@ def leave_out(weights: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tenso
 
 
 def bring_back(weights: Mapping[str, Tensor], shared: Shared) -> dict[str, Tensor]:
-    """The weights with those that were left out.
+    """Returns the weights together with those that were left out.
 
     Raises ValueError if the other checkpoint does not ship or has other weights by now.
     """

@@ -32,7 +32,7 @@ class TokenTemplate:
         return [*self.prefix, *pieces[:room], *self.suffix], cut
 
     def apply_all(self, pieces: Sequence[PackedIds], *, limit: int | None = None) -> tuple[RaggedIds, list[int]]:
-        """`apply`, of all texts at once."""
+        """`apply` for all texts at once."""
         if not pieces:
             return RaggedIds.of([]), []
         room = self.room(limit)
@@ -58,7 +58,7 @@ class TokenTemplate:
         return len(self.prefix) + len(self.suffix)
 
     def show(self, name: str, text_of: Callable[[Sequence[int]], str]) -> str:
-        """The template in one line, with a name in the place of the text. text_of: the text of token ids."""
+        """The template in one line, with a name in place of the text. text_of: decodes token ids."""
         before, after = self.wording.around("INSTRUCTION")
         parts = [text_of(self.prefix), before + name + after, text_of(self.suffix)]
         return " ".join(part.replace("\n", "\\n") for part in parts if part)

@@ -1,4 +1,4 @@
-"""From texts to the token ids that a scorer reads."""
+"""Turns texts into the token ids that a scorer reads."""
 
 import re
 import string
@@ -15,18 +15,19 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 def punctuation_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The first word piece of each mark of ASCII punctuation, ascending: what a ColBERT keeps no vectors of."""
+    """The first word piece of each ASCII punctuation mark, ascending; a ColBERT keeps no vectors of these."""
     encodings = tokenizer.encode_batch(list(string.punctuation), add_special_tokens=False)
     return tuple(sorted({encoding.ids[0] for encoding in encodings}))
 
 
 @dataclass(frozen=True)
 class Reach:
-    """How far each candidate of a request is to be read; None: as far as the scorer reads.
+    """How far each candidate of a request is read; None sets no limit but the scorer's.
 
-    tokens: the word pieces of its text, sentence tokens included.  passages: those of a scorer that splits long
-    candidates (MaxP); for any other scorer the whole candidate is one.  pair: the token ids of a candidate and
-    the query together, special tokens included; of a candidate alone, for a scorer that encodes them apart.
+    tokens: the most word pieces of its text, sentence tokens included.  passages: the most passages, for a scorer that
+    splits long candidates (MaxP); to any other scorer a candidate is one passage.  pair: the most token ids of
+    candidate and query together, special tokens included, or of the candidate alone for a scorer that encodes them
+    apart.
     """
 
     tokens: int | None = None
@@ -49,7 +50,7 @@ class TextEncoder:
     max_candidate_tokens: int | None = None
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens included."""
+        """Decodes token ids, special tokens included."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
     @property
@@ -58,13 +59,14 @@ class TextEncoder:
         return bool(self.scorer.query_template.wording.instructed)
 
     def query(self, text: str, instruction: str = "") -> tuple[Ids, int]:
-        """Token ids of a query, and the number of its word pieces that did not fit. What follows the text is kept.
+        """Token ids of a query, and the number of its word pieces that did not fit. Words behind the text are never
+        cut.
 
-        instruction: for scorers that take one; others do not read it.
+        instruction: for scorers that take one; others ignore it.
         """
         template = self.scorer.query_template
         before, after = template.wording.around(instruction)
-        # Unlike that of one text, the encoding of a batch releases the interpreter lock.
+        # Encoding a batch, unlike a single text, releases the interpreter lock.
         (whole,) = self.tokenizer.encode_batch_fast([before + text + after], add_special_tokens=False)
         if not after or len(whole.ids) <= template.room():
             ids, cut = template.apply(whole.ids)
@@ -72,7 +74,7 @@ class TextEncoder:
         begun, closing = self.tokenizer.encode_batch_fast([before + text, after], add_special_tokens=False)
         room = max(0, template.room() - len(closing.ids))
         ids, _ = template.apply([*begun.ids[:room], *closing.ids])
-        return np.array(ids, np.int32), max(0, len(begun.ids) - room)  # fewer pieces apart than together may fit
+        return np.array(ids, np.int32), max(0, len(begun.ids) - room)  # apart, there may be fewer pieces, which fit
 
     def num_pieces(self, text: str) -> int:
         """The number of word pieces of a text by itself."""
@@ -114,8 +116,8 @@ class TextEncoder:
         return limit
 
     def _pair_limit(self, query_tokens: int, most: int) -> int:
-        """The most token ids of a candidate where it and the query may have `most`. As where the longer text of a pair
-        is cut first, half of them are left to the candidate beside a longer query, which is not cut here.
+        """The most token ids of a candidate if it and the query may have `most` together. Beside a longer query it gets
+        half of them, as if the longer text of a pair were cut first, although the query is not cut here.
         """
         if self.scorer.precomputes:
             return most

@@ -1,4 +1,4 @@
-"""Layouts of usual requests, for which a service is ready before the first comes."""
+"""Layouts of usual requests, for which a service prepares before the first one comes."""
 
 from collections.abc import Iterator
 from itertools import takewhile
@@ -14,10 +14,10 @@ SHORTEST, LONGEST = 32, 256  # mean lengths of candidates, in tokens
 
 
 def usual_layouts(max_rows: int) -> Iterator[PackedRows]:
-    """One for each bucket of usual requests, of one query and candidates of about one length; large ones first, so that
-    memory for them serves all.
+    """Yields a layout for each bucket of usual requests: one query, and candidates of about equal length. Large layouts
+    come first, so that the others reuse their memory.
 
-    max_rows: of the largest.
+    max_rows: the most rows of a layout.
     """
     sizes = takewhile(lambda size: size <= max_rows, row_buckets())
     for num_rows in reversed(list(sizes)):

@@ -1,4 +1,4 @@
-"""Windowed cross-encoders that start from other scorers' weights and are to be trained."""
+"""Makes windowed cross-encoders, to be trained, from other scorers' weights."""
 
 from dataclasses import replace
 
@@ -13,9 +13,9 @@ from bandrank.models.scorer import Scorer
 def windowed(scorer: Scorer, window: int, *, seed: int = 0) -> CrossEncoder:
     """A cross-encoder with the sparse pattern of this window (Schlatt et al. 2024) and the scorer's weights.
 
-    A cross-encoder keeps its head and its limits. A bi-encoder gives its encoder alone: the head is random, the same
-    for the same seed, and texts may be as long as the encoder's positions.
-    Raises ValueError for another scorer and for a negative window.
+    A cross-encoder keeps its head and its limits. A bi-encoder gives only its encoder: the head is random, the same for
+    the same seed, and texts may be as long as the encoder's positions.
+    Raises ValueError for any other scorer and for a negative window.
     """
     pattern = sparse(window)
     if isinstance(scorer, CrossEncoder):

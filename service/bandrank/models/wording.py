@@ -1,4 +1,4 @@
-"""The words in which a text is put to a model."""
+"""The words that surround a text when a model reads it."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ TEXT, INSTRUCTION = "{text}", "{instruction}"
 class Wording:
     """Words around a text, which are tokenised together with it, because pieces may cross the border.
 
-    plain: has {text} once.  instructed: the same with {instruction} before it, for requests that carry one; empty if
-    the model takes none.
-    Raises ValueError if the places of text and instruction are not there.
+    plain: the words, with {text} once.  instructed: the same with {instruction} before it, for requests that carry one;
+    empty if the model takes none.
+    Raises ValueError if {text} or {instruction} is missing or misplaced.
     """
 
     plain: str = TEXT
@@ -25,7 +25,7 @@ class Wording:
             raise ValueError(f"a wording needs {TEXT} once, and {INSTRUCTION} before it if there is one: {self}")
 
     def around(self, instruction: str = "") -> tuple[str, str]:
-        """What precedes and follows the text."""
+        """The words before and after the text."""
         wording = self.instructed if instruction and self.instructed else self.plain
         before, _, after = wording.partition(TEXT)
         return before.replace(INSTRUCTION, instruction), after

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bandrank_kernels.arrays import Ints
 
-PIECES = 1 << 16  # that two bytes tell apart; those of larger vocabularies share places, a few of each
+PIECES = 1 << 16  # as many as two bytes tell apart; in larger vocabularies a few pieces share each value
 PIECE_BYTES, WEIGHT_BYTES = 2, 1
 MAX_WEIGHT = 255  # a weight of 1
 

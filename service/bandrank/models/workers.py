@@ -1,7 +1,7 @@
-"""Parts of a batch side by side, each on a thread that computes alone: a core is a worker.
+"""Computes the parts of a batch side by side, each on a single thread: every core is a worker.
 
-In a product over all cores, each waits for the slowest; with another process on one of them, all products wait. Workers
-take parts of the batch, one after the other, and wait for each other only at its end.
+In a product over all cores, each core waits for the slowest; if another process runs on one, every product waits.
+Workers take parts of the batch, one after the other, and wait for each other only at its end.
 """
 
 import functools
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """Threads, each of which computes with one thread of torch's."""
+    """Threads that each compute with one torch thread."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -31,22 +31,24 @@ class Workers:
         started = threading.Barrier(count)
 
         def compute_alone() -> None:
-            torch.get_num_threads()  # takes over the number of the process, which it would do later otherwise
+            torch.get_num_threads()  # adopts the process's number now, which it would otherwise do later
             torch.set_num_threads(1)
             started.wait()
 
         for future in [self._pool.submit(compute_alone) for _ in range(count)]:
             future.result()
-        torch.set_num_threads(count)  # of this thread, and of threads that start later
+        torch.set_num_threads(count)  # for this thread, and for threads that start later
 
     def run(self, compute: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
-        """The results of all parts, in their order; an error of one is raised when all have ended."""
+        """Computes all parts, and returns their results in order; if one fails, its error is raised once all have
+        ended.
+        """
         if len(parts) < 2 or self.count < 2:
             return [compute(part) for part in parts]
         return self.begin(compute, parts)()
 
     def begin(self, compute: Callable[[Part], Result], parts: Sequence[Part]) -> Callable[[], list[Result]]:
-        """Queues the parts behind those of earlier calls. The returned function waits for the results, as `run`."""
+        """Queues the parts behind those of earlier calls. The returned function waits for the results, like `run`."""
         room = threading.Event()
 
         def compute_apart(number: int, part: Part) -> Result:
@@ -67,7 +69,7 @@ class Workers:
         return results
 
     def begin_together(self, compute: Callable[[Part], Result], part: Part) -> Callable[[], list[Result]]:
-        """Like `begin`, for a single part, each of whose layers is shared by as many threads as there are workers."""
+        """Like `begin`, for a single part, whose layers each use as many threads as there are workers."""
         room = threading.Event()
 
         def compute_together() -> Result:
@@ -87,14 +89,14 @@ class Workers:
 
 
 def _submit(pool: ThreadPoolExecutor, compute: Callable[..., Result], *arguments: Any) -> Future[Result]:
-    """Like `pool.submit`, but computes on the calling thread once the pool takes nothing more, as the process ends."""
+    """Like `pool.submit`, but computes on the calling thread once the pool takes no more work, as the process ends."""
     try:
         return pool.submit(compute, *arguments)
     except RuntimeError:
         future: Future[Result] = Future()
         try:
             future.set_result(compute(*arguments))
-        except Exception as error:  # noqa: BLE001  # raised by whoever asks for the result
+        except Exception as error:  # noqa: BLE001  # raised where the result is asked for
             future.set_exception(error)
         return future
 

@@ -25,10 +25,10 @@ Similarity = Literal["cosine", "dot"]
 class BiEncoderConfig:
     """The settings of a bi-encoder, saved in config.json.
 
-    cls_id, sep_id: the tokens around each text; None for one that the model does without.
+    cls_id, sep_id: the tokens around each text; None for a missing one.
     max_tokens: the most token ids of a query or candidate, [CLS] and [SEP] included.
     dense: layers behind the pooling, in their order.
-    query_wording: the words around a query.  candidate_wording: those before a candidate.
+    query_wording: the words around a query.  candidate_wording: the words before a candidate.
     score_scale, score_bias: as in LateInteractionConfig.
     """
 
@@ -65,7 +65,7 @@ class BiEncoder(LateInteractionScorer):
     embeds: ClassVar[bool] = True
     config_class: ClassVar[type] = BiEncoderConfig
     config: BiEncoderConfig
-    why_similarity: str = ""  # for somebody who asks; empty where the config itself was saved with it
+    why_similarity: str = ""  # the reason for it, to report; empty if it was saved with the config
 
     def __init__(self, config: BiEncoderConfig) -> None:
         super().__init__(config)
@@ -102,7 +102,7 @@ class BiEncoder(LateInteractionScorer):
 
     def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
         vectors = candidates.values.to(query)
-        if query.device.type == "cpu":  # row by row, where how a product with a vector rounds depends on all rows
+        if query.device.type == "cpu":  # row by row: the rounding of a matrix-vector product depends on all rows
             return (vectors * query[0]).sum(-1)
         with in_float32(query.device):
             return vectors @ query[0]

@@ -29,7 +29,7 @@ class ColBERTConfig(LateInteractionConfig):
     """The settings of a ColBERT, saved in config.json.
 
     query_marker, candidate_marker: token ids behind [CLS], or None.  query_wording: the words around a query.
-    candidate_wording: those before a candidate.  skipped_ids: candidate tokens without a vector.
+    candidate_wording: the words before a candidate.  skipped_ids: candidate tokens without a vector.
     augment: whether a query is filled up to max_query_tokens with [MASK]; these rows attend to the query and take part
     in MaxSim.  attend_to_masks: whether other rows attend to them.
     similarity: "l2" is the negative squared distance.  floor: whether matches below 0 count as 0, as if each candidate
@@ -86,7 +86,7 @@ class ColBERT(LateInteractionScorer):
         self.projection = Linear(config.encoder.hidden_size, config.dim, bias=False)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The products of MaxSim, as a fraction of those of a row in the encoder."""
+        """The products of MaxSim, as a fraction of a row's products in the encoder."""
         return self.rows_worth(self.query_rows(query_tokens) * candidate_rows * self.config.dim)
 
     def query_rows(self, query_tokens: int) -> float:

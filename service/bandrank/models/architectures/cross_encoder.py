@@ -35,8 +35,8 @@ class CrossEncoderConfig(JointConfig):
     token_types: whether candidates have token type 1; if False, all rows have type 0.
     lexical: evidence of shared words that is added to the score, or None.
     sentence_token: the token id before each sentence of a candidate, whose rows join the query's (QDS-Transformer).
-    Raises ValueError as JointConfig does, and for a sentence token that is not in the vocabulary, or that has no rows
-    of a query's own to join.
+    Raises ValueError as JointConfig does, and for a sentence token that is outside the vocabulary, or that comes with
+    an encoder that biases distances or a pattern in which candidates share their query.
     """
 
     pattern: AttentionPattern = FULL
@@ -87,7 +87,7 @@ class CrossEncoder(JointScorer):
         return self.score_packed(batch, self.launch)
 
     def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
-        """`score`, with `run` computing the packed batch: `launch`, or the replay of a CUDA graph."""
+        """Like `score`, with `run` computing the packed batch: `launch`, or the replay of a CUDA graph."""
         if len(batch.candidates) == 0:
             return torch.empty(0, device=self.encoder.device)
         parts = passages.split(batch, self.config.max_tokens, closing=self.closing)
@@ -107,7 +107,7 @@ class CrossEncoder(JointScorer):
         return pack(batch, self.config.pattern, cls_id=self.config.cls_id, sentence_token=self.config.sentence_token)
 
     def _with_evidence(self, scores: Tensor, batch: ScoreBatch) -> Tensor:
-        """The scores, and what words tell beside them if the scorer asks for that."""
+        """Adds lexical evidence to the scores, if the scorer has any."""
         return scores if self.lexical is None else scores + self.lexical(batch)
 
     def launch(self, packed: PackedTokens, *, cls_only: bool = True) -> Tensor:

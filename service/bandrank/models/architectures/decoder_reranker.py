@@ -50,12 +50,12 @@ class Prompt:
 class DecoderRerankerConfig:
     """The settings of a decoder as a re-ranker, saved in config.json.
 
-    max_tokens: the most token ids of a whole prompt.  max_query_tokens: of the prompt up to the candidate.
-    max_candidate_tokens: of a long candidate with the tail, before it is split into passages.
+    max_tokens: the most token ids of a whole prompt.  max_query_tokens: the most of them up to the candidate.
+    max_candidate_tokens: the most of a long candidate with the tail, before it is split into passages.
     long_candidates: a candidate that does not fit is scored by its best passage ("maxp") or is cut ("truncate"). The
     tail is never cut, and each passage has it.
-    Raises ValueError for another encoder than a decoder, if max_tokens does not fit its positions, or if it leaves no
-    room beside the longest query.
+    Raises ValueError if the encoder is no decoder, if max_tokens does not fit its positions, or if it leaves no room
+    beside the longest query.
     """
 
     encoder: EncoderConfig
@@ -77,7 +77,7 @@ class DecoderRerankerConfig:
 
 
 class DecoderReranker(Scorer):
-    """Scores a candidate by the logit of "relevant" less that of "not relevant" behind the prompt."""
+    """Scores a candidate by the logit of "relevant" minus that of "not relevant" behind the prompt."""
 
     architecture: ClassVar[str] = "decoder_reranker"
     precomputes: ClassVar[bool] = False
@@ -102,7 +102,7 @@ class DecoderReranker(Scorer):
         return self.config.max_tokens - query_tokens
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """Rows of all its passages, each with a copy of the tail."""
+        """The rows of all passages of a candidate, each with a copy of the tail."""
         closing = len(self.config.prompt.tail)
         bounds = passages.passage_bounds(candidate_rows, self.config.max_tokens - query_tokens, closing=closing)
         return sum(end - begin for begin, end in bounds) + closing * (len(bounds) - 1)

@@ -56,7 +56,7 @@ class Deformer(TwoTowerScorer):
         self.head = build_head(config.encoder)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The rows of query and candidate, each counted by the share of the upper layers."""
+        """The rows of query and candidate, weighted by the share of the upper layers."""
         return (query_tokens + candidate_rows) * (1 - self.config.split / self.config.encoder.num_layers)
 
     def query_rows(self, query_tokens: int) -> float:

@@ -16,10 +16,10 @@ from bandrank.models.template import TokenTemplate
 class JointConfig:
     """The fields that these scorers have in common.
 
-    max_tokens: the most token ids of [CLS], query and candidate together.  max_query_tokens: of the query with [SEP].
-    max_candidate_tokens: of a long candidate, before it is split into passages.
+    max_tokens: the most token ids of [CLS], query and candidate together.  max_query_tokens: the most of a query with
+    [SEP].  max_candidate_tokens: the most of a long candidate, before it is split into passages.
     long_candidates: a candidate that does not fit is scored by its best passage ("maxp") or is cut ("truncate").
-    sep_id: the token behind both texts; None for none.  query_separators: how many of it stand between them.
+    sep_id: the token behind both texts, or None.  query_separators: how many separators stand between the texts.
     Raises ValueError if max_tokens does not fit the encoder's positions or leaves no room beside the longest query.
     """
 
@@ -92,12 +92,12 @@ class JointScorer(Scorer):
         return self.candidate_limit(query_tokens)
 
     def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]:
-        """The passages of a candidate beside a query: the indices of their first token ids, and behind their last."""
+        """The passages of a candidate beside a query, each from its first token id up to the one behind its last."""
         room = self.config.max_tokens - 1 - query_tokens
         return passages.passage_bounds(candidate_tokens, room, closing=self.closing)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """Rows of all its passages, each with [CLS] and, where the pattern needs one, a copy of the query."""
+        """Rows of all passages of a candidate, each with [CLS] and, if the pattern needs one, a copy of the query."""
         bounds = self.passage_bounds(query_tokens, candidate_rows)
         per_passage = 1 if self.shares_queries else 1 + query_tokens
         copies = self.closing * (len(bounds) - 1)

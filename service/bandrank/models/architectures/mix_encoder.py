@@ -43,14 +43,14 @@ class MixEncoderConfig(TwoTowerConfig):
     pool: with "mean", the mean of the k embeddings is both hint and representation; with "last", the last one is the
     hint and the mean of the others the representation. Both are the same if k is 1.
     similarity: "scaled_dot" is the dot product divided by sqrt(hidden_size).
-    bi_encoder_weight, bi_encoder_bias: weight * cosine + bias is added to the score, with the cosine of a bi-encoder:
-    of the mean of the context embeddings and the mean of the query's last states. Not in the paper: with strategy "C",
-    zero codes and "scaled_dot", training then starts near the bi-encoder that the encoder comes from.
-    interaction_weight: what the similarity of candidate and query counts in that sum. Below 1, a scorer that has learnt
-    much of its training data keeps more of the bi-encoder's breadth.
+    bi_encoder_weight, bi_encoder_bias: weight * cosine + bias is added to the score, where the cosine is a
+    bi-encoder's: of the mean of the context embeddings and the mean of the query's last states. Not in the paper: with
+    strategy "C", zero codes and "scaled_dot", training then starts near the bi-encoder that the encoder comes from.
+    interaction_weight: the weight of the similarity in that sum. Below 1, a scorer that has learnt much of its training
+    data keeps more of the bi-encoder's breadth.
     lexical: evidence of shared words that is added to the score, or None; not in the paper either. The rarest word
     pieces of a candidate are then kept beside its context embeddings.
-    max_candidate_tokens: with strategy "S", the k vectors included.
+    max_candidate_tokens: with strategy "S", it includes the k vectors.
     Raises ValueError for layers that do not ascend within the encoder, or for a k that leaves no room for a text.
     """
 
@@ -121,7 +121,7 @@ class MixEncoder(TwoTowerScorer):
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The products of the interaction layers, as a fraction of those of a row in the encoder."""
+        """The products of the interaction layers, as a fraction of a row's products in the encoder."""
         del query_tokens  # products with its few keys and values are not counted
         config = self.config.encoder
         layer = config.products_per_layer
@@ -148,7 +148,7 @@ class MixEncoder(TwoTowerScorer):
         return self._candidate_side((*config, "lexical"), (*weights, "lexical.idf"))
 
     def _read_behind_codes(self, tokens: Ragged) -> Ragged:
-        """Last states of the texts, each of which the codes precede as input vectors."""
+        """Last states of the texts, each preceded by the codes as input vectors."""
         count = self.config.num_embeddings
         lengths = tokens.lengths + count
         index = indices_within(lengths)
@@ -182,8 +182,8 @@ class MixEncoder(TwoTowerScorer):
         return torch.cat(scores)
 
     def score_packed(self, batch: ScoreBatch, run: Callable[[ScoreBatch], Tensor]) -> Tensor:
-        """`score`, with `run` computing the candidates of one query after the other: `launch`, or the replay of a CUDA
-        graph. Representations that are on the device already are launched, all together.
+        """Like `score`, with `run` computing the candidates of one query after the other: `launch`, or the replay of a
+        CUDA graph. Representations that are already on the device are launched together.
         """
         if len(batch.candidates) == 0 or batch.candidates.values.device.type != "cpu":
             return self.score(batch)
@@ -254,7 +254,7 @@ class MixEncoder(TwoTowerScorer):
         return key_values, hidden if to_the_end else None
 
     def _score_block(self, embeddings: Tensor, groups: list[Groups], means: Sequence[tuple[slice, Tensor]]) -> Tensor:
-        """(n,) float32 scores, but for the evidence of words.
+        """(n,) float32 scores without lexical evidence.
 
         embeddings: (n, k, hidden_size).  groups: for each interaction layer.  means: slices of candidates, each with
         the (1, hidden_size) mean of its query's last states; none if the bi-encoder's cosine is not added.
@@ -267,7 +267,7 @@ class MixEncoder(TwoTowerScorer):
         return scores + self.config.bi_encoder_weight * cosines + self.config.bi_encoder_bias
 
     def _interact(self, embeddings: Tensor, groups: list[Groups]) -> Tensor:
-        """(n,) float32 similarities of candidates and their summaries of the query. Arguments as of `_score_block`."""
+        """(n,) float32 similarities of candidates and their summaries of the query. Arguments as in `_score_block`."""
         summary: Tensor | None = None
         last_is_hint = self.config.pool == "last" or embeddings.shape[1] == 1
         for interaction, of_layer in zip(self.interactions, groups, strict=True):

@@ -28,8 +28,8 @@ BLOCK_CANDIDATES = 4096  # candidates compared at once: with 64 codes their weig
 class PolyEncoderConfig(LateInteractionConfig):
     """The settings of a poly-encoder, saved in config.json.
 
-    codes: "learnt" codes attend to the query's states; or the "first" m states are the vectors, fewer of a shorter
-    query.  num_codes: m.  reduction: how a candidate's states become its vector; "cls" is ParlAI's "first".
+    codes: "learnt" codes attend to the query's states; with "first" its first m states are the vectors, or fewer.
+    num_codes: m.  reduction: how a candidate's states become its vector; "cls" is ParlAI's "first".
     separate_towers: whether candidates have a second encoder.
     scaled: whether the products of both attentions are divided by sqrt(hidden_size), unlike in the paper.
     output_scaling: a factor on the last states of both towers.
@@ -76,7 +76,7 @@ class PolyEncoder(LateInteractionScorer):
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The products with m vectors, as a fraction of those of a row in the encoder."""
+        """The products with m vectors, as a fraction of a row's products in the encoder."""
         del query_tokens, candidate_rows
         return self.rows_worth(self.config.num_codes * self.config.encoder.hidden_size)
 

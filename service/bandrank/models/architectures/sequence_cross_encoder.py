@@ -1,5 +1,5 @@
-"""Cross-encoders whose sequence of query and candidate is one text to the encoder, as with ModernBERT, whose local
-layers limit what query and [CLS] attend to as well (Warner et al. 2024, arXiv 2412.13663, section 2.1).
+"""Cross-encoders whose encoder reads query and candidate as one text, as with ModernBERT, whose local layers also limit
+what query and [CLS] attend to (Warner et al. 2024, arXiv 2412.13663, section 2.1).
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class SequenceCrossEncoderConfig(JointConfig):
     """The settings of a sequence cross-encoder, saved in config.json.
 
     pooling: what the head reads: the last state of [CLS] or of the last token, or the mean of all.
-    query_wording: the words around a query.  candidate_wording: those before a candidate.
+    query_wording: the words around a query.  candidate_wording: the words before a candidate.
     """
 
     pooling: Literal["cls", "last", "mean"] = "cls"
@@ -52,7 +52,7 @@ class SequenceCrossEncoder(JointScorer):
 
 
 def sequences(batch: ScoreBatch, cls_id: int) -> Ragged:
-    """[CLS], query and candidate of each candidate, in host memory; templates have put any [SEP] behind both texts."""
+    """[CLS], query and candidate in one sequence, in host memory; templates have put any [SEP] behind both texts."""
     owner, queries, candidates = batch.candidate_query, batch.queries, batch.candidates
     query_lengths = queries.lengths[owner]
     cu_seqlens = offsets(1 + query_lengths + candidates.lengths)

@@ -43,7 +43,7 @@ class LateInteractionConfig(TwoTowerConfig):
     """The fields of scorers whose similarity is not a logit.
 
     score_scale, score_bias: a score is scale * similarity + bias; `export --tune` sets both, so that the sigmoid of a
-    score is a probability. Raises ValueError for a scale that is not above 0, which would turn rankings round.
+    score is a probability. Raises ValueError for a scale that is not above 0, which would reverse rankings.
     """
 
     score_scale: float = 1.0
@@ -96,7 +96,7 @@ class LateInteractionScorer(TwoTowerScorer):
         return similarities.mul(self.config.score_scale).add(self.config.score_bias)
 
     def encode_queries(self, queries: Ragged) -> Ragged:
-        """Rows of each query that are compared; by default the last states of its tokens."""
+        """The rows of each query that are compared; by default the last states of its tokens."""
         return tower.read(self.encoder, queries)
 
     @abstractmethod

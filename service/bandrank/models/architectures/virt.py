@@ -30,7 +30,7 @@ BLOCK_ROWS = 4096  # candidate rows compared at once: 6 MB of 384 dimensions sta
 class VIRTConfig(LateInteractionConfig):
     """The settings of a VIRT, saved in config.json.
 
-    encoder: all layers, though of the last one only the projections of query, key and value exist.
+    encoder: counts all layers, though the last has only the projections of query, key and value.
     Raises ValueError for an encoder of fewer than 2 layers.
     """
 
@@ -62,8 +62,8 @@ class VIRT(LateInteractionScorer):
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The products of candidate rows with the heads of query rows, in both directions, as a fraction of those of a
-        row in the encoder.
+        """The products of candidate rows with the heads of query rows, in both directions, as a fraction of a row's
+        products in the encoder.
         """
         encoder = self.config.encoder
         return self.rows_worth(candidate_rows * 2 * encoder.num_heads * query_tokens * encoder.hidden_size)
@@ -128,8 +128,8 @@ class _Crossing:
 
 
 def padded_groups(cu_seqlens: Offsets, max_rows: int) -> Iterator[tuple[Ints, Ints, Bools]]:
-    """Groups by `like_lengths`, shortest first, each as indices of sequences (n,), of rows (n, width), and a mask
-    (n, width) that is False for padding, which is the index of the sequence's last row, or 0.
+    """Yields groups by `like_lengths`, shortest first: (n,) indices of sequences, (n, width) indices of rows, and an
+    (n, width) mask that is False for padding, where the index is that of the sequence's last row, or 0.
     """
     lengths = np.diff(cu_seqlens)
     for chosen in like_lengths(lengths, max_rows):

@@ -1,1 +1,1 @@
-"""Encoders: what architectures ask of any (protocol.py), and the families of them (families.py)."""
+"""Encoders: the interface that architectures use (protocol.py), and its families (families.py)."""

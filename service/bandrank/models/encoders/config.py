@@ -43,7 +43,7 @@ class EncoderConfig:
     @classmethod
     def variant(cls, value: Mapping[str, Any]) -> type["EncoderConfig"]:
         """The class of a saved config by its `kind`, which defaults to BERT. Raises ValueError for an unknown kind."""
-        # A class without a kind of its own is what families have in common.
+        # A class without a kind of its own is the base of several families.
         classes = {each.kind: each for each in _with_subclasses(cls) if "kind" in vars(each)}
         kind = value.get("kind", cls.kind)
         if kind not in classes:

@@ -19,9 +19,10 @@ V3_DISTANCES = Distances(farthest=512, buckets=256)
 class DebertaConfig(EncoderConfig):
     """BERT's settings and those of relative positions; the defaults are DeBERTa-v3's.
 
-    terms: of the attention's scores; None for BERT's attention.  distances: rows of the table of relative positions.
+    terms: the terms of attention scores; None for BERT's attention.  distances: rows of the table of relative
+    positions.
     norm_distances: whether a LayerNorm follows the table.  position_table: whether absolute positions are added.
-    pooler_activation: of the head.
+    pooler_activation: the head's activation.
     """
 
     why_no_kernels: ClassVar[str | None] = "the kernels do not compute disentangled attention"
@@ -47,7 +48,7 @@ class DisentangledStack(Stack):
         self.relative = RelativePositions(config, config.distances, norm=config.norm_distances)
 
     def plan(self, rows: PackedRows, pattern: AttentionPattern, capacity: Capacity | None = None) -> AttentionPlan:
-        del capacity  # of launches of kernels, which this attention has none of
+        del capacity  # it sizes kernel launches, and this attention has none
         return self.relative.plan(rows, pattern)
 
 

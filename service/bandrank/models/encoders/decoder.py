@@ -1,4 +1,4 @@
-"""Decoders: states that depend on the tokens before them alone (Qwen2, arXiv 2407.10671; Qwen3, arXiv 2505.09388)."""
+"""Decoders: states depend only on the tokens before them (Qwen2, arXiv 2407.10671; Qwen3, arXiv 2505.09388)."""
 
 from collections.abc import Sequence
 from typing import cast

@@ -10,9 +10,9 @@ from bandrank.models.encoders.grouped_config import GroupedConfig
 class DecoderConfig(GroupedConfig):
     """The shape of a decoder such as Qwen2 (arXiv 2407.10671), Qwen3 (arXiv 2505.09388) and Gemma (arXiv 2403.08295).
 
-    rotary_base: of the rotary positions.  qkv_bias: whether the projections to queries, keys and values have a bias, as
-    in Qwen2.  head_norms: whether each head of queries and keys is normed, as in Qwen3.
-    activation: of the gated unit, which in Gemma is a GELU.
+    rotary_base: the base of rotary positions.  qkv_bias: whether the projections to queries, keys and values have a
+    bias, as in Qwen2.  head_norms: whether each head of queries and keys is normed, as in Qwen3.
+    activation: the gated unit's activation, a GELU in Gemma.
     Raises ValueError as GroupedConfig does.
     """
 

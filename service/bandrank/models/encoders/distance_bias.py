@@ -15,7 +15,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan,
 
 @dataclass(frozen=True)
 class DistanceBiasConfig(EncoderConfig):
-    """BERT's settings, of families that have such a bias."""
+    """BERT's settings, for families with such a bias."""
 
     biases_distances: ClassVar[bool] = True
     why_no_kernels: ClassVar[str | None] = "the CUDA kernels add no bias of distances"
@@ -31,7 +31,7 @@ class DistanceBiasStack(Stack):
         self.relative = relative
 
     def plan(self, rows: PackedRows, pattern: AttentionPattern, capacity: Capacity | None = None) -> AttentionPlan:
-        del capacity  # of launches of kernels, which this attention has none of
+        del capacity  # it sizes kernel launches, and this attention has none
         return self.relative.plan(rows, pattern, self.device, native=self.execution.backend == "native")
 
     def plan_masked(self, seen: Tensor) -> AttentionPlan:

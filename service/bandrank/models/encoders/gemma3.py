@@ -1,5 +1,5 @@
-"""Gemma 3 (arXiv 2503.19786) without its causal mask, as in EmbeddingGemma (arXiv 2509.20354): layers of which most are
-local, with norms on both sides of each half.
+"""Gemma 3 (arXiv 2503.19786) without its causal mask, as in EmbeddingGemma (arXiv 2509.20354): most layers are local,
+and norms stand on both sides of each half.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ GLOBAL_ROTARY, LOCAL_ROTARY = Rotary(base=1_000_000.0), Rotary(base=10_000.0)
 class Gemma3Config(GroupedConfig):
     """The shape of such a Gemma.
 
-    windows: of each layer, and perhaps of more, in tokens on each side; None for a global one.
+    windows: the window of each layer, in tokens on each side; None for a global layer. Surplus entries are not read.
     global_rotary, local_rotary: how positions turn queries and keys in global and local layers.
-    Raises ValueError as GroupedConfig does, and for windows of fewer layers.
+    Raises ValueError as GroupedConfig does, and for fewer windows than layers.
     """
 
     overflows_float16: ClassVar[bool] = True

@@ -9,8 +9,8 @@ from bandrank.models.encoders.config import EncoderConfig
 class GroupedConfig(EncoderConfig):
     """The shape of such an encoder, whose feed-forward halves are gated.
 
-    num_kv_heads: heads of keys and values, each shared by as many heads of queries (Ainslie et al. 2023).
-    head_size: the width of one head, which need not divide hidden_size.  layer_norm_eps: of the RMSNorms.
+    num_kv_heads: heads of keys and values, each shared by equally many heads of queries (Ainslie et al. 2023).
+    head_size: the width of one head, which need not divide hidden_size.  layer_norm_eps: the epsilon of the RMSNorms.
     Raises ValueError if num_kv_heads does not divide num_heads, or head_size is odd.
     """
 

@@ -21,8 +21,8 @@ JinaActivation = Literal["geglu", "reglu"]
 
 @dataclass(frozen=True)
 class JinaBertConfig(DistanceBiasConfig):
-    """BERT's settings. activation: of the gated units.  norms_queries: whether queries and keys are normed, and the
-    attention's output once more.
+    """BERT's settings. activation: the gated units' activation.  norms_queries: whether queries and keys are normed,
+    and the attention's output once more.
     """
 
     gated: ClassVar[bool] = True
@@ -35,8 +35,8 @@ class JinaBertConfig(DistanceBiasConfig):
 class NormedQueriesBlock(DistanceBiasBlock):
     """The block of the variant for code.
 
-    query_norm, key_norm: of whole rows, before they are split into heads.  residual_norm: of the sum of the block's
-    input and the result of attention_norm, which is such a sum already.
+    query_norm, key_norm: norm whole rows, before they are split into heads.  residual_norm: norms the sum of the
+    block's input and the result of attention_norm, which already contains that input.
     """
 
     def __init__(self, config: EncoderConfig, options: BlockOptions) -> None:
@@ -53,7 +53,7 @@ class NormedQueriesBlock(DistanceBiasBlock):
         return self.feed_forward(self.residual_norm.of_sum(self.attention_norm.of_sum(update, hidden), hidden))
 
     def _packed(self) -> None:
-        """Nothing: the CPU kernels have one norm between the attention and the feed-forward half."""
+        """None: the CPU kernels have only one norm between the attention and the feed-forward half."""
 
 
 def jina_bert(config: JinaBertConfig) -> DistanceBiasStack:

@@ -1,5 +1,5 @@
 """ModernBERT (Warner et al. 2024, arXiv 2412.13663): rotary positions, pre-norm blocks with GeGLU, no biases, and
-layers of which most are local.
+mostly local layers.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ from bandrank.models.layers.positions import Rotary
 class ModernBertConfig(EncoderConfig):
     """The shape of a ModernBERT.
 
-    global_every: of each run of this many layers the first is global, the others are local.  window: of local layers,
-    in tokens on each side.  global_theta, local_theta: the bases of the rotary positions in global and local layers.
+    global_every: the first of every run of so many layers is global, the others are local.  window: the window of local
+    layers, in tokens on each side.  global_theta, local_theta: the bases of rotary positions in global and local
+    layers.
     """
 
     gated: ClassVar[bool] = True
@@ -31,7 +32,7 @@ class ModernBertConfig(EncoderConfig):
     local_theta: float = 10_000.0
 
     def is_local(self, layer: int) -> bool:
-        """Whether rows of this layer attend to their neighbours alone."""
+        """Whether rows of this layer attend only to their neighbours."""
         return layer % self.global_every != 0
 
 

@@ -73,13 +73,13 @@ class Encoder(Protocol):
         self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int, *, first: int = 0
     ) -> Tensor:
         """(num_candidates, hidden_size) output of the last layer for the [CLS] rows, which come first. The last layer
-        skips what other rows alone need.
+        skips what only other rows need.
 
         hidden: the input of layer `first`.
         """
 
     def forward_some(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
-        """(n, hidden_size) output of the last layer for some rows; it skips what the others alone need.
+        """(n, hidden_size) output of the last layer for some rows; it skips what only the others need.
 
         hidden: the input of the first layer.  rows: (n,) int64 indices on the device.
         """

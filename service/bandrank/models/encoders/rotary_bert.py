@@ -36,7 +36,7 @@ class GteConfig(EncoderConfig):
 
 
 def nomic_bert(config: NomicBertConfig) -> Stack:
-    """Blocks with SwiGLU, without biases but for the norms'."""
+    """Blocks with SwiGLU, in which only norms have biases."""
     return _stack(config, BlockOptions(activation="swiglu", bias=False, rotary=config.rotary))
 
 

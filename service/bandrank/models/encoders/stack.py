@@ -73,7 +73,7 @@ class Stack(nn.Module):
         return for_windows(self.windows, plan_for)
 
     def plan_texts(self, cu_seqlens: Offsets) -> AttentionPlan:
-        # To the packing, texts are queries without candidates.
+        # Texts are packed as queries without candidates.
         rows = PackedRows(cu_seqlens, offsets([]), np.zeros(0, np.int64))
         device, dtype, backend = self.device, self.dtype, self.execution.backend
 
@@ -116,7 +116,9 @@ class Stack(nn.Module):
     def _in_one(
         self, hidden: Tensor, plan: AttentionPlan, layers: slice, num_candidates: int | None = None
     ) -> Tensor | None:
-        """What the layers give, for [CLS] alone if asked, where their attention's plan computes them in one call."""
+        """The output of the layers, for [CLS] alone if asked; None unless their attention plan computes them in one
+        call.
+        """
         whole = [block.whole for block in self.layers[layers] if block.whole is not None]
         if not whole or len(whole) < len(self.layers[layers]) or len(self.windows) > 1:
             return None

@@ -27,8 +27,8 @@ def read(encoder: Encoder, tokens: Ragged, *, token_type: int = 0, layers: slice
 
 
 def read_pooled(encoder: Encoder, tokens: Ragged, pooling: Pooling) -> Tensor:
-    """(n, hidden_size) float32 pooled output of the last layer, which skips rows that are not read where one of each
-    text is.
+    """(n, hidden_size) float32 pooled output of the last layer. If pooling reads one row of each text, that layer skips
+    the others.
     """
     rows = pooled_row(tokens, pooling)
     if rows is None:

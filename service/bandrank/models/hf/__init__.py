@@ -6,7 +6,7 @@ sentence-transformers bi-encoders (all-MiniLM-L6-v2), ColBERT, as Stanford's lib
 (lightonai/GTE-ModernColBERT-v1) saves it, and decoders as re-rankers (Qwen/Qwen3-Reranker-0.6B,
 mixedbread-ai/mxbai-rerank-base-v2). ModernBERT has cross-encoders of its own kind
 (Alibaba-NLP/gte-reranker-modernbert-base), Ettin's are chains of modules (cross-encoder/ettin-reranker-17m-v1), and
-those of Llama without its causal mask are asked by a prompt (nvidia/llama-nemotron-rerank-1b-v2).
+Llama's, without a causal mask, take a prompt (nvidia/llama-nemotron-rerank-1b-v2).
 """
 
 from bandrank.models.hf.load import load

@@ -25,8 +25,8 @@ NAMES = LayerNames(
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape; a position table shorter than config.json says is interpolated to that length (Schlatt et
-    al. 2024, section 3.5). Raises ValueError for settings that are not supported.
+    """The encoder's shape. If the position table is shorter than config.json says, it is interpolated to that length
+    (Schlatt et al. 2024, section 3.5). Raises ValueError for unsupported settings.
     """
     if (positions := settings.get("position_embedding_type", "absolute")) != "absolute":
         raise ValueError(

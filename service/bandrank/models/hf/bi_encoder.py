@@ -22,7 +22,7 @@ def modules(folder: Path) -> list[str]:
 
 
 def read(model: Model, modules: list[str]) -> Scorer:
-    """The bi-encoder that these modules make. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
+    """The bi-encoder that these modules form. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
     folder, encoder = model.folder, model.encoder
     layers = modules.count("Dense")
     plain = ["Transformer", "Pooling", *["Dense"] * layers]

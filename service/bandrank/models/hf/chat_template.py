@@ -1,4 +1,4 @@
-"""What a model's own chat template makes of a pair, as sentence-transformers renders it."""
+"""Renders a pair in a model's own chat template, as sentence-transformers does."""
 
 from collections.abc import Callable
 from itertools import zip_longest
@@ -13,19 +13,19 @@ from bandrank.models.hf.model import Model
 
 Roles = tuple[str, str]
 QUERY_AND_DOCUMENT: Roles = ("query", "document")
-OF_SENTENCE_TRANSFORMERS = {"restore_suffix", "padding", "truncation", "max_length"}  # no variables of a template
+OF_SENTENCE_TRANSFORMERS = {"restore_suffix", "padding", "truncation", "max_length"}  # not for the template
 
 
 def puts_into_messages(folder: Path) -> bool:
-    """Whether sentence-transformers puts any text into the folder's template, which it does of what it saved itself."""
+    """Whether sentence-transformers puts all texts into the folder's chat template, by the settings that it saved."""
     return "message" in (transformer_settings(folder).get("modality_config") or {})
 
 
 def rendered_pair(
     folder: Path, query: str, document: str, task: str = "", *, roles: Roles = QUERY_AND_DOCUMENT
 ) -> str | None:
-    """The whole text of a pair up to the answer, as messages of two roles, after one of `system` if there is a task;
-    None if the folder has no template.
+    """The whole text of a pair up to the answer, as messages of two roles behind a `system` message with the task, if
+    any; None if the folder has no template.
 
     Raises BadCheckpoint for a template that fails, or loses the query or the document.
     """
@@ -35,10 +35,10 @@ def rendered_pair(
     texts |= dict(zip(roles, (query, document), strict=True))
     words = (transformer_settings(folder).get("processing_kwargs") or {}).get("chat_template") or {}
     variables = {name: value for name, value in words.items() if name not in OF_SENTENCE_TRANSFORMERS}
-    if "user" in roles:  # whose message is answered
+    if "user" in roles:  # the model answers a user's message
         variables["add_generation_prompt"] = True
     reasons = []
-    for in_parts in (False, True):  # a template reads contents as texts, or as lists of parts
+    for in_parts in (False, True):  # templates take contents as texts or as lists of parts
         messages = [_message(role, text, in_parts=in_parts) for role, text in texts.items()]
         try:
             rendered: Any = render_jinja_template(conversations=[messages], chat_template=template, **variables)
@@ -55,9 +55,9 @@ def rendered_pair(
 def require_words(
     model: Model, words: Callable[[str, str], str], task: str = "", *, roles: Roles = QUERY_AND_DOCUMENT
 ) -> bool:
-    """Whether a model has a template of its own. Raises BadCheckpoint if that puts a pair in other words.
+    """Whether a model has a template of its own. Raises BadCheckpoint if the template words a pair differently.
 
-    words: the whole text of a query and a document.  task, roles: as in `rendered_pair`.
+    words: gives the whole text of a query and a document.  task, roles: as in `rendered_pair`.
     """
     query, document = "which pair?", "This one."
     rendered = rendered_pair(model.folder, query, document, task, roles=roles)

@@ -15,7 +15,7 @@ from bandrank.models.layers.head import HeadActivation
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. Raises ValueError for settings that are not supported."""
+    """The encoder's shape. Raises ValueError for unsupported settings."""
     deberta = DebertaV2Config.from_dict(settings)
     if (reason := _why_not(deberta)) is not None:
         raise ValueError(f"model_type 'deberta-v2' with {reason} is not supported; {SUPPORTED}")
@@ -50,7 +50,7 @@ def _option(deberta: DebertaV2Config, name: str, *, default: Any) -> Any:
 
 
 def _why_not(deberta: DebertaV2Config) -> str | None:
-    """What of a model is not computed here, with its value; None if nothing is."""
+    """A setting of the model that is not computed here, with its value; None if all are."""
     size, kinds = deberta.hidden_size, deberta.pos_att_type or ()
     expected: dict[str, tuple[Any, ...]] = {
         "hidden_act": ("gelu",),

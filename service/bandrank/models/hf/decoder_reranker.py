@@ -1,12 +1,12 @@
-"""Decoders as re-rankers, with the prompts that they were trained with, and two rows of their output matrix.
+"""Decoders as re-rankers: the prompts that they were trained with, and one or two rows of their output matrix.
 
 The prompts are those of the model cards of Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2 and
 BAAI/bge-reranker-v2-gemma, whose score is the logit of "Yes". As there, the parts of a prompt are tokenised apart. In
-the first two the place of a candidate begins behind a colon, where neither tokenizer joins a colon and the space behind
-it; so the part with the query and the one with the candidate can be tokenised apart too.
+the first two a candidate follows a colon, which neither tokenizer joins with the space behind it; so the parts with the
+query and the candidate can be tokenised apart too.
 
-zeroentropy/zerank-1-small brings code of its own, which is not run: the query is its system's message and the candidate
-its user's, both without white space around them, and the score is a fifth of the logit of "Yes".
+zeroentropy/zerank-1-small brings its own code, which is not run: the query is the system message and the candidate the
+user message, both stripped of white space, and the score is a fifth of the logit of "Yes".
 """
 
 import logging
@@ -38,9 +38,9 @@ AFTER_SPACE = Wording(" {text}")
 class PromptText:
     """A prompt before it is tokenised: head, query, between, candidate, tail. Each part is tokenised apart.
 
-    relevant, irrelevant: the tokens whose logits are compared behind it; no second one if it is empty.  task: the
-    instruction that it has where a request brings none.  scale: the factor of the logits.  roles: the messages that
-    the texts are to a chat template.
+    relevant, irrelevant: the tokens whose logits are compared behind the prompt; an empty `irrelevant` is none.  task:
+    the instruction of requests that bring none.  scale: the factor of the logits.  roles: the roles of the two texts in
+    a chat template.
     """
 
     head: str
@@ -55,14 +55,14 @@ class PromptText:
     roles: Roles = QUERY_AND_DOCUMENT
 
     def around(self, query: str, candidate: str) -> str:
-        """The whole text of a pair, without an instruction of its own."""
+        """The whole text of a pair whose request brings no instruction."""
         before, after = self.query.around()
         between, _ = self.candidate.around()
         parts = (self.head, before, query, after, *self.between, between, candidate, *self.tail)
         return "".join(parts)
 
     def tokenised(self, folder: Path) -> Prompt:
-        """The prompt by the folder's tokenizer. Raises BadCheckpoint."""
+        """The prompt in token ids of the folder's tokenizer. Raises BadCheckpoint."""
         tokenizer = load_tokenizer(folder, strip=False)
 
         def ids(*parts: str) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ PROMPTS = {  # by model_type
         candidate=Wording("B: {text}"),
     ),
 }
-PROMPTS_OF_CODE = {  # by the class of an author's own code that reads config.json
+PROMPTS_OF_CODE = {  # by the config class in the authors' own code
     STRIPS_TEXTS: PromptText(
         head="<|im_start|>system\n",
         query=PLAIN,
@@ -133,26 +133,26 @@ PROMPTS_OF_CODE = {  # by the class of an author's own code that reads config.js
     ),
 }
 
-# ContextualAI/ctxl-rerank-v2-instruct-multilingual-1b and conversions of it: of some only the name tells that it is
-# asked with the document before the query, and that the score is the logit of token 0.
+# ContextualAI/ctxl-rerank-v2-instruct-multilingual-1b and its conversions take the document before the query, and score
+# by the logit of token 0; for some, only the name tells.
 DOCUMENT_FIRST = "ctxl-rerank-v2"
 
 
 def read(model: Model, modules: list[str]) -> Scorer:
     """The re-ranker of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor.
 
-    Logs a warning if sentence-transformers, which saved it, asks it without a prompt: whoever fine-tuned it may have
-    done so too, or have put the prompt into the texts, as tomaarsen/Qwen3-Reranker-0.6B-seq-cls is used. And if neither
-    files nor name tell it from any other decoder: lightblue/lb-reranker-0.5B-v1.0 and a model that chats have a
-    re-ranker's files too.
-    modules: those of sentence-transformers; Transformer and LogitScore may name the two tokens.
+    Logs a warning if sentence-transformers, which saved the model, asks it without a prompt: whoever fine-tuned it may
+    have done the same, or have put the prompt into the texts, as with tomaarsen/Qwen3-Reranker-0.6B-seq-cls. Logs
+    another if neither files nor name tell it from other decoders: lightblue/lb-reranker-0.5B-v1.0 and chat models have
+    a re-ranker's files too.
+    modules: the modules of sentence-transformers; Transformer and LogitScore may name the two tokens.
     """
     if modules not in ([], ["Transformer"], ["Transformer", "LogitScore"]):
         raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
     text = _prompt(model)
     task = require_no_prompt(model, text.task)
     templated = False
-    # Otherwise pairs are put together without a template.
+    # In other folders, pairs are joined without a template.
     if "LogitScore" in modules or own_class(model.settings) or (modules and puts_into_messages(model.folder)):
         templated = require_words(model, text.around, task, roles=text.roles)
     if modules and not templated:
@@ -182,7 +182,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
 
 
 def _prompt(model: Model) -> PromptText:
-    """The prompt that the model was trained with. Raises BadCheckpoint for one that is put together by unknown code."""
+    """The prompt that the model was trained with. Raises BadCheckpoint if unknown code builds it."""
     if (prompt := PROMPTS_OF_CODE.get(own_class(model.settings))) is not None:
         return prompt
     require_no_code(model)
@@ -203,16 +203,17 @@ def _compared(model: Model) -> dict[str, Any]:
 
 
 def _labels(model: Model) -> list[str]:
-    """The names of a classifier's outputs, in their order."""
+    """The names of a classifier's outputs, in order."""
     names = model.settings.get("id2label") or {}
     return [str(names[index]) for index in sorted(names, key=int)]
 
 
 def _head(model: Model, text: PromptText) -> torch.Tensor:
-    """(1, hidden_size): a classifier of one output, or of two with the names of the compared tokens, as their
-    difference; or a row of the output matrix or the difference of two, which alone are read of it.
+    """(1, hidden_size) the weights of the score: a classifier with one output; the difference of its two outputs, if
+    they are named like the compared tokens; or a row of the output matrix or the difference of two, the only rows that
+    are read.
     """
-    # By default as in the library, which writes what differs from its default, or, before version 5, from True.
+    # The default is that of the library, which writes a value that differs from it, or, before version 5, from True.
     weights, tied = model.weights, model.settings.get("tie_word_embeddings", model.settings["model_type"] == "gemma")
     if (classifier := weights.get("score.weight")) is not None:
         if _labels(model) == [text.irrelevant, text.relevant] and len(classifier) == 2:

@@ -18,7 +18,7 @@ def activation(settings: dict[str, Any]) -> str:
 def read(folder: Path) -> tuple[DenseConfig, Weights]:
     """The layer in a module's folder, and its weights.
 
-    Raises BadCheckpoint, KeyError for a missing tensor, and ValueError for what is not supported.
+    Raises BadCheckpoint, KeyError for a missing tensor, and ValueError for an unsupported layer.
     """
     settings = read_object(folder / "config.json")
     if (name := activation(settings)) not in KNOWN:

@@ -32,7 +32,7 @@ NAMES = LayerNames(
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. Raises ValueError for settings that are not supported."""
+    """The encoder's shape. Raises ValueError for unsupported settings."""
     saved = {name: settings[theirs] for name, theirs in SETTINGS.items() if theirs in settings}
     shape = bert.read_config(settings | saved | {"type_vocab_size": 0}, weights)
     return DistilBertConfig(**asdict(shape) | {"kind": DistilBertConfig.kind})

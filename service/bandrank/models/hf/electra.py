@@ -1,4 +1,4 @@
-"""ELECTRA's discriminator as transformers saves it: BERT whose embeddings may be narrower, and another head."""
+"""ELECTRA's discriminator as transformers saves it: BERT with perhaps narrower embeddings, and another head."""
 
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +13,7 @@ from bandrank.models.hf.model import Family, score_head
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. Raises ValueError for settings that are not supported."""
+    """The encoder's shape. Raises ValueError for unsupported settings."""
     shape = asdict(bert.read_config(settings, weights)) | {"kind": ElectraConfig.kind}
     return ElectraConfig(**shape, embedding_size=SavedConfig.from_dict(settings).embedding_size)
 

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object, unread
 
-# A star stands for folders too. A module's weights are small, and may be pickled beside an encoder's that are not.
+# A star matches folders too. A module's weights are small, and may be pickled even if the encoder's are not.
 SETTINGS_FILES = ["*.json", "*.txt", "chat_template.jinja", "*/pytorch_model.bin", "artifact.metadata"]
 NO_WEIGHTS = (
     "no model.safetensors and no pytorch_model.bin; of a model that is here only in ONNX, OpenVINO or GGUF, take the "
@@ -36,7 +36,7 @@ NORMALIZER_SETTINGS = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-OF_DEBERTA = ("do_lower_case", "split_by_punct")  # would change what tokenizer.json does
+OF_DEBERTA = ("do_lower_case", "split_by_punct")  # would override tokenizer.json
 STRIPS_TEXTS = "ZEConfig"  # of zeroentropy/zerank-1-small, whose code drops white space around both texts
 UNCONFIGURED = {"PreTrainedTokenizerFast", "TokenizersBackend"}  # take tokenizer.json as it is
 
@@ -47,7 +47,7 @@ def find_folder(model: str, revision: str | None = None) -> Path:
     """The local folder of `model`: a folder's path, or a hub id, downloaded unless it is in the hub's cache.
 
     With HF_HUB_OFFLINE=1, or without a network, only the cache is searched. Raises BadCheckpoint if there is no such
-    model, and for an adapter of one.
+    model, or only an adapter.
     """
     folder = Path(model) if Path(model).is_dir() else _download(model, revision)
     weights = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")}
@@ -78,16 +78,16 @@ def _download(model: str, revision: str | None) -> Path:
 
 
 def transformer_settings(folder: Path) -> dict[str, Any]:
-    """The settings that sentence-transformers keeps of a folder's transformer, such as max_seq_length; none if there is
-    no file of them. Raises BadCheckpoint.
+    """The settings of a folder's transformer in sentence-transformers, such as max_seq_length; empty without a file of
+    them. Raises BadCheckpoint.
     """
-    # Earlier versions put the name of the family into that of the file: sentence_xlm-roberta_config.json.
+    # Earlier versions put the family's name into the file's: sentence_xlm-roberta_config.json.
     paths = [folder / "sentence_bert_config.json", *sorted(folder.glob("sentence_*_config.json"))]
     return read_object(next((path for path in paths if path.is_file()), paths[0]), optional=True)
 
 
 def own_class(settings: Mapping[str, Any]) -> str:
-    """The name of the class in a model's own files that reads config.json, such as ZEConfig; empty if there is none."""
+    """The config class in a model's own code, such as ZEConfig; empty if there is none."""
     named = settings.get("auto_map")
     return str(named.get("AutoConfig", "")).rpartition(".")[2] if isinstance(named, dict) else ""
 
@@ -95,7 +95,7 @@ def own_class(settings: Mapping[str, Any]) -> str:
 def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
     """The folder's fast tokenizer, with truncation and padding switched off. Raises BadCheckpoint.
 
-    strip: whether it drops white space around texts where the model's code does; parts of a prompt are left alone.
+    strip: whether it strips white space around texts if the model's code does; parts of a prompt are left alone.
     """
     path = folder / "tokenizer.json"
     if path.is_file():
@@ -120,9 +120,10 @@ def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
 
 
 def _converted(folder: Path) -> Tokenizer:
-    """A fast tokenizer of the files of a slow one. Raises BadCheckpoint if the library cannot make it, as of one that
-    is written in Python (vinai/phobert-base), for which there are packages that part words; or if it makes one without
-    a vocabulary, as it does where the file that the class reads is not there.
+    """A fast tokenizer made from the files of a slow one.
+
+    Raises BadCheckpoint if the library cannot make it, as when it is written in Python and needs a package that splits
+    words (vinai/phobert-base), or if it has no vocabulary, because the file that its class reads is missing.
     """
     failed = f"{folder}: no tokenizer.json, and none can be made of the other files"
     try:
@@ -135,8 +136,8 @@ def _converted(folder: Path) -> Tokenizer:
 
 
 def _configure(tokenizer: Tokenizer, folder: Path) -> None:
-    """Changes a tokenizer as transformers' classes of BERT's and RoBERTa's do, which let tokenizer_config.json overrule
-    tokenizer.json. Raises BadCheckpoint for settings of DeBERTa's that do.
+    """Lets tokenizer_config.json override tokenizer.json, as transformers' tokenizers of BERT and RoBERTa do. Raises
+    BadCheckpoint for such settings of DeBERTa's.
     """
     settings, model = (read_object(folder / f"{name}.json", optional=True) for name in ("tokenizer_config", "config"))
     kind = str(settings.get("tokenizer_class") or model.get("model_type"))
@@ -153,7 +154,7 @@ def _configure(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Those of the kind that is preferred among the kinds that are there. Raises BadCheckpoint if there is none."""
+    """The weight files of a folder, of the preferred kind that it has. Raises BadCheckpoint if there are none."""
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (whole := folder / name).is_file():
             return [whole]
@@ -164,10 +165,10 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def read_weights(folder: Path) -> Weights:
-    """Tensors by name, from safetensors files or from a pickle, none of whose code is run. Raises BadCheckpoint, also
-    for quantised ones: without their scales they would be taken for weights.
+    """Tensors by name, from safetensors files or from a pickle whose code is not run. Raises BadCheckpoint, also for
+    quantised tensors, which without their scales would be taken for weights.
 
-    Those of safetensors are mapped from the file: what nobody reads of them takes no memory.
+    Tensors of safetensors files are mapped: those that nobody reads take no memory.
     """
     weights: Weights = {}
     for path in _weight_files(folder):

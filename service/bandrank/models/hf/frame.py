@@ -1,4 +1,4 @@
-"""The special tokens around texts, as a model's tokenizer puts them there, whatever family the encoder is of:
+"""The special tokens that a model's tokenizer puts around texts, whatever the family of the encoder:
 intfloat/multilingual-e5-small is a BERT that reads XLM-RoBERTa's tokens.
 """
 
@@ -10,18 +10,19 @@ from typing import Self
 from bandrank.models.checkpoint import read_object
 from bandrank.models.hf.files import load_tokenizer
 
-# Classes of tokenizers that hand out no token types where their files do not say what they do: TokenizersBackend is
-# what transformers 5 makes of a tokenizer without a class of its own. Others do, or have one type in their templates.
-# So does PreTrainedTokenizerFast, the name that transformers 4 saved for such a tokenizer: it handed types out, and the
-# model was trained with them, although transformers 5 reads the same folder without.
+# Tokenizer classes that give no token types unless their files say so: TokenizersBackend is what transformers 5 makes
+# of a tokenizer without a class of its own. Others give types, or have one type in their templates. So does
+# PreTrainedTokenizerFast, as transformers 4 called such a tokenizer: models were trained with its types, although
+# transformers 5 reads the same folder without them.
 UNTYPED = {"DistilBertTokenizer", "DistilBertTokenizerFast", "TokenizersBackend"}
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A text stands between `cls_id` and `sep_id`.
+    """The tokens `cls_id` before a text and `sep_id` behind it.
 
-    pair: the tokens around two texts.  token_types: whether those of the second have another type than the first's.
+    pair: the tokens around two texts.  token_types: whether tokens of the second text have another type than the
+    first's.
     """
 
     cls_id: int
@@ -49,8 +50,8 @@ class Frame:
 
     @property
     def query_separators(self) -> int:
-        """How many `sep_id` stand between a query and a candidate, which bi-encoders need not know. Raises ValueError
-        for a template of another form.
+        """The number of `sep_id` between a query and a candidate. Raises ValueError for a template of another form,
+        which a bi-encoder may have.
         """
         count = len(self.pair) - 2
         if count < 1 or self.pair != [self.cls_id, *[self.sep_id] * (count + 1)]:

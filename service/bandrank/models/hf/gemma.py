@@ -1,4 +1,4 @@
-"""Gemma as transformers saves it: Qwen's layers with a GELU; norm weights are stored less one, embeddings unscaled."""
+"""Gemma as transformers saves it: Qwen's layers with a GELU; norm weights stored minus one, embeddings unscaled."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from bandrank.models.hf.qwen import decoder_weights, read_shape
 from bandrank.models.hf.settings import require_plain
 
 PLAIN = {"attention_bias": False, "use_bidirectional_attention": None}
-ACTIVATIONS = ("gelu_pytorch_tanh", "gelu")  # the second is what the first releases call the same, as the library knows
+ACTIVATIONS = ("gelu_pytorch_tanh", "gelu")  # the first releases call it "gelu", as the library knows
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
-    """The decoder's shape. Raises ValueError for settings that are missing or not supported."""
+    """The decoder's shape. Raises ValueError for missing or unsupported settings."""
     require_plain(settings, PLAIN, "Gemma")
     if (activation := settings.get("hidden_act", "gelu_pytorch_tanh")) not in ACTIVATIONS:
         raise ValueError(f"activation {activation!r} is not supported, only {ACTIVATIONS[0]}; {SUPPORTED}")
@@ -22,12 +22,12 @@ def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
-    """The decoder's tensors under our names, as they are computed with. Raises the errors of `layer_weights`."""
+    """The decoder's tensors under our names, ready to compute with. Raises the errors of `layer_weights`."""
     return as_computed(decoder_weights(weights, config), config)
 
 
 def as_computed(stored: Weights, config: EncoderConfig) -> Weights:
-    """A Gemma's tensors, in which one is added to norms, and embeddings are scaled: in float32, as by the library."""
+    """A Gemma's tensors with one added to norm weights and with scaled embeddings, in float32 as in the library."""
     computed = dict(stored)
     for name, tensor in stored.items():
         if name.endswith("norm.weight"):

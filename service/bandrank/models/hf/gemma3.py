@@ -1,5 +1,5 @@
 """Gemma 3 without its causal mask as transformers saves it (`model_type` gemma3_text), such as EmbeddingGemma; norm
-weights are stored less one, embeddings unscaled.
+weights are stored minus one, embeddings unscaled.
 """
 
 from typing import Any
@@ -29,9 +29,9 @@ PARTS = llama.PARTS | {
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape; a scale of attention other than that of the heads' width is moved to the queries' norms.
+    """The encoder's shape. If attention is not scaled by the heads' width, the norms of queries take up the factor.
 
-    Raises ValueError for settings that are missing or not supported.
+    Raises ValueError for missing or unsupported settings.
     """
     if settings.get("use_bidirectional_attention") is not True:
         raise ValueError(
@@ -59,7 +59,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
-    """The encoder's tensors under our names, in which one is added to norms, and embeddings are scaled.
+    """The encoder's tensors under our names, with one added to norm weights and with scaled embeddings.
 
     Raises the errors of `layer_weights`.
     """
@@ -67,7 +67,7 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
 
 
 def read_reranker(model: Model) -> Scorer:
-    """Raises BadCheckpoint: there is no known form."""
+    """Raises BadCheckpoint: no form is known."""
     raise model.refuse("a Gemma 3 that re-ranks is not supported; an embedding model has a modules.json")
 
 

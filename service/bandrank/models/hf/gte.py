@@ -34,7 +34,7 @@ NAMES = LayerNames(
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. Raises ValueError for settings that are missing or not supported."""
+    """The encoder's shape. Raises ValueError for missing or unsupported settings."""
     require_plain(settings, PLAIN, "GTE")
     if settings["model_type"] == "gte":  # the authors' code has another default
         settings = {"rope_theta": GTE_ROTARY.base} | settings

@@ -1,4 +1,4 @@
-"""The families of models that load from Hugging Face's format, with models that people use; a family adds its entry."""
+"""The model families that load from Hugging Face's format, with models that people use; a new family adds an entry."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class KnownModel:
     """A model on the hub.
 
-    parameters: as its authors say; empty if they do not.  tokens: the most that is read here of a text, or of a query
+    parameters: their number, if its authors state it.  tokens: the most tokens that are read of a text, or of a query
     and a candidate together.  dot: whether its card compares vectors by the dot product, which its files need not say.
     """
 
@@ -126,7 +126,7 @@ KNOWN_FAMILIES = (
     ),
     KnownFamily(
         "JinaBERT",
-        ("bert",),  # with a class of its authors' own that reads config.json
+        ("bert",),  # with a config class in its authors' own code
         "BERT with biases that fall with distance (ALiBi) in place of learnt positions, GeGLU; [CLS] through a tanh "
         "pooler",
         (
@@ -209,7 +209,7 @@ KNOWN_FAMILIES = (
 
 
 def is_asked_as_known(name: str) -> bool:
-    """Whether a name has that of a known cross-encoder in it, as those of conversions and fine-tuned models do."""
+    """Whether a name contains that of a known cross-encoder, as names of conversions and fine-tuned models do."""
     known = (model.id for family in KNOWN_FAMILIES for model in family.models if model.role == CROSS)
     return any(each.rsplit("/", 1)[-1].lower() in name.lower() for each in known)
 
@@ -217,7 +217,7 @@ def is_asked_as_known(name: str) -> bool:
 def trained_for_dot(name: str) -> bool:
     """Whether this is a known model whose card compares vectors by the dot product.
 
-    name: a hub id, or a folder that is called as the model is.
+    name: a hub id, or a folder named like the model.
     """
     short = name.rstrip("/").rsplit("/", 1)[-1]
     return any(model.dot and model.id.endswith(f"/{short}") for family in KNOWN_FAMILIES for model in family.models)

@@ -1,4 +1,4 @@
-"""The tensors of an encoder's layers, by the names that each family saves them under."""
+"""Translates the tensors of an encoder's layers from the names under which its family saves them."""
 
 import re
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from bandrank.models.hf.files import Weights
 class LayerNames:
     """The saved names of a layer's parts.
 
-    layer: what precedes a layer's number.  parts: the names by ours, without `.weight` and `.bias`; a part of ours that
-    is saved in several has a tuple of them, which are stacked.
+    layer: the prefix of a layer's number.  parts: saved names by ours, without `.weight` and `.bias`; a tuple if a part
+    of ours is saved as several, which are stacked.
     """
 
     layer: str
@@ -23,7 +23,7 @@ class LayerNames:
 
 
 def layer_weights(weights: Weights, config: EncoderConfig, names: LayerNames) -> Weights:
-    """The tensors of all layers under our names: a weight of each part, and a bias of those that have one.
+    """The tensors of all layers under our names: each part's weight, and its bias if it has one.
 
     Raises KeyError for a missing tensor, and ValueError if there are more layers than config.json says.
     """
@@ -44,7 +44,7 @@ def layer_weights(weights: Weights, config: EncoderConfig, names: LayerNames) ->
 
 
 def gates_first(translated: Weights) -> Weights:
-    """The same with the two halves of gated units' first layers swapped, for families that save the gate last."""
+    """The tensors with the halves of gated units' first layers swapped, for families that save the gate last."""
     return {
         name: torch.cat([*reversed(tensor.chunk(2))]) if name.endswith(".up.weight") else tensor
         for name, tensor in translated.items()

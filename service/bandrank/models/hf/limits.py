@@ -13,12 +13,12 @@ HARMLESS = {"trust_remote_code", "use_fast"}  # of the tokenizer: they change no
 def most_tokens(
     model: Model, most: int, *, by_tokenizer: bool = True, by_side: bool = False, in_messages: bool = False
 ) -> int:
-    """The most token ids of a text, special tokens included: max_seq_length, or else the tokenizer's limit, if there is
-    one of them below `most`.
+    """The most token ids of a text, special tokens included: max_seq_length, or else the tokenizer's limit, but at most
+    `most`.
 
     by_tokenizer: whether the tokenizer's limit counts.  by_side: whether each side may have a limit of its own, which
-    the caller reads.  in_messages: whether a chat template may put texts together, which the caller knows.
-    Raises BadCheckpoint for settings that read texts otherwise.
+    the caller reads.  in_messages: whether the caller supports texts that a chat template joins.
+    Raises BadCheckpoint for settings that read texts in other ways.
     """
     settings = transformer_settings(model.folder)
     tokenizer = read_object(model.folder / "tokenizer_config.json", optional=True)

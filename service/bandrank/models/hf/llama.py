@@ -1,14 +1,13 @@
 """Llama without its causal mask, as NVIDIA saves it (`model_type` llama_bidirec) with its own code, which is not run.
 
-What it computes, and how it is asked, is from llama_bidirectional_model.py of nvidia/llama-nemotron-rerank-1b-v2,
+The computation and the prompt follow llama_bidirectional_model.py of nvidia/llama-nemotron-rerank-1b-v2,
 nemotron_rerank_v2.py of NVIDIA/NeMo-Retriever, and nemotron-rerank.jinja of vllm-project/vllm. A re-ranker reads one
 text, tokenised as a whole behind the token that begins a text; its score is a product with the mean of all last states,
-also of those of the prompt's words.
+including those of the prompt's words.
 
-Here that text is tokenised in two parts, of which the second begins with the colon before the candidate. Llama 3's
-tokenizer parts a text between a letter and a colon before it looks for pieces, so that the ids are the same, whereas a
-colon and the word behind it may be one piece. Of a candidate that is read in passages, those after the first stand
-behind the prompt without that colon.
+Here the text is tokenised in two parts, of which the second begins with the colon before the candidate. The ids are the
+same, because Llama 3's tokenizer splits a text between a letter and a colon before it looks for pieces; a colon and the
+word behind it, though, may be one piece. Passages of a candidate after the first follow the prompt without the colon.
 """
 
 from collections.abc import Mapping
@@ -39,7 +38,7 @@ QUERY, CANDIDATE = Wording("question:{text} \n \n passage"), Wording(":{text}")
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. Raises ValueError for settings that are missing or not supported."""
+    """The encoder's shape. Raises ValueError for missing or unsupported settings."""
     require_plain(settings, PLAIN, "Llama")
     sizes = read_sizes(settings, weights)
     sizes["max_positions"] = min(sizes["max_positions"], MAX_DECODER_TOKENS)

@@ -1,4 +1,4 @@
-"""Loads a model folder in Hugging Face's format: the family by `model_type`, the role by the other files and keys."""
+"""Loads a model folder in Hugging Face's format: `model_type` tells the family; other files and keys, the role."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +54,7 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
 }
-FAMILIES_OF_CODE: dict[str, Family] = {  # by the class of an author's own code that is AutoConfig
+FAMILIES_OF_CODE: dict[str, Family] = {  # by the config class in the authors' own code
     FLASH: FLASH_ROBERTA,
     JINA: JINA_BERT,
 }
@@ -63,7 +63,7 @@ FAMILIES_OF_CODE: dict[str, Family] = {  # by the class of an author's own code 
 def load(folder: Path, *, name: str = "", similarity: Similarity | None = None) -> Scorer:
     """The scorer in a Hugging Face model folder, on the CPU, in the dtype it was saved in. Raises BadCheckpoint.
 
-    name: that by which it was asked for, such as its hub id; by default the folder's.  similarity: by what a bi-encoder
+    name: the name by which it was asked for, such as its hub id; by default the folder's.  similarity: how a bi-encoder
     compares vectors, whatever its folder says.
     """
     settings = read_object(folder / "config.json")
@@ -89,14 +89,14 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None) 
         return _in_its_role(model, bi_encoder.modules(folder))
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error
-    except StrictDataclassError as error:  # of transformers' own classes, in which some families read their settings
+    except StrictDataclassError as error:  # from transformers' classes, with which some families read settings
         raise BadCheckpoint(f"{folder / 'config.json'}: {error}; {SUPPORTED}") from error
     except ValueError as error:
         raise error if isinstance(error, BadCheckpoint) else BadCheckpoint(f"{folder}: {error}") from error
 
 
 def _in_its_role(model: Model, modules: list[str]) -> Scorer:
-    """The scorer that a model is, by the modules of sentence-transformers or PyLate, if there are any."""
+    """Reads the scorer, whose role the modules of sentence-transformers or PyLate tell, if there are any."""
     if modules == sequence_cross_encoder.CHAIN and model.family.one_text:
         return sequence_cross_encoder.read_chain(model)
     if "Pooling" in modules:
@@ -115,7 +115,7 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
 
 
 def _of_colbert(model: Model, modules: list[str]) -> Callable[[Model], Scorer] | None:
-    """What reads a ColBERT, by who saved it; None for another model."""
+    """The function that reads a ColBERT, by the library that saved it; None for another model."""
     if modules == multi_vector.MODULES:
         return multi_vector.read
     if modules == pylate.MODULES:

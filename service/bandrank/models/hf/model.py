@@ -1,4 +1,4 @@
-"""A model folder in Hugging Face's format: what its family names, and what its role reads."""
+"""A model folder in Hugging Face's format, as its family describes it and its role reads it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SUPPORTED = "`bandrank models` lists the families that load, with examples"
 
 
 def score_head(pooler: str, classifier: str) -> dict[str, str]:
-    """The saved names of a `ScoreHead`'s tensors by ours, from those of its two layers."""
+    """Maps our names of a `ScoreHead`'s tensors to the saved ones, from those of its two layers."""
     layers = {"pooler": pooler, "classifier": classifier}
     return {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in layers.items() for part in ("weight", "bias")}
 
@@ -25,17 +25,17 @@ def score_head(pooler: str, classifier: str) -> dict[str, str]:
 class Family:
     """How one family of encoders is saved.
 
-    prefixes: what precedes the names of the encoder's tensors in a model that also has a head; one of these.
-    tokens: the usual spelling of "cls", "sep" and "mask"; of the first two, for tokenizers without a template. Empty
+    prefixes: the possible prefixes of the encoder's tensors in a model that also has a head.
+    tokens: the usual spellings of "cls", "sep" and "mask"; the first two are for tokenizers without a template. Empty
     for families whose tokenizers put at most one token before a text and one behind it.
-    read_config: reads the encoder's config from config.json and the weights, which it may change. Raises ValueError
-    for settings that are not supported.
+    read_config: reads the encoder's config from config.json and the weights, which it may change. Raises ValueError for
+    unsupported settings.
     encoder_weights: the encoder's tensors under our names, which start with `encoder.`. Raises KeyError for a missing
     tensor.
     head: the saved names of a cross-encoder's head by ours; one of ours is "classifier.weight".
-    query_separators: how many separators a cross-encoder reads between a query and a candidate, by the same rule.
-    one_text: whether query and candidate are one text to a cross-encoder, all of whose rows local layers limit.
-    read_reranker: reads a re-ranker, where those of the family are like no other's.
+    query_separators: the number of separators between a query and a candidate, if the tokenizer has no template.
+    one_text: whether a cross-encoder reads query and candidate as one text, in which local layers limit all rows.
+    read_reranker: reads a re-ranker, if the family's are like no other's.
     """
 
     prefixes: tuple[str, ...]
@@ -53,8 +53,8 @@ class Model:
     """The content of a folder.
 
     settings: the keys of config.json.  weights: tensors by their saved names, without the family's prefix.
-    headless: whether no name had such a prefix, as in a model that was saved without a head.  name: that by which it
-    was asked for.  similarity: by what a bi-encoder compares vectors, whatever its folder says; None leaves it to that.
+    headless: whether no name had a prefix, as in a model that was saved without a head.  name: the name by which it was
+    asked for.  similarity: how a bi-encoder compares vectors; None leaves that to its folder.
     """
 
     folder: Path
@@ -92,7 +92,7 @@ class Model:
         return {f"{name}_id": frame[name] if name in frame else self.token_id(self._spelling(name)) for name in names}
 
     def _spelling(self, name: Literal["cls", "sep", "mask"]) -> str:
-        """How a special token is spelt: by the family, unless the tokenizer names its [MASK]."""
+        """The spelling of a special token: the family's, unless the tokenizer names its [MASK]."""
         if name == "mask":
             named = read_object(self.folder / "tokenizer_config.json", optional=True).get("mask_token")
             if spelling := named.get("content") if isinstance(named, dict) else named:
@@ -101,7 +101,7 @@ class Model:
 
     @property
     def query_separators(self) -> int:
-        """How many separators a cross-encoder reads between a query and a candidate. Raises ValueError, as `frame`."""
+        """The number of separators between a query and a candidate. Raises ValueError, as `frame`."""
         return self.family.query_separators if self.frame is None else self.frame.query_separators
 
     @cached_property

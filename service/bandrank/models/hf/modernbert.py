@@ -31,9 +31,9 @@ NAMES = LayerNames(
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape; the biases that a head was saved without become zeros among the weights.
+    """The encoder's shape. Biases that were not saved with a head become zeros among the weights.
 
-    Raises ValueError for settings that are not supported.
+    Raises ValueError for unsupported settings.
     """
     saved = SavedConfig.from_dict(settings)
     require_plain(settings, PLAIN, "ModernBERT")
@@ -61,7 +61,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
 
 
 def _global_every(layer_types: list[str]) -> int:
-    """The n of which every n-th layer, from the first, is global. Raises ValueError if there is none."""
+    """The n for which every n-th layer, from the first, is global. Raises ValueError if there is none."""
     is_global = [kind == "full_attention" for kind in layer_types]
     for step in range(1, len(is_global) + 1):
         if is_global == [index % step == 0 for index in range(len(is_global))]:

@@ -25,7 +25,7 @@ NAMES = LayerNames(
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. Raises ValueError for settings that are not supported."""
+    """The encoder's shape. Raises ValueError for unsupported settings."""
     if (count := settings.get("relative_attention_num_buckets", BUCKETS)) != BUCKETS:
         raise ValueError(f"{count} buckets of distances are not supported, only {BUCKETS}; {SUPPORTED}")
     weights[bert.POSITIONS] = weights[bert.POSITIONS][FIRST_POSITION:]

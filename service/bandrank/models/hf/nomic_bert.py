@@ -1,4 +1,4 @@
-"""NomicBERT as its authors' code and transformers save it: tensors have the same names, settings do not."""
+"""NomicBERT as its authors' code and transformers save it, with the same tensors and differently named settings."""
 
 from functools import partial
 from typing import Any
@@ -50,10 +50,10 @@ NAMES = LayerNames(
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. Raises ValueError for settings that are missing or not supported.
+    """The encoder's shape. Raises ValueError for missing or unsupported settings.
 
-    With a scaling factor, rotary positions of texts that are longer than those of the training depend on the length of
-    the text, which is not computed here: the encoder then reads as many tokens as the training.
+    With a scaling factor, the rotary positions of texts longer than those of the training depend on the text's length.
+    This is not computed here: the encoder then reads as many tokens as in training.
     """
     require_plain(settings, PLAIN, "NomicBERT")
     translated = {name: settings[theirs] for name, theirs in SETTINGS.items() if theirs in settings}

@@ -13,7 +13,7 @@ POOLINGS: dict[str, Pooling] = {  # by the names of sentence-transformers
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
-SWITCHES = {  # of before sentence-transformers 6
+SWITCHES = {  # before sentence-transformers 6
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",

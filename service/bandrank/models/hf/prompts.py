@@ -8,16 +8,16 @@ from bandrank.models.checkpoint import read_object
 from bandrank.models.hf.model import Model
 from bandrank.models.wording import INSTRUCTION, TEXT, Wording
 
-QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # in the order in which they count
+QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # in order of precedence
 
 
 def wordings(library: Mapping[str, Any]) -> tuple[Wording, Wording]:
-    """The words around a query, in which the task is an instruction, and those before a document.
+    """The wordings of a query, whose task is an instruction, and of a document.
 
-    The prompt that `default_prompt_name` names is for all texts where neither side has one of its own. Both departures
-    from sentence-transformers are on purpose, since a folder's author wrote the prompts to be used: beside a prompt
-    "passage" without a "document", its encode_document takes an empty "document"; and with no prompt but the default
-    one, encode_query and encode_document use none.
+    If neither side has a prompt of its own, both get the one that `default_prompt_name` names. This departs from
+    sentence-transformers twice, on purpose, since a folder's author wrote the prompts to be used: beside a prompt
+    "passage" without a "document", its encode_document takes an empty "document"; and if there is only the default
+    prompt, encode_query and encode_document use none.
     Raises ValueError for a prompt that is not a text.
     """
     prompts = library.get("prompts") or {}

@@ -1,5 +1,5 @@
 """ColBERT as PyLate saves it: a transformer and a dense layer, with settings in config_sentence_transformers.json; the
-defaults are PyLate's. A text is tokenised behind its prompt, and the token that is the prefix is put before both.
+defaults are PyLate's. A text is tokenised together with its prompt, and the prefix token is put before both.
 """
 
 import string
@@ -56,14 +56,14 @@ def read_projection(model: Model, folder: Path) -> torch.Tensor:
 
 
 def require_maxsim(model: Model, library: Mapping[str, Any]) -> None:
-    """Raises BadCheckpoint for another similarity in config_sentence_transformers.json."""
+    """Raises BadCheckpoint if config_sentence_transformers.json names another similarity."""
     if (similarity := library.get("similarity_fn_name")) not in ("MaxSim", "maxsim", None):
         raise model.refuse(f"similarity {similarity!r} is not supported, only MaxSim")
 
 
 def _marker(model: Model, prefix: str | None, wording: Wording) -> int | None:
-    """The id of the token behind [CLS], which the words around a text follow; None for no token. Raises BadCheckpoint
-    for words that begin with it too: PyLate reads it twice then, and sentence-transformers once.
+    """The id of the token between [CLS] and the words around a text; None for no token. Raises BadCheckpoint if these
+    words begin with it too: PyLate then reads it twice, and sentence-transformers once.
     """
     if not prefix:
         return None

@@ -9,7 +9,7 @@ from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.settings import require_numbers
 
-# Longer texts, which these models could read, take gigabytes of memory, and time that grows with the square.
+# Longer texts, which these models could read, take gigabytes of memory and quadratic time.
 MAX_DECODER_TOKENS = 8192
 REQUIRED = (
     "hidden_size",
@@ -29,7 +29,7 @@ PARTS: dict[str, str | tuple[str, ...]] = {
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
-    """The decoder's shape. Raises ValueError for settings that are missing or not supported."""
+    """The decoder's shape. Raises ValueError for missing or unsupported settings."""
     qwen3 = settings["model_type"] == "qwen3"
     if (activation := settings.get("hidden_act", "silu")) != "silu":
         raise ValueError(f"activation {activation!r} is not supported, only silu; {SUPPORTED}")
@@ -39,14 +39,12 @@ def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
 
 
 def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
-    """The fields of DecoderConfig that all families have. Raises ValueError for settings that are missing or not
-    supported.
-    """
+    """The fields of DecoderConfig that all families have. Raises ValueError for missing or unsupported settings."""
     if settings.get("is_causal") is False:
         raise ValueError(f"a decoder whose tokens see all others (is_causal: false) is not supported; {SUPPORTED}")
     if settings.get("use_sliding_window"):
         raise ValueError(f"attention within a sliding window is not supported; {SUPPORTED}")
-    # Since and before transformers 5; with both, the library takes the latter, which is what people add by hand.
+    # Before and since transformers 5; with both, the library takes the former, which is what people add by hand.
     rotary = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     if (kind := rotary.get("rope_type", rotary.get("type", "default"))) != "default":
         raise ValueError(f"rotary positions of type {kind!r} are not supported; {SUPPORTED}")
@@ -55,7 +53,7 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
 
 
 def read_sizes(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
-    """The fields of GroupedConfig. Raises ValueError for settings that are missing."""
+    """The fields of GroupedConfig. Raises ValueError for missing settings."""
     require_numbers(settings, REQUIRED)
     hidden_size, num_heads = settings["hidden_size"], settings["num_attention_heads"]
     return {
@@ -81,7 +79,7 @@ def decoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
 
 
 def require_no_code(model: Model) -> None:
-    """Raises BadCheckpoint for a decoder with code of its own, in which tokens may see those behind them."""
+    """Raises BadCheckpoint for a decoder with its own code, in which tokens may see those behind them."""
     if own := model.settings.get("auto_map"):
         code = ", ".join(sorted(map(str, dict(own).values())))
         raise model.refuse(f"a decoder that computes by code of its own ({code}), which is not run, is not supported")

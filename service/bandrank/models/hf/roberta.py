@@ -17,7 +17,7 @@ from bandrank.models.hf.layers import LayerNames
 from bandrank.models.hf.model import Family, score_head
 from bandrank.models.hf.settings import require_plain
 
-FLASH = "XLMRobertaFlashConfig"  # what their config.json names as AutoConfig, without a model_type
+FLASH = "XLMRobertaFlashConfig"  # the AutoConfig of their config.json, which has no model_type
 FLASH_PLAIN = {"position_embedding_type": "absolute", "lora_adaptations": None, "last_layer_subset": False}
 FLASH_NAMES = LayerNames(
     layer="encoder.layers",
@@ -33,8 +33,8 @@ FLASH_NAMES = LayerNames(
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. Rows of the position table up to the padding's are dropped: the first token has the row
-    behind it. Raises ValueError for settings that are not supported.
+    """The encoder's shape. The first token has the row of the position table behind the padding's; the rows before are
+    dropped. Raises ValueError for unsupported settings.
     """
     roberta = RobertaConfig.from_dict(settings)
     first = (roberta.pad_token_id or 0) + 1
@@ -43,8 +43,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
 
 
 def read_flash_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape, of what Jina AI's code saves; the norm of the embeddings gets its usual name. Raises
-    ValueError for settings that are not supported: adapters, rotary positions (jinaai/jina-embeddings-v3).
+    """The encoder's shape, as Jina AI's code saves it; the embeddings' norm gets its usual name. Raises ValueError for
+    unsupported settings, such as adapters and rotary positions (jinaai/jina-embeddings-v3).
     """
     require_plain(settings, FLASH_PLAIN, FLASH.removesuffix("Config"))
     for part in ("weight", "bias"):

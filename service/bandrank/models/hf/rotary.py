@@ -11,11 +11,10 @@ OF_LLAMA = ("original_max_position_embeddings", "low_freq_factor", "high_freq_fa
 
 
 def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
-    """The rotary positions: plain ones, linear interpolation of all pairs or of Llama 3's slow ones, or the NTK-aware
-    scaling of GTE's authors, in which the base grows by the factor, and positions are divided by its power
-    2 / head_dim.
+    """Reads rotary positions: plain ones, linear interpolation of all pairs or of Llama 3's slow ones, or the NTK-aware
+    scaling of GTE's authors, which multiplies the base by the factor, and divides positions by its power 2 / head_dim.
 
-    Raises ValueError for positions of another kind, and for numbers that are missing.
+    Raises ValueError for positions of another kind, and for missing numbers.
     """
     # Before and since transformers 5; with both, the library and the authors' code take the former.
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}

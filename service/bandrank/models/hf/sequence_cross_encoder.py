@@ -1,5 +1,5 @@
-"""Cross-encoders to whose encoder query and candidate are one text: with a classifier, or as a chain of
-sentence-transformers modules behind the encoder, as Ettin's re-rankers are saved.
+"""Cross-encoders whose encoder reads query and candidate as one text: with a classifier, or with a chain of
+sentence-transformers modules behind the encoder, like Ettin's re-rankers.
 """
 
 from pathlib import Path
@@ -48,7 +48,7 @@ def read_chain(model: Model) -> Scorer:
 
 
 def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> None:
-    """Raises BadCheckpoint if the modules compute anything else than the head of `SequenceCrossEncoder`."""
+    """Raises BadCheckpoint if the modules compute anything but the head of `SequenceCrossEncoder`."""
     of_pooling, of_dense, of_classifier = (read_object(path / "config.json") for path in (pooling, dense, classifier))
     if (mode := read_pooling(of_pooling)) != "cls":
         raise model.refuse(f"a re-ranker's modules with pooling {mode!r} are not supported, only cls")
@@ -65,7 +65,7 @@ def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> 
 
 
 def _parts(weights: Weights) -> Weights:
-    """Weight and bias of a module of one layer, saved as `linear.weight` or `norm.weight`."""
+    """The weight and bias of a module with one layer, saved as `linear.weight` or `norm.weight`."""
     return {name.rsplit(".", 1)[-1]: tensor for name, tensor in weights.items()}
 
 

@@ -13,6 +13,6 @@ def require_numbers(settings: Mapping[str, Any], names: Sequence[str]) -> None:
 
 
 def require_plain(settings: Mapping[str, Any], plain: Mapping[str, Any], family: str) -> None:
-    """Raises ValueError for settings that are given and differ from the plain ones, which alone are computed here."""
+    """Raises ValueError for settings with other values than the plain ones, the only ones that are computed here."""
     if other := {name: settings[name] for name, value in plain.items() if settings.get(name, value) != value}:
         raise ValueError(f"a {family} with {other} is not supported; {SUPPORTED}")

@@ -11,8 +11,8 @@ DEFAULT: Similarity = "cosine"  # of `SentenceTransformer.similarity`
 
 
 def read_similarity(model: Model, saved: Any, *, normalised: bool) -> tuple[Similarity, str]:
-    """The similarity, and why it is that one, as a clause: what the user wants, what the folder says, what is known of
-    the model, and at last sentence-transformers' default.
+    """The similarity and, as a clause, the reason for it: what the user wants, what the folder says, what is known of
+    the model, or else sentence-transformers' default.
 
     saved: `similarity_fn_name`, None if the folder has none.  normalised: whether a module makes vectors of unit
     length, whose dot product is their cosine.  Raises BadCheckpoint for another similarity.

@@ -1,4 +1,4 @@
-"""What the settings and tensors of BERTs without a table of positions have in common: NomicBERT, GTE, JinaBERT."""
+"""The settings and tensors that BERTs without a position table share: NomicBERT, GTE, JinaBERT."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ TYPES = "embeddings.token_type_embeddings.weight"
 
 
 def read_shape(settings: Mapping[str, Any], weights: Weights) -> dict[str, Any]:
-    """The fields of an encoder's config. Raises ValueError for settings that are missing."""
+    """The fields of an encoder's config. Raises ValueError for missing settings."""
     require_numbers(settings, REQUIRED)
     return {
         "vocab_size": len(weights["embeddings.word_embeddings.weight"]),  # as stored: added tokens grow it

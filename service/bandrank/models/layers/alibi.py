@@ -1,5 +1,5 @@
-"""Biases that fall with the distance of two rows, as fast as each head has its slope, on both sides alike (ALiBi: Press
-et al. 2022, arXiv 2108.12409, section 3; for encoders as in Günther et al. 2023, arXiv 2310.19923, section 4.1).
+"""Biases that fall with the distance of two rows, by a slope for each head, on both sides alike (ALiBi: Press et al.
+2022, arXiv 2108.12409, section 3; for encoders as in Günther et al. 2023, arXiv 2310.19923, section 4.1).
 """
 
 import torch
@@ -10,8 +10,8 @@ from bandrank_kernels.transfer import to_device
 
 
 def slopes(num_heads: int) -> list[float]:
-    """The slopes of the heads: 2 ** (-8 i / n) for i from 1 to n, where their number n is a power of two; else, as in
-    the authors' code, those of the lower power of two, and then every other one of the higher.
+    """The slopes of n heads: 2 ** (-8 i / n) for i from 1 to n if n is a power of two; otherwise, as in the authors'
+    code, those of the next lower power, and then every other one of the next higher.
     """
     lower: int = 1 << (num_heads.bit_length() - 1)
     of_lower = [2.0 ** (-8 * head / lower) for head in range(1, lower + 1)]
@@ -20,11 +20,11 @@ def slopes(num_heads: int) -> list[float]:
 
 
 class Alibi(DistanceBias):
-    """The biases of as many heads; nothing is learnt."""
+    """The biases of all heads; nothing is learnt."""
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        self.slopes = slopes(num_heads)  # no tensor, which would be rounded with the weights
+        self.slopes = slopes(num_heads)  # not a tensor, which would be rounded with the weights
 
     def biases(self, farthest: int, device: torch.device) -> Tensor:
         away = torch.arange(-farthest, farthest + 1).abs()

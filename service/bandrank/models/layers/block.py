@@ -36,7 +36,7 @@ class BlockOptions:
 
     bias: whether linear layers have a bias; the first of a gated unit never has (Shazeer 2020).  norm_bias: whether
     norms have one.  rotary: positions by which queries and keys are turned, or None.
-    window: the most tokens on each side that a row attends to, or None. In a pattern it limits candidate rows alone, in
+    window: the most tokens on each side that a row attends to, or None. In a pattern it limits only candidate rows, in
     texts that are encoded separately all rows.  linear, norm: the kinds of layers.
     """
 
@@ -55,8 +55,8 @@ BERT = BlockOptions()
 class Block(nn.Module, ABC):
     """Attention and feed-forward with residuals; subclasses place the two norms.
 
-    In int8 the CPU kernels compute all behind the attention in one call.
-    whole: the layer's weights where they compute it in one call.
+    In int8 the CPU kernels compute everything behind the attention in one call.
+    whole: the weights of a layer that they compute in one call, or None.
     """
 
     whole: Int8Layer | None = None
@@ -79,7 +79,7 @@ class Block(nn.Module, ABC):
         self.out_norm = norm()
 
     def prepare_for(self, execution: Execution) -> None:
-        """Decides whether the CPU kernels compute the block; they project rows if all layers are in int8."""
+        """Lets the CPU kernels project rows if all linear layers are in int8."""
         layers = [layer for layer in self.children() if isinstance(layer, LinearLayer)]
         self._native = execution.backend == "native" and all(isinstance(layer, Int8Linear) for layer in layers)
 
@@ -93,7 +93,7 @@ class Block(nn.Module, ABC):
         return self._after_attention(self._attended(hidden, positions, plan), hidden)
 
     def _attended(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
-        """(total, num_heads * head_dim) what the heads give for each row."""
+        """(total, num_heads * head_dim) outputs of the heads for each row."""
         return self.attend(self.project(hidden, positions), positions, plan)
 
     def project(self, hidden: Tensor, positions: Tensor) -> Tensor:
@@ -107,8 +107,8 @@ class Block(nn.Module, ABC):
     def _heads(
         self, layer: LinearLayer, rows: Tensor, positions: Tensor, turned: int, norms: Tensor | None = None
     ) -> Tensor | None:
-        """(n, heads, head_dim) outputs of a layer for rows, which are normed before, and the first heads turned; None
-        where the CPU kernels do not compute them. norms: (turned, head_dim) weights.
+        """(n, heads, head_dim) outputs of a layer for normed rows, with the first `turned` heads turned; None if the
+        CPU kernels do not compute them. norms: (turned, head_dim) weights of the heads' norms.
         """
         if not self._native or self.rotary is None or not isinstance(layer, Int8Linear) or not len(rows):
             return None
@@ -117,12 +117,12 @@ class Block(nn.Module, ABC):
         return project(rows, layer.packed, None if norm is None else numbers_of(norm), turn)
 
     def update(self, hidden: Tensor, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
-        """`forward`, with the result of `project`."""
+        """Like `forward`, from the result of `project`."""
         return self._after_attention(self.attend(qkv, positions, plan), hidden)
 
     def attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """(total, hidden_size) concatenated outputs of the heads. qkv: the result of `project`."""
-        del positions  # rotary ones have turned queries and keys before
+        del positions  # rotary positions have already turned queries and keys
         return plan_within(plan, self.window).attend(qkv).flatten(1)
 
     def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
@@ -149,7 +149,7 @@ class Block(nn.Module, ABC):
         return self._after_attention(attended, hidden[:num_candidates])
 
     def forward_some(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
-        """(n, hidden_size) output of `forward` for some rows; of the others only what these attend to is computed.
+        """(n, hidden_size) output of `forward` for some rows; for others, only what these attend to is computed.
 
         rows: (n,) int64 indices on the device.
         """
@@ -192,7 +192,7 @@ class Block(nn.Module, ABC):
 class PostNormBlock(Block):
     """BERT's block: residual and LayerNorm follow each half (Devlin et al. 2019).
 
-    In int8 the whole layer is one call of the CPU kernels, where the attention's plan can.
+    In int8 the whole layer is one call of the CPU kernels, if the attention plan supports it.
     """
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
@@ -253,7 +253,7 @@ class PreNormBlock(Block):
 
 
 class UnnormedPreNormBlock(PreNormBlock):
-    """ModernBERT's first block, whose input is the embeddings' norm: none precedes its attention."""
+    """ModernBERT's first block: no norm precedes its attention, because the embeddings are normed."""
 
     def __init__(self, config: EncoderConfig, options: BlockOptions, *, final: bool = False) -> None:
         super().__init__(config, options, final=final)

@@ -19,9 +19,9 @@ from bandrank_kernels.windowed_attention import AttentionPlan
 from bandrank_kernels.windowed_attention.native import attend_whole
 from bandrank_kernels.windowed_attention.spans import WINDOW, Spans, tasks_of
 
-# Rows of a text that attend at once: a mask has this many times as many numbers as the text has rows.
+# Rows of a text that attend at once: a mask has this many rows, and a column for each row of the text.
 RUN_ROWS = 256
-# Of the runs that attend together: rows, and keys, which are copied so that runs with the same prefix are one batch.
+# The most rows and keys of a group of runs; keys are copied, so that runs with the same prefix are one batch.
 GROUP_ROWS, GROUP_KEYS = 4096, 16_384
 # Runs whose numbers of keys differ by no more than this are padded to the longest.
 LONGER, FEW_KEYS = 1.25, 8
@@ -50,8 +50,9 @@ class Continuations:
 class _Run:
     """Consecutive rows that attend to the rows of a prefix and of a text of their own, up to themselves.
 
-    first, rows: the queries, as indices of what `_attend` gets.  prefix: (start, length).  own: the first row of the
-    text.  seen: how many of its rows the last query sees; each query before sees one less.
+    first, rows: the index of the first query among those that `_attend` gets, and the number of queries.  prefix:
+    (start, length).  own: the first row of the text.  seen: how many of its rows the last query sees; each query before
+    sees one less.
     """
 
     first: int
@@ -65,8 +66,8 @@ class _Run:
 class _Group:
     """Runs with the same prefix, padded to the longest; padding repeats a run's last row, and no other row sees it.
 
-    queries: (n, rows) indices of the queries.  kept: indices of those that are not padding, in (n * rows,).
-    keys: (n, keys) rows of the texts.  unmasked: (n, 1) how many of them the first query sees.
+    queries: (n, rows) indices of the queries.  kept: the indices in (n * rows,) that are not padding.
+    keys: (n, keys) rows of the texts.  unmasked: (n, 1) how many keys the first query sees.
     """
 
     prefix: tuple[int, int]
@@ -98,7 +99,7 @@ class _Group:
         return replace(self, queries=queries, kept=kept, keys=keys, unmasked=unmasked)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(len(kept), num_heads, head_dim) averages of values. The arguments are those of `_attend`."""
+        """(len(kept), num_heads, head_dim) averages of values. Arguments as in `_attend`."""
         num_runs, num_rows = self.queries.shape
         num_kv_heads, head_dim = key.shape[1:]
         start, length = self.prefix
@@ -155,7 +156,7 @@ class CausalPlan(AttentionPlan):
 
 
 class NativeCausalPlan(CausalPlan):
-    """The same by the CPU kernels: a row is the same bits in any batch."""
+    """A `CausalPlan` for the CPU kernels: a row gets the same bits in any batch."""
 
     def __init__(self, layout: Continuations) -> None:
         super().__init__([], [])
@@ -165,7 +166,7 @@ class NativeCausalPlan(CausalPlan):
         texts = tasks_of(prefixes, None, window, causal=True), tasks_of(own, shared, window, causal=True)
         self._tasks = np.concatenate(texts)
         self._last_tasks = tasks_of(_spans(np.arange(len(layout.prefix) + 1)), shared.join(own))
-        self._last_tasks[:, WINDOW] = 0  # one row has a faster way
+        self._last_tasks[:, WINDOW] = 0  # single rows have a faster path
 
     bind = AttentionPlan.bind
 
@@ -190,7 +191,7 @@ def _attend(groups: Sequence[_Group], query: Tensor, key: Tensor, value: Tensor)
 
 
 def _all_rows(layout: Continuations) -> Iterator[_Run]:
-    """The runs of all rows; prefixes have no prefix themselves."""
+    """Yields the runs of all rows; prefixes themselves have no prefix."""
     prefixes = [*pairwise(layout.cu_prefixes.tolist())]
     texts = [((0, 0), begin, end) for begin, end in prefixes]
     first = int(layout.cu_prefixes[-1])
@@ -204,7 +205,7 @@ def _all_rows(layout: Continuations) -> Iterator[_Run]:
 
 
 def _last_rows(layout: Continuations) -> Iterator[_Run]:
-    """A run for each continuation, of its last row alone; its query is that of the continuation's index."""
+    """Yields a run for the last row of each continuation; its query has the continuation's index."""
     first = int(layout.cu_prefixes[-1])
     ends = layout.cu_continuations.tolist()
     for index, prefix in enumerate(layout.prefix.tolist()):
@@ -217,7 +218,7 @@ def _last_rows(layout: Continuations) -> Iterator[_Run]:
 
 
 def _groups(runs: Iterable[_Run]) -> list[_Group]:
-    """Runs with the same prefix and about as many keys together."""
+    """Groups runs with the same prefix and about the same number of keys."""
     groups = []
     ordered = sorted(runs, key=lambda run: (run.prefix, run.seen, run.rows))
     for prefix, alike in groupby(ordered, key=lambda run: run.prefix):

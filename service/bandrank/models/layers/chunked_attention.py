@@ -1,4 +1,4 @@
-"""Attention whose scores no backend computes, on packed rows: a chunk of a batch's layouts at a time."""
+"""Attention with scores that no backend computes, on packed rows, one chunk of a batch's layouts at a time."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ class Chunk:
         return query, key, value
 
     def distances(self, positions: Tensor) -> Tensor:
-        """(n, num_rows, num_keys) int64 position of each query row less that of each key row. positions: (total,)."""
+        """(n, num_rows, num_keys) int64 position of each query row minus that of each key row. positions: (total,)."""
         return positions[self.query_index][:, :, None] - positions[self.key_index][:, None, :]
 
     def average(self, scores: Tensor, value: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class Chunk:
 
 
 class DistancePlan(AttentionPlan):
-    """The plan of a batch whose scores depend on the distances of rows: only a block, which has positions, attends."""
+    """The plan of a batch whose scores depend on the distances of rows; only a block, which has positions, attends."""
 
     def attend(self, qkv: Tensor) -> Tensor:
         raise NotImplementedError("the distances of rows are those of their positions, which a block has")
@@ -73,7 +73,7 @@ Plan = TypeVar("Plan", bound=ChunkedPlan)
 
 
 class ChunkedBlock(PostNormBlock, Generic[Plan]):
-    """BERT's block with an attention of its own, whose plans are of one kind: those that its encoder's table makes."""
+    """BERT's block with its own attention, which takes only the plans of its encoder's table."""
 
     @abstractmethod
     def attend_layouts(self, layouts: Sequence[Layout], qkv: Tensor, positions: Tensor, plan: Plan) -> Tensor:
@@ -124,9 +124,9 @@ def reach(rows: PackedRows) -> int:
 
 
 def _chunks(layout: Layout, num_heads: int, table_size: int) -> Iterator[Chunk]:
-    """The parts of a layout, in the order of its flattened rows.
+    """Yields the parts of a layout, in the order of its flattened rows.
 
-    table_size: products of a row of queries or keys with the table.
+    table_size: the products of a row of queries or keys with the table.
     """
     most = CHUNK_ON_CPU if layout.query_index.device.type == "cpu" else CHUNK_ON_GPU
     count, num_rows = layout.query_index.shape
@@ -145,7 +145,7 @@ def _chunks(layout: Layout, num_heads: int, table_size: int) -> Iterator[Chunk]:
 
 
 def _checkpointed(function: Callable[[Chunk], Tensor], chunk: Chunk) -> Any:
-    """Calls a function; for gradients it is called again in the backward pass, so that no scores are kept till then."""
+    """Calls a function. For gradients, the backward pass calls it again, so that no scores are kept until then."""
     if not torch.is_grad_enabled():
         return function(chunk)
     return checkpoint(function, chunk, use_reentrant=False, preserve_rng_state=False)

@@ -6,13 +6,13 @@ from torch.nn.functional import linear
 
 from bandrank.models.layers.linear import LinearLayer
 
-# Of each folded matrix: 8 MB in half precision, which a GPU reads in the time that a few launches take. Those of a
-# MiniLM have 1.8 million, those of a BERT-base 7.
+# In each folded matrix: 8 MB in half precision, which a GPU reads in the time of a few launches. A MiniLM's matrices
+# have 1.8 million numbers, a BERT-base's 7 million.
 MAX_NUMBERS = 2**22
 
 
 def folds(qkv: LinearLayer, num_heads: int) -> bool:
-    """Whether folded projections of as many heads are small enough to save time. qkv: three projections in one."""
+    """Whether the folded projections of all heads are small enough to save time. qkv: three projections in one."""
     return num_heads * (qkv.out_features // 3) ** 2 <= MAX_NUMBERS
 
 
@@ -28,7 +28,7 @@ class FoldedProjections:
         self._num_heads = num_heads
         hidden_size = out.out_features
         query_rows, key_rows, value_rows = qkv.thirds
-        # (num_heads, head_dim, hidden_size) each, that of `out` transposed
+        # (num_heads, head_dim, hidden_size) each; `out` is transposed
         query, key, value, behind = (
             weight.float().reshape(num_heads, -1, hidden_size)
             for weight in (*map(qkv.weight_rows, (query_rows, key_rows, value_rows)), out.weight_rows().T)

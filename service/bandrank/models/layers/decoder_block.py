@@ -14,7 +14,7 @@ from bandrank.models.layers.positions import Rotary
 
 
 class DecoderBlock(GroupedBlock):
-    """Llama's, with queries apart from keys and values: the last layer's are of some rows alone."""
+    """Llama's block with a projection of its own for queries, which the last layer computes for some rows only."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config, BlockOptions(activation=config.activation, rotary=Rotary(config.rotary_base)))
@@ -26,8 +26,8 @@ class DecoderBlock(GroupedBlock):
             self.query_norm, self.key_norm = (RMSNorm(width, eps=eps, bias=False) for _ in range(2))
 
     def forward_last(self, hidden: Tensor, positions: Tensor, plan: CausalPlan, last: Tensor) -> Tensor:
-        """(n, hidden_size) output of `forward` for the last row of each continuation; of the other rows only keys and
-        values are computed.
+        """(n, hidden_size) output of `forward` for the last row of each continuation; other rows only get keys and
+        values.
 
         last: (n,) int64, `Continuations.last_rows`.
         """

@@ -3,7 +3,7 @@ logarithmic buckets and shared projections of DeBERTa-v2 and -v3.
 
 The score of query row i and key row j is (Q_i K_j + Q_i P_b + K_j R_b) / sqrt(terms * head_dim): content to content,
 content to position, position to content. b is the bucket of the distance i - j; P and R are projections of the table of
-buckets to keys and to queries. Either of the last two may be left out; `terms` is how many there are.
+buckets to keys and to queries. Either of the last two terms may be left out; `terms` is the number of terms.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from bandrank_kernels.windowed_attention import AttentionPattern, Layout, Packed
 
 @dataclass(frozen=True)
 class Distances:
-    """The rows of a table of relative positions by distance.
+    """Maps distances to the rows of a table of relative positions.
 
-    farthest: distances are cut to less than this on either side.  buckets: how many rows of the table there are for
-    either sign, of which the nearer half are for one distance each, and the others for distances that grow like powers;
-    None: as many as `farthest`, each for one distance.
+    farthest: distances are cut to less than this on either side.  buckets: the table's rows for either sign, of which
+    the nearer half stand for one distance each, and the others for ranges that grow exponentially; None: `farthest`
+    rows, one for each distance.
     """
 
     farthest: int
@@ -85,9 +85,9 @@ class RelativePositions(nn.Module):
 
 @dataclass(frozen=True)
 class Terms:
-    """What is added to the product of contents; at least one.
+    """The terms that are added to the product of contents, at least one.
 
-    shared: whether a block projects positions as it projects contents, and not by weights of their own.
+    shared: whether a block projects positions with the weights for contents, and not with separate ones.
     """
 
     content_to_position: bool = True

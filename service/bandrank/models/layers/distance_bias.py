@@ -81,7 +81,7 @@ class DistanceBias(nn.Module, ABC):
 
 
 class DistanceBiasBlock(ChunkedBlock[DistanceBiasPlan]):
-    """A post-norm block with such a bias in its attention."""
+    """A post-norm block whose attention adds such biases."""
 
     def attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         if isinstance(plan, KeyMaskPlan):

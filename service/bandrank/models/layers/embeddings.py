@@ -9,7 +9,7 @@ from bandrank_kernels.row_norms import Addend, embed_rows
 
 
 class Embeddings(nn.Module):
-    """LayerNorm of the sum of word, position and token type embeddings, as far as there are tables of them."""
+    """LayerNorm of the sum of word, position and token type embeddings, of those that have a table."""
 
     def __init__(
         self,

@@ -21,18 +21,18 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def up_size(intermediate_size: int, activation: Activation) -> int:
-    """Outputs of the first linear layer; those of a gated unit are first the gate, then the gated values."""
+    """The outputs of the first linear layer; a gated unit has first the gate, then the gated values."""
     return 2 * intermediate_size if activation in GATES else intermediate_size
 
 
 def feed_forward(up: Linear, down: Linear, rows: Tensor, activation: Activation) -> Tensor:
     """(total, hidden_size) down(gelu(up(x))), or down(act(gate) * gated) with GELU, ReLU or SiLU as act.
 
-    rows: (total, hidden_size). GELU is the exact erf form, but for that of geglu_tanh.
+    rows: (total, hidden_size). GELU is the exact erf form, except in geglu_tanh.
     """
     if activation == "gelu":
         return down(up(rows, "gelu"))  # type: ignore[no-any-return]
     gate, gated = up(rows).chunk(2, -1)
-    if len(rows) == 1:  # contiguous, for which torch has another GELU, with other bits
+    if len(rows) == 1:  # contiguous, for which torch has another GELU with other bits
         gate = gate.expand(2, -1)
     return down(GATES[activation](gate)[: len(rows)] * gated)  # type: ignore[no-any-return]

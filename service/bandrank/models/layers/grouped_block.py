@@ -1,5 +1,5 @@
 """Layers of Llama and Gemma 3 without their causal mask: RMSNorm before each half, rotary positions, no biases, and
-heads of keys and values that are each shared by several of queries (Ainslie et al. 2023, arXiv 2305.13245).
+heads of keys and values that several heads of queries share (Ainslie et al. 2023, arXiv 2305.13245).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from bandrank_kernels.windowed_attention.plan import stacked
 
 
 class GroupedBlock(PreNormBlock):
-    """Llama's."""
+    """Llama's block."""
 
     def __init__(self, config: GroupedConfig, options: BlockOptions, *, final: bool = False) -> None:
         options = replace(options, bias=False, norm_bias=False, linear=WholeLinear, norm=RMSNorm)
@@ -48,8 +48,8 @@ class GroupedBlock(PreNormBlock):
     def _split(
         self, layer: LinearLayer, rows: Tensor, positions: Tensor, *norms: tuple[nn.Module, int]
     ) -> Sequence[Tensor]:
-        """(n, heads, head_dim) outputs of a layer for rows `before_attention`: so many heads for each norm, normed and
-        turned, and then the others.
+        """(n, heads, head_dim) outputs of a layer for rows from `before_attention`: the heads of each norm, normed and
+        turned, and then the others. norms: each with its number of heads.
         """
         assert self.rotary is not None, "without rotary positions. This is a bug."
         numbers, count = [number for _, number in norms], layer.out_features // self.head_dim
@@ -64,8 +64,8 @@ class GroupedBlock(PreNormBlock):
 
 
 class SandwichBlock(GroupedBlock):
-    """Gemma 3's (arXiv 2503.19786, section 2): each head of queries and keys is normed, and what a half adds to its
-    residual too.
+    """Gemma 3's block (arXiv 2503.19786, section 2), which also norms each head of queries and keys, and the output of
+    each half before the residual is added.
     """
 
     def __init__(self, config: GroupedConfig, options: BlockOptions, *, final: bool = False) -> None:

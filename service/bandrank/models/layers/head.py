@@ -59,7 +59,7 @@ class ScoreHead(Float32Head):
 
 
 class LogitHead(Float32Head):
-    """The product with one vector: a decoder's logit for "relevant" less that for "not relevant", or a score of pooled
+    """The product with one vector: a decoder's logit for "relevant" minus that for "not relevant", or a score of pooled
     states.
     """
 

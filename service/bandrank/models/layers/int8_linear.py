@@ -13,7 +13,7 @@ NOT_FINITE = "a weight is not finite"
 
 
 class Int8Linear(LinearLayer):
-    """The layer whose weights are whole multiples, -127 to 127, of a scale for each output.
+    """A linear layer whose weights are integer multiples, -127 to 127, of a scale for each output.
 
     Each row of inputs is quantised by itself, to 255 steps between its least and its largest number, so that a row's
     outputs are the same bits in any batch. Rows of zeros and layers without a bias are legal.
@@ -32,8 +32,9 @@ class Int8Linear(LinearLayer):
 
     @classmethod
     def of(cls, layer: Linear) -> Self:
-        """The nearest such layer: the largest weight of each output keeps its value. Weights that were stored as int8
-        rows come out as they were stored. Raises ValueError for a weight that is not finite, and for odd sizes.
+        """The nearest int8 layer: the largest weight of each output keeps its value, and weights that were stored as
+        int8 rows come out as they were. Raises ValueError for a weight that is not finite, and for sizes that kernels
+        do not take.
         """
         rows, scales = int8_rows(layer.weight)
         if not scales.isfinite().all():
@@ -41,7 +42,7 @@ class Int8Linear(LinearLayer):
         return cls(rows, scales, None if layer.bias is None else layer.bias.detach().float())
 
     def adapt(self, inputs: Tensor) -> None:
-        """Computes rows like these more exactly, if some inputs are much larger than the others in them.
+        """Computes rows like these more exactly, if some of their inputs are much larger than the others.
 
         inputs: (n, in_features) finite.
         """

@@ -78,7 +78,7 @@ class InteractionLayer(nn.Module):
 
     chunk: a BERT layer, whose qkv are candidate_query, candidate_key and candidate_value of the paper's code; E and H
     share the rest.  compress_query: projects the hint to a query.
-    With the CPU kernels, a candidate's E and H are the same bits in any company.
+    With the CPU kernels, a candidate's E and H are the same bits in any batch.
     """
 
     _native = False
@@ -98,10 +98,10 @@ class InteractionLayer(nn.Module):
         self.compress_query.copy_rows(layer.qkv, layer.qkv.thirds[0])
 
     def view(self, key_value: Tensor, *, absorb: bool = False, bias: Tensor | None = None) -> QueryView:
-        """The view from a query's keys and values, (query_len, 2, num_heads, head_dim).
+        """The view of a query from its keys and values, (query_len, 2, num_heads, head_dim).
 
         absorb: whether, in dense(softmax(Q K^T) V) with Q = g W + b, W moves into K and the dense weights into V.
-        bias: the view's. Keys and values of unused rows must be finite, and are not absorbed.
+        bias: as in `QueryView`. Keys and values of unused rows must be finite, and are not absorbed.
         """
         keys, values = key_value.permute(1, 2, 0, 3).contiguous()
         if not absorb or not self.compress_query.absorbs:
@@ -139,7 +139,7 @@ class InteractionLayer(nn.Module):
         count, query_len = query.shape[1], view.keys.shape[1]
         to_candidate = [(query * key[:, j : j + 1]).sum(-1).flatten(0, 1).T for j in range(count)]  # (num_heads, n * k)
         to_query = view.keys @ query.flatten(0, 1).permute(1, 2, 0)  # (num_heads, query_len, n * k)
-        # The long dimension is last: a CPU takes ten times as long for a softmax over ten numbers that are contiguous.
+        # The long dimension is last: a CPU takes ten times as long for softmaxes over ten contiguous numbers.
         scores = torch.cat([to_query, torch.stack(to_candidate, 1)], 1)
         biased = scores * self.scale if view.bias is None else torch.add(view.bias[:, None], scores, alpha=self.scale)
         weights = biased.softmax(1)

@@ -25,8 +25,8 @@ QUERY_FEATURES, EVIDENCE = 3, 3
 class LexicalConfig:
     """The settings of lexical evidence, saved within a scorer's config.json.
 
-    average_tokens: of the texts that document frequencies were counted in.  k1, b: BM25's, by default Anserini's.
-    most_words: the most word pieces that are kept beside the representation of a candidate, the rarest ones.
+    average_tokens: the mean length of the texts in which document frequencies were counted.  k1, b: BM25's, by default
+    Anserini's.  most_words: the most word pieces, the rarest ones, that are kept beside a candidate's representation.
     Raises ValueError for an average that is not above 0, a k1 below 0, a b outside 0..1, or a most_words below 1.
     """
 
@@ -48,9 +48,9 @@ class LexicalConfig:
 class Lexical(nn.Module):
     """What a candidate's words add to its score: query features @ gate @ evidence.
 
-    Evidence is BM25 as a share of the most that the query could get, the share of the query's pieces that are there,
-    each weighed by its rarity, and 1. A query's features are 1, its length and the rarity of its pieces, so that a long
-    request weighs words differently from a few keywords.
+    Evidence is BM25 as a share of the most that any text could get, the share of the query's pieces that the candidate
+    has, weighted by rarity, and 1. A query's features are 1, its length and the rarity of its pieces, so that words can
+    count differently in a long request than in a few keywords.
 
     idf: (vocab_size,) the weights of word pieces, 0 for special tokens.  gate: (3, 3), which starts at zero.
     """
@@ -65,15 +65,15 @@ class Lexical(nn.Module):
         self._on_host: tuple[Tensor, Floats] | None = None
 
     def forward(self, batch: ScoreBatch) -> Tensor:
-        """(C,) float32 what is added to each candidate's score. Candidates are token ids, or have words."""
+        """(C,) float32 additions to the candidates' scores. Candidates are token ids, or have words."""
         queries, evidence = self.evidence(batch)
         host = [torch.from_numpy(each) for each in (queries[batch.candidate_query], evidence)]
         return self.weigh(*to_device(host, self.gate.device))
 
     def weigh(self, queries: Tensor, evidence: Tensor) -> Tensor:
-        """(C,) float32 what evidence adds, on the gate's device.
+        """(C,) float32 additions for this evidence, on the gate's device.
 
-        queries: (C, 3) features of each candidate's query, or (1, 3) of the query of all.  evidence: (C, 3).
+        queries: (C, 3) features of each candidate's query, or (1, 3) if all have one query.  evidence: (C, 3).
         """
         # Products entry by entry, which autocast leaves in float32.
         return (queries[:, :, None] * self.gate.float() * evidence[:, None, :]).sum((1, 2))
@@ -99,7 +99,7 @@ class Lexical(nn.Module):
                 place[pieces] = np.arange(len(pieces))
                 counts, lengths = self._counts(batch, group, place, len(pieces))
                 place[pieces] = -1
-                # Row by row, where how a product with a vector rounds depends on all rows.
+                # Row by row: the rounding of a matrix-vector product depends on all rows.
                 evidence[group, 0] = (self._saturation(counts, lengths[:, None]) * rarity).sum(1) / most
                 evidence[group, 1] = ((counts > 0) * rarity).sum(1) / most
             else:
@@ -112,7 +112,7 @@ class Lexical(nn.Module):
         return queries, evidence
 
     def words(self, texts: Ragged) -> Words:
-        """The rarest word pieces of each text, at most `most_words`, weighed as BM25 weighs how often they occur.
+        """The rarest word pieces of each text, at most `most_words`, each with BM25's weight for its count.
 
         texts: token ids in host memory.
         """
@@ -131,7 +131,7 @@ class Lexical(nn.Module):
         return words
 
     def _saturation(self, counts: Ints, lengths: Ints) -> Floats:
-        """BM25's weight, from 0 to 1, of a piece by how often it occurs in a text, and by the length of the text."""
+        """BM25's weight, from 0 to 1, of a piece, by its count in a text and the length of the text."""
         config = self.config
         norm = config.k1 * (1 - config.b + config.b * lengths / config.average_tokens)
         return (counts / (counts + norm).clip(1e-9)).astype(np.float32)  # type: ignore[no-any-return]

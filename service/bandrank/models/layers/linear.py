@@ -72,12 +72,13 @@ class Linear(LinearLayer, nn.Linear):
     """A trainable linear layer with weights in a floating dtype.
 
     After `prepare_for`, on a CPU with oneDNN, weights have oneDNN's blocked layout and the activation (GELU: the exact
-    erf form) is fused into the product, with the same result to rounding; torch reorders the weights in every call.
+    erf form) is fused into the product, with the same result to rounding; torch would reorder the weights in every
+    call.
 
-    In half precision where CUDA graphs replay batches, cuBLAS fuses GELU, in the tanh form: a launch less, and a pass
-    over its outputs. That moves the shipped scorers' scores by a third of what bfloat16 itself does, or less, and by
-    twice what float16 does; kernels/README.md has what becomes of their rankings. Scorers whose representations are
-    stored keep the exact form.
+    In half precision, if CUDA graphs replay batches, cuBLAS fuses GELU in its tanh form, which saves a launch and a
+    pass over the outputs. That moves the shipped scorers' scores by at most a third of what bfloat16 itself does, and
+    by twice what float16 does; kernels/README.md shows the effect on rankings. Scorers whose representations are stored
+    keep the exact form.
     """
 
     _packed: Tensor | None = None
@@ -117,9 +118,9 @@ class Linear(LinearLayer, nn.Linear):
 
 
 class WholeLinear(Linear):
-    """A linear layer of whose weights nobody reads some rows: once they are laid out for inference, they are not kept
-    beside that, which would take as much memory again. They are where representations are stored, under a fingerprint
-    of the weights.
+    """A linear layer whose weights are never read in part: once they are laid out for inference, the originals are
+    dropped, since they would take as much memory again. If representations are stored, under a fingerprint of the
+    weights, the layer keeps them.
     """
 
     def prepare_for(self, execution: Execution) -> None:

@@ -28,7 +28,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(LayerNorm):
-    """The norm of rows that are not centred before (Zhang & Sennrich 2019, arXiv 1910.07467), and have no bias."""
+    """LayerNorm without centring and without a bias (Zhang & Sennrich 2019, arXiv 1910.07467)."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # its name in torch
         return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps)

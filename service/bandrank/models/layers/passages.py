@@ -48,7 +48,7 @@ class Passages:
 def split(batch: ScoreBatch, max_tokens: int, *, leading: int = 1, closing: int = 1) -> Passages:
     """Splits candidates that do not fit beside their query into passages that do.
 
-    max_tokens: the most tokens of the `leading` ones (of [CLS]), query and passage. A passage has as many tokens as
+    max_tokens: the most tokens of query and passage with the `leading` ones ([CLS]). A passage has as many tokens as
     fit, the next one starts half a passage later, and the last one ends with the candidate. Each ends with a copy of
     the candidate's last `closing` tokens, which are [SEP] or the end of a prompt.
     """
@@ -57,7 +57,7 @@ def split(batch: ScoreBatch, max_tokens: int, *, leading: int = 1, closing: int 
     if (lengths <= room).all():
         return Passages(batch, np.arange(len(batch.candidates)))
     candidate, begin, end = _bounds(lengths, room, closing)
-    # A passage is two runs of its candidate's tokens, of which the second, its closing, is empty in a last one.
+    # A passage is two runs of its candidate's tokens; the second, its closing, is empty in the last passage.
     starts = np.stack([cu_seqlens[candidate] + begin, cu_seqlens[candidate + 1] - closing], 1)
     sizes = np.stack([end - begin, np.where(end == lengths[candidate], 0, closing)], 1)
     tokens = batch.candidates.values.numpy()[ranges(starts.ravel(), sizes.ravel())]

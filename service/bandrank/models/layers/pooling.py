@@ -45,7 +45,7 @@ def pooled_row(tokens: Ragged, how: Pooling) -> Ints | None:
 
 
 def _numbers(states: Ragged, how: Pooling) -> Ints:
-    """The number of each row in its sequence, for "weighted_mean"; or the row of each sequence that is chosen."""
+    """For "weighted_mean" the number of each row in its sequence, from 1; else the chosen row of each sequence."""
     if how == "weighted_mean":
         return indices_within(states.lengths) + 1
     # An empty sequence at an end starts one past it.

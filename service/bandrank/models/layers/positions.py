@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 MAX_TABLES = 32  # of a megabyte or a few: two bases in a ModernBERT, one in others, and lengths by powers of two
-CPU_BLOCK_ROWS = 128  # rows that are turned at once on a CPU, so that what is between the operations stays in the cache
+CPU_BLOCK_ROWS = 128  # rows that are turned at once on a CPU, so that intermediate results stay in the cache
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Rotary:
     def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
         """(total, 3, num_heads, head_dim) with queries and keys turned. positions: (total,).
 
-        qkv: the same shape; on a CPU, unless gradients are recorded, it is what is returned, turned in place.
+        qkv: the same shape; on a CPU, unless gradients are recorded, it is turned in place and returned.
         """
         if torch.is_grad_enabled() or qkv.device.type != "cpu":
             return torch.cat([self.turn_heads(qkv[:, :2].flatten(1, 2), positions).view_as(qkv[:, :2]), qkv[:, 2:]], 1)
@@ -45,7 +45,7 @@ class Rotary:
         return qkv
 
     def turn_heads(self, heads: Tensor, positions: Tensor) -> Tensor:
-        """(total, n, head_dim) the same for n heads of queries or keys. heads: (total, n, head_dim)."""
+        """(total, n, head_dim) turned heads of queries or keys. heads: (total, n, head_dim)."""
         return _turned(heads, *self._turns(heads.shape[-1], positions))
 
     def _turns(self, size: int, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,21 +61,21 @@ class Rotary:
         return _table(self, size, 1 << int(positions.max()).bit_length())
 
     def angles(self, size: int, positions: Tensor) -> Tensor:
-        """(total, size / 2) by which the pairs of a head of that size are turned."""
+        """(total, size / 2) angles by which the pairs of a head of that size are turned."""
         return positions[:, None] * self.frequencies(torch.arange(0, size, 2, device=positions.device) / size)
 
     def frequencies(self, exponents: Tensor) -> Tensor:
-        """(n,) by which pairs are turned from one position to the next. exponents: (n,) 2 i / head_dim."""
-        # In this order of operations, as the models were trained: at position 8,000 another rounding turns visibly.
+        """(n,) angles by which pairs turn from one position to the next. exponents: (n,) 2 i / head_dim."""
+        # The order of operations is that of training: at position 8,000 another rounding turns visibly.
         return 1.0 / self.base**exponents / self.factor
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlowRotary(Rotary):
-    """Interpolates the pairs that turn slowly alone, as Llama 3.1 and 3.2 do (the rule is that of their code).
+    """Interpolates only the pairs that turn slowly, as Llama 3.1 and 3.2 do (the rule is that of their code).
 
-    trained: the positions of texts before that.  slow, fast: a pair that turns less than `slow` times within them is
-    interpolated, one that turns more than `fast` times is not, and one between them in part.
+    trained: the positions of texts in training, before interpolation.  slow, fast: a pair that turns less than `slow`
+    times within them is interpolated, one that turns more than `fast` times is not, and one between them in part.
     Raises ValueError unless `fast` is above `slow`.
     """
 

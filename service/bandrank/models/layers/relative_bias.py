@@ -16,7 +16,7 @@ BUCKETS, FARTHEST = 32, 128  # rows of the table, half of them for either sign; 
 def buckets(farthest: int) -> Tensor:
     """(2 * farthest + 1,) int64 row of the table for each distance, of a query row from a key row, from -farthest on.
 
-    Near distances have a row each, farther ones share rows whose width grows like powers.
+    Near distances have a row each; farther ones share rows, whose ranges grow exponentially.
     """
     distance = torch.arange(-farthest, farthest + 1)
     half, near = BUCKETS // 2, BUCKETS // 4

@@ -5,15 +5,15 @@ from torch import Tensor
 
 from bandrank_kernels.native.tensors import MULTIPLE, Split
 
-# Bytes that are added to a row for its largest inputs: a register of them, the fewest possible. They are worth their
-# time if the steps of rows become FINER times as fine, and by as much more as rows become longer.
+# Bytes that are added to a row for its largest inputs: one register, the fewest possible. They pay if the steps of rows
+# become FINER times as fine, plus the share by which rows become longer.
 COPIES, FINER = MULTIPLE, 1.2
 
 
 def split_for(inputs: Tensor) -> Split | None:
     """How the inputs of a layer are best split, given some rows of them; None if that would gain little.
 
-    One byte after the other goes to the input that most often is the largest or the least of its row.
+    Each added byte goes to the input that is most often the largest or the least of its row.
     inputs: (n, in_features).
     """
     num_bytes = torch.ones(inputs.shape[1], dtype=torch.int64)
@@ -28,5 +28,5 @@ def split_for(inputs: Tensor) -> Split | None:
 
 
 def _mean_span(rows: Tensor) -> Tensor:
-    """From the least number of a row, or zero, to its largest."""
+    """The mean distance from the least number of a row, or zero, to its largest, or zero."""
     return (rows.amax(1).clamp(min=0) - rows.amin(1).clamp(max=0)).mean()
