@@ -4,7 +4,7 @@ A bucket takes queries of up to 16, 32, 64 .. tokens and up to 32, 64, 128 .. ca
 unused hold token 0; no other row attends to them, and their states are undefined. Unused representations are undefined
 too, which does no harm: each candidate is computed from its own rows alone.
 
-A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
+A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
 """
 
 from collections.abc import Callable, Iterator, Sequence
