@@ -22,7 +22,7 @@ from support.tasks import wait_until
 Kind = Literal["start", "announced", "load", "twice"]
 KINDS: tuple[Kind, ...] = ("start", "announced", "load", "twice", "load")
 LATEST_S = {"start": 4.0, "announced": 0.5, "load": 1.0, "twice": 1.0}  # a start takes about four seconds
-SERVING = "bandrank: serving"
+STARTING = "bandrank: starting"
 STOP_S = 20.0  # that a stop may take, a second signal or not
 
 
@@ -90,11 +90,11 @@ def test_a_signal_at_any_moment_loses_no_request(
         starting = starting_service(tmp_path, arguments=["--model", served.model, "--device", "cpu", *more])
         with starting as service, load(service.url, served.pool) as account:
             if moment.kind == "announced":
-                wait_until(lambda: SERVING in service.log.read_text())
+                wait_until(lambda: STARTING in service.log.read_text())
             elif moment.kind != "start":
                 service.wait_until_ready()
             time.sleep(moment.after_s)
-            announced = SERVING in service.log.read_text()
+            announced = STARTING in service.log.read_text()
             service.terminate()
             if moment.kind == "twice":
                 time.sleep(moment.again_s)
