@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.native import each_variant, needs_native
 from torch import Tensor
 
-from bandrank.models.layers.causal import CausalPlan, Continuations, NativeCausalPlan
+from bandrank.models.layers.causal import Continuations, NativeCausalPlan, PaddedCausalPlan
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.native.library import native
 
@@ -28,7 +28,7 @@ def some(prefixes: list[int], continuations: list[tuple[int, int]]) -> tuple[Con
 def assert_right(layout: Continuations, query: Tensor, key: Tensor, value: Tensor) -> None:
     """All rows, and the last of each continuation alone."""
     last, plan = torch.from_numpy(layout.last_rows), NativeCausalPlan(layout)
-    exact = CausalPlan.of(layout).attend_grouped(query.double(), key.double(), value.double())
+    exact = PaddedCausalPlan.of(layout).attend_grouped(query.double(), key.double(), value.double())
     atol = 0.02 if native().tiled else 5e-5  # 2^-9 of the largest value where weights are in bfloat16
 
     all_rows, last_rows = plan.attend_grouped(query, key, value), plan.attend_last(query[last], key, value)

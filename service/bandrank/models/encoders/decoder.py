@@ -11,7 +11,7 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.encoders.protocol import ALL
 from bandrank.models.layers.block import Block
-from bandrank.models.layers.causal import CausalPlan, Continuations, NativeCausalPlan
+from bandrank.models.layers.causal import CausalPlan, Continuations, NativeCausalPlan, PaddedCausalPlan
 from bandrank.models.layers.decoder_block import DecoderBlock
 from bandrank.models.layers.execution import Execution
 from bandrank_kernels.arrays import Offsets, offsets
@@ -73,7 +73,7 @@ class Decoder(nn.Module):
 
     def plan_continuations(self, layout: Continuations) -> CausalPlan:
         """The plan of prefixes and continuations, still in host memory."""
-        return NativeCausalPlan(layout) if self.execution.backend == "native" else CausalPlan.of(layout)
+        return NativeCausalPlan(layout) if self.execution.backend == "native" else PaddedCausalPlan.of(layout)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
         for layer in self.layers[layers]:

@@ -4,6 +4,7 @@ A continuation's rows attend to its prefix and to the rows before them in the co
 So the keys and values of a prefix are computed once for all of its continuations.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -120,46 +121,52 @@ class _Group:
 
 
 class CausalPlan(AttentionPlan):
-    """The groups of one batch, for layers with fewer heads of keys and values than of queries."""
+    """The attention of one batch, for layers with fewer heads of keys and values than of queries."""
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        return self.attend_grouped(*qkv.unbind(1))
+
+    @abstractmethod
+    def attend_last(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(n, num_heads, head_dim) attention of the last row of each continuation alone.
+
+        query: (n, num_heads, head_dim) of these rows.  key, value: (num_rows, num_kv_heads, head_dim) of all rows.
+        """
+
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        raise NotImplementedError("a decoder has no [CLS]")
+
+
+class PaddedCausalPlan(CausalPlan):
+    """Groups of runs that are padded to the same length, in plain torch."""
 
     def __init__(self, all_rows: Sequence[_Group], last_rows: Sequence[_Group]) -> None:
         self._all, self._last = all_rows, last_rows
         self.host_tables = [table for group in (*all_rows, *last_rows) for table in group.tables]
 
     @classmethod
-    def of(cls, layout: Continuations) -> "CausalPlan":
+    def of(cls, layout: Continuations) -> "PaddedCausalPlan":
         """The plan of a batch, in host memory."""
         return cls(_groups(_all_rows(layout)), _groups(_last_rows(layout)))
 
-    def bind(self, tables: Sequence[Tensor]) -> "CausalPlan":
+    def bind(self, tables: Sequence[Tensor]) -> "PaddedCausalPlan":
         rest = iter(tables)
-        return CausalPlan(
+        return PaddedCausalPlan(
             [group.on_device(rest) for group in self._all],
             [group.on_device(rest) for group in self._last],
         )
-
-    def attend(self, qkv: Tensor) -> Tensor:
-        return self.attend_grouped(*qkv.unbind(1))
 
     def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return _attend(self._all, query, key, value)
 
     def attend_last(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(n, num_heads, head_dim) attention of the last row of each continuation alone.
-
-        query: (n, num_heads, head_dim) of these rows.  key, value: (num_rows, num_kv_heads, head_dim) of all rows.
-        """
         return _attend(self._last, query, key, value)
-
-    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("a decoder has no [CLS]")
 
 
 class NativeCausalPlan(CausalPlan):
-    """A `CausalPlan` for the CPU kernels: a row gets the same bits in any batch."""
+    """Tasks for the CPU kernels: a row gets the same bits in any batch."""
 
     def __init__(self, layout: Continuations) -> None:
-        super().__init__([], [])
         prefixes, own = _spans(layout.cu_prefixes), _spans(layout.cu_continuations, int(layout.cu_prefixes[-1]))
         shared = prefixes.take(layout.prefix)
         self._num_rows = window = int(layout.cu_prefixes[-1] + layout.cu_continuations[-1])  # no text is longer
@@ -167,8 +174,6 @@ class NativeCausalPlan(CausalPlan):
         self._tasks = np.concatenate(texts)
         self._last_tasks = tasks_of(_spans(np.arange(len(layout.prefix) + 1)), shared.join(own))
         self._last_tasks[:, WINDOW] = 0  # single rows have a faster path
-
-    bind = AttentionPlan.bind
 
     def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return attend_whole(self._tasks, (self._num_rows,) * 2, query, key, value)
