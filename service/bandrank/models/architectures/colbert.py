@@ -15,7 +15,6 @@ from torch.nn.functional import normalize
 
 from bandrank.models.architectures.two_towers import LateInteractionConfig, LateInteractionScorer
 from bandrank.models.encoders import tower
-from bandrank.models.layers.disentangled import DisentangledBlock
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
 from bandrank.models.ragged import Ragged
@@ -71,8 +70,7 @@ class ColBERT(LateInteractionScorer):
         local = [window for window in self.encoder.windows if window is not None]
         if config.augment and not config.attend_to_masks and min(local, default=farthest) < farthest:
             raise ValueError(f"[MASK] rows of {config.max_query_tokens} see no token within a window of {min(local)}")
-        masks_no_keys = config.encoder.causal or isinstance(self.encoder.layer(0), DisentangledBlock)
-        if config.augment and not config.attend_to_masks and masks_no_keys:
+        if config.augment and not config.attend_to_masks and not config.encoder.masks_keys:
             raise ValueError(
                 "causal and disentangled attention cannot mask [MASK] rows as keys; attend_to_masks needs no masks"
             )

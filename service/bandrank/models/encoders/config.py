@@ -40,6 +40,11 @@ class EncoderConfig:
         if self.hidden_size % self.num_heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
 
+    @property
+    def masks_keys(self) -> bool:
+        """Whether single rows can be hidden from all others, as ColBERT hides its [MASK] rows."""
+        return not self.causal
+
     @classmethod
     def variant(cls, value: Mapping[str, Any]) -> type["EncoderConfig"]:
         """The class of a saved config by its `kind`, which defaults to BERT. Raises ValueError for an unknown kind."""

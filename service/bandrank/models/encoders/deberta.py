@@ -38,6 +38,10 @@ class DebertaConfig(EncoderConfig):
     position_table: bool = False
     pooler_activation: HeadActivation = "gelu"
 
+    @property
+    def masks_keys(self) -> bool:
+        return self.terms is None
+
 
 class DisentangledStack(Stack):
     """A stack whose blocks share a table of relative positions."""
