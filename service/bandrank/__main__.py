@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if helped else 2
     try:
         corpus = take_corpus(rest) if command == "precompute" else None
-        usage = "precompute FILE" if command == "precompute" else command
+        usage = next(each for each in COMMANDS if each.split()[0] == command)
         settings = Settings.read(rest, command=usage, about=COMMANDS[usage])
         logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
         limit_threads()

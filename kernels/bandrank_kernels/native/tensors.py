@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -197,7 +197,12 @@ def project(x: Tensor, qkv: Int8Weights, norm: Norm | None, turn: Turn) -> Tenso
 
 @dataclass(frozen=True, eq=False)
 class _BehindAttention:
-    """A block after its attention: the output projection, the feed-forward half, and the norms."""
+    """A block after its attention: the output projection, the feed-forward half, and the norms.
+
+    any_width: whether the heads together may have another size than the hidden states.
+    """
+
+    any_width: ClassVar[bool] = False
 
     out: Int8Weights
     up: Int8Weights
@@ -207,7 +212,7 @@ class _BehindAttention:
     def __post_init__(self) -> None:
         """Raises ValueError unless the layers' sizes are those of a block."""
         size, inner = self.out.outputs, self.up.outputs // (1 if self.unit is Unit.GELU else 2)
-        given = self.out.inputs if isinstance(self, PreNorm) else size
+        given = self.out.inputs if self.any_width else size
         sizes = [(each.outputs, each.inputs) for each in (self.out, self.up, self.down)]
         if sizes != [(size, given), (self.up.outputs, size), (size, inner)]:
             raise ValueError(f"the layers of a block must fit together, got outputs and inputs {sizes}")
@@ -254,6 +259,8 @@ class PreNorm(_BehindAttention):
 
     final_norm: of an encoder's last block.  update_norm, down_norm: of what the halves add.
     """
+
+    any_width: ClassVar[bool] = True
 
     up_norm: Norm
     final_norm: Norm | None = None

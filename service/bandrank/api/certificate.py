@@ -50,11 +50,8 @@ class ServedCertificate:
         return self._expires
 
     def _read(self) -> str:
-        for name, path in (("tls_key", self._key), ("tls_certificate", self._certificate)):
-            try:
-                pem = Path(path).read_bytes()
-            except OSError as error:
-                raise BadSetting(name, f"cannot be read: {path}: {error.strerror}") from None
+        _content("tls_key", self._key)  # whose fault `load_cert_chain` would not tell from the certificate's
+        pem = _content("tls_certificate", self._certificate)
         # A new context each time, because one that has loaded half of a pair can serve nobody any more.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -71,6 +68,13 @@ class ServedCertificate:
             raise BadSetting(name, f"{fault}: {reason}") from None
         self._context, self._expires = context, expires
         return f"the certificate, which expires on {datetime.fromtimestamp(expires, UTC):%Y-%m-%d}"
+
+
+def _content(name: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise BadSetting(name, f"cannot be read: {path}: {error.strerror}") from None
 
 
 def not_after(pem: bytes) -> float:
