@@ -177,8 +177,7 @@ class RecordingDevice:
         self.enqueue(lambda: to.copy_(source))
 
     def enqueue(self, work: Callable[[], object]) -> None:
-        """Enqueues work on the current stream, and runs as much as `running` says: all of it, copies alone, or nothing.
-        """
+        """Enqueues work on the current stream, and runs as much as `running` says: all of it, copies, or nothing."""
         stream = self.current
         stream.work.append(work)
         if self.running == "at once":

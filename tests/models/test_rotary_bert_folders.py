@@ -117,8 +117,7 @@ def test_how_much_a_nomic_bert_reads(tmp_path: Path, settings: dict[str, Any], p
     ],
 )
 def test_the_spellings_of_rotary_positions(settings: dict[str, Any], rotary: Rotary) -> None:
-    """The spellings are those of authors' code and of transformers before and since version 5; a head has 64 numbers.
-    """
+    """The spellings are those of authors' code, and of transformers before and since version 5, for heads of 64."""
     assert read_rotary(settings, 64) == rotary
 
 

@@ -97,8 +97,7 @@ def test_a_part_that_threads_share_leaves_room_when_it_has_ended() -> None:
 
 
 def test_parts_are_computed_while_the_interpreter_ends() -> None:
-    """The caller computes parts that a closed pool refuses; an error is still raised once the other parts have ended.
-    """
+    """The caller computes parts that a closed pool refuses; an error is raised once the other parts have ended."""
     pool = Workers(2)
     pool._pool.shutdown()
     pool._together.shutdown()
