@@ -20,7 +20,7 @@ HEADERS = Path(__file__).parent / "cuda_on_cpu"
 BUILDS = Path(__file__).resolve().parents[2] / "build" / "emulation"
 SCHEDULES: list["Schedule"] = ["depth first", "round robin"]
 
-_compiling_shared = threading.Lock()  # what all sources share, which are compiled side by side
+_compiling_shared = threading.Lock()  # sources are compiled side by side, what they share only once
 
 Schedule = Literal["depth first", "round robin"]
 Size = tuple[int, int, int]
@@ -29,14 +29,14 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels
 
 
 class EmulationError(RuntimeError):
-    """A kernel that does not compile, or whose launch went wrong: which block, thread and line."""
+    """A kernel that does not compile, or a launch that went wrong; the message says in which block, thread and line."""
 
 
 class Emulation:
-    """Kernels of one source text, compiled when made.
+    """Kernels of one source text, which the constructor compiles.
 
-    kernels: C++ names with their template arguments.  sanitize: with the address sanitizer.
-    Raises EmulationError with the compiler's words.
+    kernels: C++ names with their template arguments.  sanitize: compiles with the address sanitizer.
+    Raises EmulationError with the compiler's message.
     """
 
     def __init__(self, source: str, kernels: Sequence[str], *, sanitize: bool = False) -> None:
@@ -56,7 +56,7 @@ class Emulation:
         schedule: Schedule = "depth first",
         seed: int = 0,
     ) -> None:
-        """Runs every block to its end. Raises EmulationError for barriers that do not match and the like."""
+        """Runs every block to its end. Raises EmulationError for barriers that do not match and similar faults."""
         held = [np.uintp(value.ctypes.data) if value.ndim else value for value in map(np.asanyarray, arguments)]
         cells = [np.array(value) for value in held]
         good = self._kernels[kernel](
@@ -73,17 +73,17 @@ class Emulation:
             raise EmulationError(self._library.launch_error().decode())
 
     def set(self, name: str, value: int) -> None:
-        """An `extern "C" int` of the source."""
+        """Sets an `extern "C" int` of the source."""
         ctypes.c_int.in_dll(self._library, name).value = value
 
 
 def run_sanitized(program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """A Python program in a process that can load emulations made with `sanitize=True`."""
+    """Runs a Python program in a process that can load emulations made with `sanitize=True`."""
     runtime = subprocess.run(["g++", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
     environment = {
         **os.environ,
         "LD_PRELOAD": runtime.stdout.strip(),
-        # Python does not free at exit; fibers swap stacks under the sanitizer's feet.
+        # Python does not free its memory at exit, and the sanitizer cannot follow fibers from stack to stack.
         "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }

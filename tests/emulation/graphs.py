@@ -1,8 +1,8 @@
 """CUDA graphs, streams and events in the CPU's memory.
 
-A capture is a record of operators and launches with the tensors and addresses they were given. A replay runs them again
-in the same memory, which holds NaN before, so that results depend on the inputs alone. Streams are lists of
-work: how soon each runs is up to the device, within what events allow, so that a wait that is missing shows.
+A capture records operators and launches with the tensors and addresses they were given. A replay runs them again in the
+same memory, filled with NaN before, so that results depend on the inputs alone. Streams are lists of work: how soon
+each runs is up to the device, within what events allow, so that a missing wait shows.
 """
 
 import threading
@@ -22,11 +22,11 @@ from bandrank_kernels.windowed_attention.cuda.tiles import UNUSED_TILE
 from emulation.launches import run_here
 
 Running = Literal["at once", "late", "copies first"]
-GARBAGE = UNUSED_TILE  # as 32 bits: a launch passes over it, and no table has such a row
+GARBAGE = UNUSED_TILE  # 32 bits of fresh memory: a launch skips such a tile, and no table has such a row
 
 
 class Tape(TorchDispatchMode):
-    """The operations that ran while it was active; launches are recorded by those who make them."""
+    """Records the operations that run while it is active; the device adds the launches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Tape(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("operation not permitted when stream is capturing: the host waits for a number")
         kwargs = kwargs or {}
-        with self:  # in inference mode torch leaves operators whole that are made of others
+        with self:  # in inference mode torch does not decompose composite operators by itself
             if (parts := func.decompose(*args, **kwargs)) is not NotImplemented:
                 return parts
         out = func(*args, **kwargs)
@@ -47,18 +47,18 @@ class Tape(TorchDispatchMode):
             self._outputs += fresh
             if not func.__name__.startswith(("empty", "new_empty")):
                 self.steps.append(lambda: _write(fresh, func(*args, **kwargs)))
-        elif func._schema.is_mutable:  # what is left are views, which stay where they are
+        elif func._schema.is_mutable:  # all others give views, which need no replay
             self.steps.append(lambda: func(*args, **kwargs))
         return out
 
     def replay(self) -> None:
-        """Runs it all again, where it ran."""
+        """Runs the operations again, in the same memory."""
         self.poison()
         for step in self.steps:
             step()
 
     def poison(self) -> None:
-        """Fills all that was written, but for what was there before."""
+        """Fills all tensors that the operations created with NaN, or -1 for integers."""
         for tensor in self._outputs:
             tensor.fill_(torch.nan if tensor.is_floating_point() else -1)
 
@@ -84,7 +84,7 @@ class Stream:
     done: int = 0
 
     def run(self, end: int | None = None) -> None:
-        """Runs the first `end` pieces of work, those that are not done yet."""
+        """Runs those of the first `end` pieces of work that have not run yet."""
         end = len(self.work) if end is None else end
         while self.done < end:
             self.done += 1
@@ -94,7 +94,7 @@ class Stream:
 
 @dataclass
 class Point:
-    """A point in a stream, to wait for as work of another."""
+    """A point in a stream. As work of another stream it runs everything before that point first."""
 
     stream: Stream
     end: int
@@ -127,7 +127,7 @@ class RecordedEvent:
 
 
 class RecordingDevice:
-    """A GraphDevice. fails: what captures raise, if anything.  nodes: operations of the last graph."""
+    """A GraphDevice.  fails: the error that captures raise, or None.  nodes: operations of the last graph."""
 
     device = torch.device("cpu")
 
@@ -145,13 +145,13 @@ class RecordingDevice:
 
     @property
     def current(self) -> Stream:
-        """The stream of this thread."""
+        """This thread's current stream."""
         stream: Stream = getattr(self._current, "stream", self.main)
         return stream
 
     @contextmanager
     def on(self, stream: Stream) -> Iterator[None]:
-        """Makes a stream this thread's current one."""
+        """Makes a stream this thread's current one inside the block."""
         before, self._current.stream = self.current, stream
         try:
             yield
@@ -177,7 +177,7 @@ class RecordingDevice:
         self.enqueue(lambda: to.copy_(source))
 
     def enqueue(self, work: Callable[[], object]) -> None:
-        """Enqueues work on the current stream, or runs it at once, if the device runs so."""
+        """Enqueues work on the current stream, and runs as much as `running` says: all of it, copies, or nothing."""
         stream = self.current
         stream.work.append(work)
         if self.running == "at once":
@@ -189,12 +189,12 @@ class RecordingDevice:
             self.copies.run(self.copies.done + 1)
 
     def drain(self) -> None:
-        """Runs all that is left, copies last."""
+        """Runs all work that is left, copies last."""
         self.main.run()
         self.copies.run()
 
     def alternate(self, other: Stream) -> None:
-        """Runs all that is left on the main stream and another, a piece of each in turns."""
+        """Runs all work that is left on the main stream and another, one piece of each in turn."""
         while self.main.done < len(self.main.work) or other.done < len(other.work):
             for stream in (self.main, other):
                 stream.run(min(stream.done + 1, len(stream.work)))
@@ -238,7 +238,7 @@ class RecordingDevice:
 
 
 class ExactProducts(TorchDispatchMode):
-    """Products of matrices in float64, rounded once: their bits do not depend on how many rows go together."""
+    """Computes matrix products in float64 and rounds once, so that their bits do not depend on the number of rows."""
 
     PRODUCTS = tuple(getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "addmm"))
 

@@ -32,12 +32,12 @@ def prepare(*kernels: Kernel, sanitize: bool = False) -> None:
 
 
 def emulation_of(kernel: Kernel) -> Emulation:
-    """The compilation of a prepared kernel."""
+    """Returns the emulation that a prepared kernel is compiled in."""
     return _emulations[kernel]
 
 
 class EmulatedFunction:
-    """Takes the calls that a `cupy.cuda.Function` takes; an array of one struct is a struct by value, as there."""
+    """Takes the calls of a `cupy.cuda.Function`; as there, an array of one struct is passed as a struct by value."""
 
     def __init__(self, kernel: Kernel, schedule: Schedule, seed: int) -> None:
         self._kernel, self._schedule, self._seed = kernel, schedule, seed

@@ -20,8 +20,8 @@ MARKER = re.compile(r"(?://|#) @([a-z-]+)")
 
 @dataclass(frozen=True)
 class Mistake:
-    """marker: the name that one line of the source ends with.  instead: replaces the value of the line, which `$`
-    stands for; of the whole line if that is a statement without a value, and is nothing if left out.
+    """A mistake to plant.  marker: the name with which one line of the source ends.  instead: replaces the line's
+    value, for which `$` stands, or the whole line if that is a statement without a value.
     """
 
     marker: str
@@ -29,7 +29,9 @@ class Mistake:
 
 
 def plant(kernel: Kernel, mistakes: Sequence[Mistake]) -> Kernel:
-    """The kernel with all the mistakes asleep in it. Raises LookupError for a marker that the source has not once."""
+    """Returns the kernel with all the mistakes in it, asleep. Raises LookupError for a marker that the source does not
+    have exactly once.
+    """
     source = kernel.source
     for number, mistake in enumerate(mistakes):
         before, value, after, is_statement = _cut(source, mistake.marker)
@@ -43,7 +45,7 @@ def plant(kernel: Kernel, mistakes: Sequence[Mistake]) -> Kernel:
 
 
 def wake(kernel: Kernel, number: int) -> None:
-    """Wakes one mistake of a planted kernel by its number, and no other; -1 for none."""
+    """Wakes the mistake with this number in a planted kernel, and puts all others to sleep; -1 wakes none."""
     prepare(kernel)
     emulation_of(kernel).set(AWAKE, number)
 
@@ -51,8 +53,9 @@ def wake(kernel: Kernel, number: int) -> None:
 def assert_noticed(
     planted: Kernel, number: int, is_right: Callable[[Schedule], bool], *, schedules: Sequence[Schedule] = SCHEDULES
 ) -> None:
-    """Asserts that a planted kernel is right while its mistakes sleep, and wrong with this one awake, under one of the
-    schedules at least. is_right: runs it and looks at the result; a launch that goes wrong is wrong too.
+    """Asserts that a planted kernel is right while its mistakes sleep, and wrong under at least one of the schedules
+    while this one is awake. is_right: runs the kernel and checks the result; a launch that raises an error is wrong
+    too.
     """
 
     def survives(schedule: Schedule) -> bool:
@@ -68,7 +71,7 @@ def assert_noticed(
 
 
 def plant_in_modules(names: Sequence[str], mistake: Mistake | None) -> dict[str, ModuleType]:
-    """Fresh copies of Python modules that import each other as copies, one of which has the mistake.
+    """Returns fresh copies of Python modules, which import each other's copies; one of them has the mistake.
 
     names: in the order of their imports. The modules themselves are not changed.
     """
@@ -89,7 +92,7 @@ def plant_in_modules(names: Sequence[str], mistake: Mistake | None) -> dict[str,
 
 
 def _cut(source: str, marker: str) -> tuple[str, str, str, bool]:
-    """The source before the value of the marked line, the value, the rest; and whether the value is all of a statement.
+    """Returns the source before the value of the marked line, the value, the rest, and whether it is a whole statement.
 
     The value is the condition of an `if` or a `for`, what is returned, or what is assigned: the first of these.
     """
@@ -111,7 +114,7 @@ def _cut(source: str, marker: str) -> tuple[str, str, str, bool]:
 
 
 def _closing(line: str, first: int) -> int:
-    """The index at which the parenthesis closes that was opened before `first`."""
+    """Returns the index at which the parenthesis closes that was opened before `first`."""
     depth = 1
     for position in range(first, len(line)):
         depth += {"(": 1, ")": -1}.get(line[position], 0)
@@ -121,6 +124,6 @@ def _closing(line: str, first: int) -> int:
 
 
 def _end(line: str, first: int) -> int:
-    """The index at which an expression ends: at C++'s semicolon or at the end of the line."""
+    """Returns the index at which an expression ends: at C++'s semicolon or at the end of the line."""
     semicolon = line.find(";", first)
     return len(line) if semicolon < 0 else semicolon

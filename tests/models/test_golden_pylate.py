@@ -1,4 +1,4 @@
-"""ColBERT in PyLate's format and in that of `sentence-transformers`, against that library, which reads both."""
+"""ColBERT in the formats of PyLate and `sentence-transformers`, compared with the latter, which reads both."""
 
 import random
 from dataclasses import replace
@@ -40,14 +40,14 @@ CLOSE = 1e-4  # float32; a sum of 11 cosines
     ids=str,
 )
 def test_scores_are_those_of_sentence_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """lightonai/GTE-ModernColBERT-v1: markers, [MASK] rows, skipped punctuation; short and long queries, cut texts. And
-    what the library writes of it.
+    """The settings vary those of lightonai/GTE-ModernColBERT-v1; the texts include short and long queries, punctuation
+    and texts that are cut.
     """
     assert_alike(save_pylate(tmp_path / "pylate", **settings), tmp_path / "saved")
 
 
 def assert_alike(folder: Path, saved: Path) -> None:
-    """Our scores are the library's, from a folder and from what it saves of it."""
+    """Asserts that our scores are the library's, from a folder and from what the library saves after loading it."""
     theirs = MultiVectorEncoder(str(folder), device="cpu")
     theirs.save(str(saved))
     rng = random.Random(0)
@@ -64,7 +64,7 @@ def assert_alike(folder: Path, saved: Path) -> None:
 
 
 def scores_of(model: LoadedModel, queries: list[str], texts: list[str]) -> torch.Tensor:
-    """(queries, texts) ours, in one batch."""
+    """Returns our scores, (queries, texts), computed in one batch."""
     scorer = model.scorer
     assert isinstance(scorer, ColBERT)
 
@@ -79,7 +79,7 @@ def scores_of(model: LoadedModel, queries: list[str], texts: list[str]) -> torch
 
 
 def test_templates(tmp_path: Path) -> None:
-    """[CLS], marker, text, [SEP]; lengths count all four."""
+    """A text becomes [CLS], marker, text and [SEP], and the length limits count all four."""
     scorer = hf.load(save_pylate(tmp_path))
 
     assert scorer.query_template.apply([60] * 40)[0] == [CLS_ID, 1, *[60] * 8, SEP_ID]
@@ -87,12 +87,14 @@ def test_templates(tmp_path: Path) -> None:
 
 
 def test_on_bert(tmp_path: Path) -> None:
-    """The format does not depend on the encoder."""
+    """PyLate's format does not depend on the encoder's family."""
     assert isinstance(hf.load(save_pylate(tmp_path, tiny_hf_encoder())), ColBERT)
 
 
 def test_what_is_not_supported(tmp_path: Path) -> None:
-    """A projection that computes something else; [MASK] rows that would see no token; a prefix that comes twice."""
+    """A projection with an activation, [MASK] rows outside the window of every token, and a prefix that a prompt
+    repeats are refused.
+    """
     folder = save_pylate(tmp_path / "dense")
     edit_json(folder / "1_Dense" / "config.json", {"activation_function": "torch.nn.modules.activation.Tanh"})
     narrow = save_pylate(tmp_path / "narrow", tiny_modernbert_encoder(local_attention=16))
@@ -120,7 +122,6 @@ def test_what_is_not_supported(tmp_path: Path) -> None:
 def test_what_the_library_may_save_and_is_not_supported(
     tmp_path: Path, file: str, settings: dict[str, Any], message: str
 ) -> None:
-    """In words."""
     MultiVectorEncoder(str(save_pylate(tmp_path / "pylate")), device="cpu").save(str(tmp_path / "saved"))
     edit_json(tmp_path / "saved" / f"{file}.json", settings)
     with pytest.raises(BadCheckpoint, match=message):
@@ -128,7 +129,9 @@ def test_what_the_library_may_save_and_is_not_supported(
 
 
 def test_a_decoder_is_no_colbert(tmp_path: Path) -> None:
-    """It has no [CLS], and its attention masks no single keys; one made without a folder is refused for that too."""
+    """A decoder has no [CLS], and its attention cannot mask single keys, for which a ColBERT made without a folder is
+    refused too.
+    """
     folder = save_pylate(tmp_path)
     save_decoder(folder, tiny_decoder(Qwen3Model, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"]))
     with pytest.raises(BadCheckpoint, match="a decoder as a ColBERT is not supported"):
@@ -138,7 +141,7 @@ def test_a_decoder_is_no_colbert(tmp_path: Path) -> None:
 
 
 def test_the_mask_that_the_tokenizer_names(tmp_path: Path) -> None:
-    """jhu-clsp/mmBERT-base is a ModernBERT with Gemma's tokenizer, in which it is <mask>."""
+    """jhu-clsp/mmBERT-base is a ModernBERT with Gemma's tokenizer, which writes the mask token as <mask>."""
     folder = save_pylate(tmp_path)
     for name in ("tokenizer", "tokenizer_config"):
         path = folder / f"{name}.json"

@@ -1,4 +1,4 @@
-"""VIRT against its reconstructed equations: towers on `transformers`' BERT, the crossing head by head."""
+"""VIRT against its reconstructed equations: towers on `transformers`' BERT, and the interaction head by head."""
 
 import random
 from dataclasses import replace
@@ -36,7 +36,7 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
 def dense_score(scorer: VIRT, bert: BertModel, query: list[int], candidate: list[int]) -> float:
-    """The score of one candidate."""
+    """Returns the score of one candidate, from the equations."""
     ours, theirs = (
         linear(states_of(bert, ids)[-1], weights_of(scorer), "interaction").chunk(3, -1) for ids in (query, candidate)
     )
@@ -50,7 +50,7 @@ def dense_score(scorer: VIRT, bert: BertModel, query: list[int], candidate: list
 @every_variant
 @pytest.mark.parametrize("prepared", [False, True], ids=["as trained", "as served"])
 def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
-    """A batch of several queries, one of them without candidates, and candidates of unlike lengths."""
+    """The batch has several queries, one of them without candidates, and candidates of very different lengths."""
     scorer = tiny_virt(**VARIANTS[variant])
     rng = random.Random(0)
     queries = [[CLS_ID, *random_ids(rng, num_pieces)] for num_pieces in (12, 3, 0, 2)]
@@ -66,7 +66,7 @@ def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
 
 
 def test_initialised_from_an_encoder() -> None:
-    """All layers but the last are taken over; of the last, query, key and value become the interaction."""
+    """All layers but the last are taken over; query, key and value of the last become the interaction."""
     scorer = tiny_virt(num_layers=3)
     donor = build_encoder(scorer.config.encoder)
 
@@ -82,7 +82,7 @@ def test_initialised_from_an_encoder() -> None:
 @pytest.mark.parametrize("lengths", [[], [0], [3], [0, 5, 0, 500, 1, 40, 41, 42, 499], list(range(200))])
 @pytest.mark.parametrize("max_rows", [1, 64, 1 << 20])
 def test_groups_of_like_lengths(lengths: list[int], max_rows: int) -> None:
-    """Each row of each sequence is in one group; a group is small and has little padding."""
+    """Each row of each sequence is in exactly one group, and a group is small and has little padding."""
     cu_seqlens = offsets(lengths)
     grouped: list[int] = []
     for chosen, rows, real in padded_groups(cu_seqlens, max_rows):
@@ -103,12 +103,12 @@ def test_groups_of_like_lengths(lengths: list[int], max_rows: int) -> None:
     ],
 )
 def test_fields_that_cannot_be(fields: dict[str, int], message: str) -> None:
-    """No room for a text, more tokens than positions."""
+    """A limit must leave room for a text and must not exceed the number of positions."""
     with pytest.raises(ValueError, match=message):
         replace(tiny_virt().config, **fields)  # type: ignore[arg-type]
 
 
 def test_one_layer_leaves_no_tower() -> None:
-    """The last layer is the interaction's."""
+    """The last layer becomes the interaction, so a tower needs at least two."""
     with pytest.raises(ValueError, match="at least 2 layers is needed, got 1"):
         tiny_virt(num_layers=1)

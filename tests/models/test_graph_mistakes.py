@@ -1,4 +1,4 @@
-"""Mistakes planted in the runner of graphs, its staging and its plans: some order of a device's work finds each."""
+"""Mistakes planted in the graph runner, its staging and its plans; each is noticed in some order of a device's work."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ pytestmark = needs_compiler
 
 
 def survives(house: House) -> bool:
-    """Whether a runner of these modules gets batches right, in each way that a device may run."""
+    """Returns whether a runner made of these modules scores batches correctly in each way that a device may run."""
 
     def buckets_are_apart() -> bool:
         lab = Lab.of(house)
@@ -37,19 +37,19 @@ def survives(house: House) -> bool:
 
 
 MISTAKES = [
-    # Inputs that are not filled anew, or are read elsewhere; results that the next batch overwrites.
+    # Inputs that are not refilled or are read from elsewhere; results that the next batch overwrites.
     Mistake("refill", "pass"),
     Mistake("bind", "plan"),
     Mistake("scores", "scores = bucket.run()[: len(scores)]"),
-    # Sizes of the batch in place of the bucket's; buckets that are taken for one; rows at the wrong end.
+    # Sizes of the batch instead of the bucket's; different buckets under one key; padding rows at the wrong end.
     Mistake("capacity-tiles", "None"),
     Mistake("capacity-cls-tiles", "None"),
     Mistake("most-tiles", "self.num_rows // tile_rows + self.num_candidates // 2"),
     Mistake("bucket", "$[:2]"),
     Mistake("bucket", "$[2]"),
     Mistake("padding", "torch.from_numpy(np.concatenate([fill, packed.numbers], 1))"),
-    # Waits: of the host for its buffer, of a transfer for the landing buffer, of the inputs for the transfer, of a
-    # batch for the one before.
+    # Missing waits: the host for its buffer, a transfer for the landing buffer, the inputs for the transfer, a batch
+    # for the one before.
     Mistake("host-buffer", "pass"),
     Mistake("landing-free", "pass"),
     Mistake("landing-read", "pass"),
@@ -61,11 +61,10 @@ MISTAKES = [
 
 
 def test_without_a_mistake_all_is_right() -> None:
-    """What the next test sees comes of the mistakes."""
+    """Without a mistake every trial passes, so what fails below is due to the mistakes."""
     assert survives(plant_in_modules(MODULES, None))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.marker}: {mistake.instead}")
 def test_a_mistake_is_noticed(mistake: Mistake) -> None:
-    """A stale pointer, inputs of another batch, a grid of another batch, a wait that is missing."""
     assert not survives(plant_in_modules(MODULES, mistake))

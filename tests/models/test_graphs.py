@@ -1,4 +1,4 @@
-"""Batches replayed from graphs: the bits of launches, whatever is in the bucket, and whatever came before."""
+"""Batches replayed from CUDA graphs have the bits of launches, whatever is in the bucket and whatever came before."""
 
 import random
 import threading
@@ -33,7 +33,7 @@ pytestmark = needs_compiler
 
 
 def test_batches_of_a_bucket_share_a_graph_and_have_the_bits_of_launches() -> None:
-    """One after the other, and again; the same as without buckets but for rounding."""
+    """Replays and launches of a bucket give the same bits; scores computed without buckets differ by rounding alone."""
     lab = Lab.of()
     for number in (0, 1, 2, 3, 0):
         results = lab.score(ALIKE[number])
@@ -47,7 +47,9 @@ def test_batches_of_a_bucket_share_a_graph_and_have_the_bits_of_launches() -> No
 
 
 def test_a_score_depends_on_neither_company_nor_bucket() -> None:
-    """To the bit, where products do not: alone, among others of its bucket, and in larger ones."""
+    """With matrix products whose bits do not depend on their size, a candidate's score has the same bits in every
+    bucket.
+    """
     lengths = [9, 0, 40]
     batches = [
         packed([5], [[*lengths, *more]], seed=0)  # the query and the first candidates draw first
@@ -65,7 +67,7 @@ def test_a_score_depends_on_neither_company_nor_bucket() -> None:
 
 @pytest.mark.parametrize("running", ["late", "copies first"])
 def test_batches_in_flight_do_not_meet(running: Running) -> None:
-    """Five enqueued before the first has run, in two buckets: no buffer is written that is still to be read."""
+    """While batches of two buckets wait on the device, no buffer is overwritten that is still to be read."""
     lab = Lab.of(running=running)
     batches = [ALIKE[0], ALIKE[1], SMALL, ALIKE[2], ALIKE[3], SMALL]
     right = [launched(batch) for batch in batches]
@@ -76,8 +78,8 @@ def test_batches_in_flight_do_not_meet(running: Running) -> None:
 
 
 def test_a_transfer_waits_for_nothing_that_is_computed() -> None:
-    """With nothing run of what was enqueued, the host goes on to the third batch, for which it needs the first one's
-    buffer back: for that no score has to be computed, and the second and third inputs are over.
+    """The host enqueues a third batch, for which it needs the first one's buffer back, before the device has computed a
+    score: transfers alone free the buffer.
     """
     lab = Lab.of(running="late")
     lab.score(ALIKE[0])
@@ -93,12 +95,12 @@ def test_a_transfer_waits_for_nothing_that_is_computed() -> None:
 
 
 def test_two_streams_take_turns() -> None:
-    """The second waits on the device, whichever the device would rather run."""
+    """The second stream's batch waits on the device for the first one's, whichever the device would rather run."""
     assert Lab.of().right_on_two_streams() == [True, True]
 
 
 def test_two_threads_take_turns() -> None:
-    """The second does not fill the inputs before the first has enqueued all its work."""
+    """The second thread does not fill the inputs before the first has enqueued all its work."""
     lab = Lab.of()
     lab.score(ALIKE[0])
     inside, entered = threading.Event(), threading.Event()
@@ -129,7 +131,9 @@ def test_two_threads_take_turns() -> None:
 
 
 def test_what_launches_depend_on_has_graphs_of_its_own() -> None:
-    """Without a limit to the window the longest candidate is one: two buckets of the same size."""
+    """With an unlimited window the launches depend on the longest candidate, so two batches of one size need two
+    buckets.
+    """
     lab = Lab.of(window=None)
     for number in (0, 1, 0, 1):
         assert is_right(lab.score(ALIKE[number]), expected(number, None))
@@ -138,7 +142,7 @@ def test_what_launches_depend_on_has_graphs_of_its_own() -> None:
 
 
 def test_the_graph_that_was_not_used_for_longest_makes_room() -> None:
-    """And is captured again when its turn comes."""
+    """A graph that was dropped is captured again when its bucket is needed again."""
     lab = Lab.of(max_graphs=2)
     sizes = [packed([5], [[9] * count]) for count in (1, 12, 24)]
     right = [launched(batch) for batch in sizes]
@@ -149,7 +153,7 @@ def test_the_graph_that_was_not_used_for_longest_makes_room() -> None:
 
 
 def test_usual_requests_wait_for_no_capture() -> None:
-    """Their buckets are captured before: twenty candidates and a short query, and a longer one."""
+    """The buckets of twenty candidates with a short query, and with a longer one, are captured in advance."""
     lab = Lab.of(max_rows=600)
     lab.runner.capture_usual(600)
     captures = lab.device.captures
@@ -160,7 +164,6 @@ def test_usual_requests_wait_for_no_capture() -> None:
 
 
 def test_a_failed_capture_ends_those_of_usual_requests() -> None:
-    """There is one attempt, and one warning."""
     lab = Lab.of(max_rows=600)
     lab.device.fails = torch.OutOfMemoryError("CUDA out of memory")
     lab.runner.capture_usual(600)
@@ -169,7 +172,7 @@ def test_a_failed_capture_ends_those_of_usual_requests() -> None:
 
 
 def test_no_graph_is_captured_that_no_batch_would_use() -> None:
-    """A lower limit of batches leaves memory to other things."""
+    """A lower limit of rows a batch leaves the memory of larger graphs to other things."""
     lab = Lab.of(max_rows=1000)
     lab.runner.capture_usual(500)
     few = lab.device.captures
@@ -181,7 +184,7 @@ def test_no_graph_is_captured_that_no_batch_would_use() -> None:
 
 
 def test_memory_that_is_short_even_without_graphs_does_not_end_the_start(caplog: pytest.LogCaptureFixture) -> None:
-    """A batch of a request would be split; the largest bucket's is not needed by any."""
+    """A request's batch would be split when memory runs out, so no request needs the largest bucket."""
     lab = Lab.of(max_rows=600)
     lab.device.fails = torch.OutOfMemoryError("CUDA out of memory")
     copy = lab.device.copy
@@ -200,7 +203,7 @@ def test_memory_that_is_short_even_without_graphs_does_not_end_the_start(caplog:
 
 
 def test_a_service_that_must_have_graphs_does_not_start_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first capture tells whether there can be any."""
+    """The first capture shows whether graphs can be captured at all."""
     device = RecordingDevice()
     device.fails = torch.OutOfMemoryError("CUDA out of memory")
     serve_from(device, monkeypatch)
@@ -214,7 +217,7 @@ def test_a_service_that_must_have_graphs_does_not_start_without(monkeypatch: pyt
 
 
 def test_a_large_batch_is_left_to_the_caller() -> None:
-    """It is launched as it is."""
+    """A batch too large for a bucket is neither scored nor captured, and later batches are."""
     lab = Lab.of(max_rows=176)
 
     assert lab.runner.score(packed([5], [[30] * 6])) is None
@@ -232,7 +235,7 @@ def test_a_large_batch_is_left_to_the_caller() -> None:
 def test_a_capture_that_fails_costs_no_request(
     error: RuntimeError, how_long: str, remedy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line says so and what to do; nothing is captured for that long, what was captured is used."""
+    """The batch is scored, one warning says what to do, and graphs that were captured before are still replayed."""
     lab = Lab.of()
     lab.score(ALIKE[0])
     lab.device.fails = error
@@ -249,7 +252,7 @@ def test_a_capture_that_fails_costs_no_request(
 
 
 def test_a_capture_for_which_memory_was_short_is_tried_again() -> None:
-    """A minute later, and a minute after each that fails again; then nothing stands in the way any more."""
+    """The runner tries a minute after each failure, and clears the obstacle once a capture succeeds."""
     clock = Clock()
     lab = Lab.of(clock=clock)
     lab.device.fails = torch.OutOfMemoryError("CUDA out of memory")
@@ -268,7 +271,7 @@ def test_a_capture_for_which_memory_was_short_is_tried_again() -> None:
 
 
 def test_a_capture_that_failed_otherwise_is_not_tried_again() -> None:
-    """It would fail each time, also one for which memory was short before."""
+    """An error other than lack of memory would return each time; it also ends the attempts after lack of memory."""
     clock = Clock()
     lab = Lab.of(clock=clock)
     for now, error in ((0.0, torch.OutOfMemoryError("CUDA out of memory")), (60.0, RuntimeError("not permitted"))):
@@ -282,7 +285,7 @@ def test_a_capture_that_failed_otherwise_is_not_tried_again() -> None:
 
 
 def test_memory_that_is_short_within_a_failed_capture_is_what_is_told() -> None:
-    """What CUDA says at the end of a capture hides why it ended."""
+    """The error that CUDA raises at the end of a capture hides the lack of memory that ended it."""
     late = RuntimeError("operation failed due to a previous error during capture")
     late.__context__ = torch.OutOfMemoryError("CUDA out of memory")
 
@@ -291,7 +294,7 @@ def test_memory_that_is_short_within_a_failed_capture_is_what_is_told() -> None:
 
 
 def test_a_cross_encoder_scores_through_its_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long candidates by their best passage; launches where gradients are required."""
+    """A long candidate is scored by its best passage; where gradients are required, kernels are launched instead."""
     config = replace(scorer().config, max_tokens=48, max_query_tokens=20)
     model = random_scorer(CrossEncoder(config), seed=0)
     rng = random.Random(0)
@@ -315,7 +318,7 @@ def test_a_cross_encoder_scores_through_its_graphs(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_batch_goes_over_in_one_transfer() -> None:
-    """Without a graph too: its tokens and its plan's tables share one allocation."""
+    """Also without a graph, the tokens and the plan's tables share one allocation."""
     batch = ALIKE[0]
     inputs = PackedInputs.of(batch, plan_of(CudaPlan, RecordingDevice(), batch.rows, 4), CPU)
     assert isinstance(inputs.plan, CudaPlan)

@@ -1,4 +1,4 @@
-"""Graphs on a GPU: the runner that the CPU's recordings test, as CUDA captures and replays it."""
+"""CUDA graphs on a GPU: the runner that test_graphs.py tests on a recording device, with real captures and replays."""
 
 import random
 import threading
@@ -30,7 +30,7 @@ SHAPES = [[9] * 13, [75, 0, 1, 2, 0, 0, 40, 1], [10] * 12, [300, 40], [60] * 50,
 
 @pytest.fixture
 def runner() -> GraphRunner[PackedTokens]:
-    """Of a model of three layers."""
+    """Returns the runner of a cross-encoder of three layers."""
     vocab = tiny_encoder_config().vocab_size
     encoder = EncoderConfig(vocab, 384, 3, 12, 1536, 512)
     config = CrossEncoderConfig(encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=sparse(4))
@@ -42,7 +42,7 @@ def runner() -> GraphRunner[PackedTokens]:
 
 
 def packed(lengths: list[int], seed: int) -> PackedTokens:
-    """Random tokens."""
+    """Returns a packed batch of one query and candidates of these lengths, with random tokens."""
     rng = random.Random(seed)
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in lengths]])
     return pack(batch, sparse(4), cls_id=CLS_ID, sentence_token=None)
@@ -52,14 +52,14 @@ BATCHES = [packed(lengths, seed) for seed, lengths in enumerate(SHAPES)]
 
 
 def scores(runner: GraphRunner[PackedTokens], number: int, *, capture: bool = True) -> Tensor:
-    """Of one of the batches."""
+    """Returns the scores of one of the batches."""
     result = runner.score(BATCHES[number], capture=capture)
     assert result is not None
     return result
 
 
 def test_replays_have_the_bits_of_launches(runner: GraphRunner[PackedTokens]) -> None:
-    """A hundred, of batches in turns, with nothing waited for in between."""
+    """A hundred replays of different batches follow each other without waiting."""
     expected = [scores(runner, number, capture=False) for number in range(len(BATCHES))]
     replayed = [(turn % len(BATCHES), scores(runner, turn % len(BATCHES))) for turn in range(100)]
 
@@ -70,7 +70,7 @@ def test_replays_have_the_bits_of_launches(runner: GraphRunner[PackedTokens]) ->
 
 
 def test_threads_on_streams_of_their_own_do_not_meet(runner: GraphRunner[PackedTokens]) -> None:
-    """Two, with the same graphs."""
+    """Two threads, each on its own stream, replay the same graphs."""
     expected = [scores(runner, number) for number in range(len(BATCHES))]
     torch.cuda.synchronize()
     wrong: list[int] = []
@@ -95,7 +95,9 @@ def test_threads_on_streams_of_their_own_do_not_meet(runner: GraphRunner[PackedT
 def test_a_failed_capture_leaves_the_stream_and_the_device_as_they_were(
     runner: GraphRunner[PackedTokens], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host that waits ends a capture; the batch is scored, and graphs that are there go on."""
+    """A host that waits for the device ends the capture; the batch is still scored, and existing graphs are still
+    replayed.
+    """
     expected = [scores(runner, number, capture=False) for number in (0, 4)]
     scores(runner, 0)
     buckets = runner._buckets
@@ -119,7 +121,7 @@ def test_a_failed_capture_leaves_the_stream_and_the_device_as_they_were(
 
 
 def test_a_warm_up_that_fails_has_read_its_inputs_before_they_are_written_again() -> None:
-    """What it launched before runs on another stream, late."""
+    """What the warm-up launched before it failed still runs, late, on another stream."""
     inputs = torch.zeros(9, device=GPU)
     seen = torch.ones_like(inputs)
 
@@ -136,8 +138,8 @@ def test_a_warm_up_that_fails_has_read_its_inputs_before_they_are_written_again(
 
 
 def test_gelu_within_a_product_is_its_tanh_form() -> None:
-    """To bfloat16's rounding of the result, and a tanh that is right to 2 ** -11 (tanh.approx in the PTX manual), for
-    numbers up to 4: over all that rows may hold.
+    """The tolerances are bfloat16's rounding of the result and, for inputs up to 4, the error of tanh.approx, 2 ** -11
+    (PTX manual).
     """
     torch.manual_seed(0)
     layer = Linear(64, 96, device=GPU, dtype=torch.bfloat16)

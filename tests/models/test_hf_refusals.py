@@ -1,4 +1,4 @@
-"""Hugging Face folders that we refuse, in words; none of their code runs."""
+"""Hugging Face folders that are refused, with a message that says why; none of their code runs."""
 
 import os
 import pickle
@@ -29,7 +29,7 @@ from bandrank.models.loading import load_model
 SUPPORTED_IS_NAMED = "`bandrank models` lists the families that load"
 
 
-# What is refused
+# Models that are not supported
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,6 @@ SUPPORTED_IS_NAMED = "`bandrank models` lists the families that load"
     ],
 )
 def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    """The message says what the model is and what is supported."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "config.json", settings)
     with pytest.raises(BadCheckpoint, match=f"{message}.*{SUPPORTED_IS_NAMED}"):
@@ -54,7 +53,7 @@ def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, An
 
 
 def test_a_re_ranker_with_a_prompt_is_refused(tmp_path: Path) -> None:
-    """CrossEncoder.predict puts it before the query; one that is not the default is nobody's."""
+    """CrossEncoder.predict puts the default prompt before the query; any other prompt is not used."""
     folder = save_cross_encoder(tmp_path)
     library = {"prompts": {"ask": "which man: ", "none": ""}, "default_prompt_name": "none"}
     write_json(folder / "config_sentence_transformers.json", library)
@@ -65,14 +64,14 @@ def test_a_re_ranker_with_a_prompt_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_classifier_of_three_labels_is_refused(tmp_path: Path) -> None:
-    """An inference model is no re-ranker."""
+    """A classifier for inference (entailment) is no re-ranker."""
     folder = save_cross_encoder(tmp_path, num_labels=3)
     with pytest.raises(BadCheckpoint, match=rf"classifier of one output, this model has 3.*{SUPPORTED_IS_NAMED}"):
         load_model(str(folder))
 
 
 def test_an_encoder_without_classifier_is_refused(tmp_path: Path) -> None:
-    """A bare encoder, whose modules.json was left behind."""
+    """The folder of a bi-encoder without its modules.json is a bare encoder."""
     folder = save_bi_encoder(tmp_path)
     (folder / "modules.json").unlink()
     with pytest.raises(BadCheckpoint, match=f"this model has no; {SUPPORTED_IS_NAMED}"):
@@ -89,13 +88,12 @@ def test_an_encoder_without_classifier_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_colbert_of_another_kind_is_refused(tmp_path: Path, settings: dict[str, str], message: str) -> None:
-    """Settings that would give other scores than the model was trained for."""
+    """These settings would give other scores than those the model was trained for."""
     with pytest.raises(BadCheckpoint, match=message):
         load_model(str(save_colbert(tmp_path, settings=settings)))
 
 
 def test_a_colbert_without_projection_is_refused(tmp_path: Path) -> None:
-    """The message names the tensor."""
     folder = save_colbert(tmp_path)
     change_weights(folder, lambda weights: {n: t for n, t in weights.items() if n != "linear.weight"})
     with pytest.raises(BadCheckpoint, match=r"the weights have no tensor 'linear.weight'"):
@@ -104,7 +102,7 @@ def test_a_colbert_without_projection_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", [*SWITCHES, "attention_window_size"])
 def test_a_sparse_config_with_a_hole_is_refused(tmp_path: Path, missing: str) -> None:
-    """Rather than being run with full attention, which its weights would allow."""
+    """The weights would load with full attention as well, but would give other scores."""
     folder = save_sparse_cross_encoder(tmp_path)
     edit_json(folder / "config.json", {}, remove=(missing,))
     with pytest.raises(BadCheckpoint, match=r"a sparse cross-encoder whose .* must not be run as full attention"):
@@ -113,7 +111,7 @@ def test_a_sparse_config_with_a_hole_is_refused(tmp_path: Path, missing: str) ->
 
 @pytest.mark.parametrize("kept", ["attention_window_size", "query_cls_attention", "architectures"])
 def test_any_trace_of_a_sparse_config_is_noticed(tmp_path: Path, kept: str) -> None:
-    """A window, a switch or the architecture's name alone is enough to refuse full attention."""
+    """A window, a switch or the architecture's name is enough to refuse full attention."""
     folder = save_sparse_cross_encoder(tmp_path)
     names = {*SWITCHES, "attention_window_size", "architectures"} - {kept}
     edit_json(folder / "config.json", {}, remove=tuple(names))
@@ -122,7 +120,6 @@ def test_any_trace_of_a_sparse_config_is_noticed(tmp_path: Path, kept: str) -> N
 
 
 def test_a_negative_window_is_refused(tmp_path: Path) -> None:
-    """In the words of the pattern."""
     folder = save_sparse_cross_encoder(tmp_path)
     edit_json(folder / "config.json", {"attention_window_size": -1})
     with pytest.raises(BadCheckpoint, match="window must be at least 0"):
@@ -133,7 +130,6 @@ def test_a_negative_window_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_weights(tmp_path: Path) -> None:
-    """A folder of settings alone."""
     folder = save_cross_encoder(tmp_path)
     (folder / "model.safetensors").unlink()
     with pytest.raises(BadCheckpoint, match=r"no model\.safetensors and no pytorch_model\.bin"):
@@ -142,7 +138,9 @@ def test_no_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("with_config", [True, False])
 def test_an_adapter(with_config: bool, tmp_path: Path) -> None:
-    """What peft saves is a difference to another model's weights; beside these it is no hindrance."""
+    """An adapter that peft saved holds differences to another model's weights; beside a model's own weights it is
+    ignored.
+    """
     folder = save_cross_encoder(tmp_path)
     write_json(folder / "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": "some/model"})
     save_file({"lora_A.weight": torch.zeros(1, 2)}, folder / "adapter_model.safetensors")
@@ -155,7 +153,7 @@ def test_an_adapter(with_config: bool, tmp_path: Path) -> None:
 
 
 def test_an_exported_model(tmp_path: Path) -> None:
-    """ONNX files alone are not read; the message says what to take instead."""
+    """A folder with ONNX weights alone is refused, and the message says what to take instead."""
     folder = save_cross_encoder(tmp_path)
     (folder / "onnx").mkdir()
     (folder / "model.safetensors").rename(folder / "onnx" / "model.onnx")
@@ -164,7 +162,6 @@ def test_an_exported_model(tmp_path: Path) -> None:
 
 
 def test_a_missing_tensor(tmp_path: Path) -> None:
-    """The message names it."""
     folder = save_cross_encoder(tmp_path)
     lost = "bert.encoder.layer.1.output.dense.bias"
     change_weights(folder, lambda weights: {name: tensor for name, tensor in weights.items() if name != lost})
@@ -173,7 +170,7 @@ def test_a_missing_tensor(tmp_path: Path) -> None:
 
 
 def test_a_missing_position_table(tmp_path: Path) -> None:
-    """Which is looked at before the rest."""
+    """The position table is looked up before all other tensors."""
     folder = save_cross_encoder(tmp_path)
     lost = "bert.embeddings.position_embeddings.weight"
     change_weights(folder, lambda weights: {name: tensor for name, tensor in weights.items() if name != lost})
@@ -182,7 +179,6 @@ def test_a_missing_position_table(tmp_path: Path) -> None:
 
 
 def test_more_layers_in_the_config_than_in_the_weights(tmp_path: Path) -> None:
-    """A config.json of another model."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "config.json", {"num_hidden_layers": 3})
     with pytest.raises(BadCheckpoint, match=r"layer\.2"):
@@ -190,7 +186,7 @@ def test_more_layers_in_the_config_than_in_the_weights(tmp_path: Path) -> None:
 
 
 def test_fewer_layers_in_the_config_than_in_the_weights(tmp_path: Path) -> None:
-    """Layers are not dropped in silence."""
+    """Layers are not dropped silently."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "config.json", {"num_hidden_layers": 1})
     with pytest.raises(BadCheckpoint):
@@ -199,7 +195,6 @@ def test_fewer_layers_in_the_config_than_in_the_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{"intermediate_size": 65}, {"max_position_embeddings": 256}, {"hidden_size": 64}])
 def test_shapes_that_differ_from_the_config(tmp_path: Path, settings: dict[str, int]) -> None:
-    """The message names tensors of another shape."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "config.json", settings)
     with pytest.raises(BadCheckpoint, match=r"of another shape: .'"):
@@ -207,7 +202,6 @@ def test_shapes_that_differ_from_the_config(tmp_path: Path, settings: dict[str, 
 
 
 def test_heads_that_do_not_divide_the_hidden_size(tmp_path: Path) -> None:
-    """Also a config.json that does not fit."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "config.json", {"num_attention_heads": 5})
     with pytest.raises(BadCheckpoint, match="hidden_size 32 is not a multiple of num_heads 5"):
@@ -215,7 +209,7 @@ def test_heads_that_do_not_divide_the_hidden_size(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file(tmp_path: Path) -> None:
-    """A download that broke off."""
+    """The weights are cut short, as by a download that broke off."""
     folder = save_cross_encoder(tmp_path)
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:5000])
@@ -238,7 +232,7 @@ def test_a_file_of_somebody_else(name: str) -> None:
 
 @contextmanager
 def as_anybody() -> Iterator[None]:
-    """Root, who may read everything, is somebody else meanwhile."""
+    """Runs the block as an ordinary user, if the tests run as root, who may read everything."""
     before = os.geteuid()
     os.seteuid(before or 65534)
     try:
@@ -248,7 +242,6 @@ def as_anybody() -> Iterator[None]:
 
 
 def test_a_damaged_tokenizer(tmp_path: Path) -> None:
-    """Another download that broke off."""
     folder = save_cross_encoder(tmp_path)
     path = folder / "tokenizer.json"
     path.write_bytes(path.read_bytes()[:1000])
@@ -281,7 +274,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path, legacy: bool) -> Non
 
 
 def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
-    """A pickle that torch did not write."""
+    """A pickle that torch did not write is refused, and its code does not run."""
     folder = save_cross_encoder(tmp_path / "model")
     trace = tmp_path / "trace"
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(RunsCode(trace), protocol=2))
@@ -297,20 +290,20 @@ def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["./missing", "/missing/folder", "~/missing", "../missing"])
 def test_a_path_that_leads_nowhere(model: str) -> None:
-    """What looks like a path is not asked of the hub."""
+    """A name that looks like a path is not looked up on the hub."""
     with pytest.raises(BadCheckpoint, match=f"^{model}: no such folder"):
         files.find_folder(model)
 
 
 @pytest.mark.parametrize("model", ["a/b/c", "two words", "-"])
 def test_a_name_that_no_model_can_have(model: str) -> None:
-    """Neither a folder nor a name that the hub allows."""
+    """The name is neither a folder nor one that the hub allows."""
     with pytest.raises(BadCheckpoint):
         files.find_folder(model)
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    """The message says what a folder needs."""
+    """The message says what a model folder needs."""
     with pytest.raises(BadCheckpoint, match=r"no config\.json; a model folder needs config\.json, weights and a tok"):
         load_model(str(tmp_path))
 
@@ -319,7 +312,6 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     ("text", "message"), [("{", "not JSON"), ("[]", "expected a JSON object"), ("\ud83d", "not JSON")]
 )
 def test_a_config_that_is_no_json_object(tmp_path: Path, text: str, message: str) -> None:
-    """Damaged settings."""
     (tmp_path / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(BadCheckpoint, match=message):
         load_model(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Hugging Face folders that we read: families, formats, tokenizers."""
+"""Hugging Face folders that load: families, formats and tokenizers."""
 
 import string
 from collections.abc import Callable
@@ -38,11 +38,7 @@ def as_pickle(folder: Path, **options: bool) -> None:
     (folder / "model.safetensors").unlink()
 
 
-# What is read
-
-
 def test_a_plain_cross_encoder_has_full_attention(tmp_path: Path) -> None:
-    """A folder without attention switches."""
     scorer = hf.load(save_cross_encoder(tmp_path))
 
     assert isinstance(scorer, CrossEncoder)
@@ -53,7 +49,7 @@ def test_a_plain_cross_encoder_has_full_attention(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("window", [0, 4, None])
 def test_a_sparse_cross_encoder_has_its_pattern(tmp_path: Path, window: int | None) -> None:
-    """The same weights load with the pattern of config.json, and do not give the scores of full attention."""
+    """The pattern comes from config.json, and the same weights give other scores with full attention."""
     model = tiny_hf_cross_encoder()
     scorer = hf.load(save_sparse_cross_encoder(tmp_path / "sparse", sparse(window), model=model))
     full = hf.load(save_cross_encoder(tmp_path / "full", model))
@@ -65,7 +61,7 @@ def test_a_sparse_cross_encoder_has_its_pattern(tmp_path: Path, window: int | No
 
 @pytest.mark.parametrize("theirs", SWITCHES)
 def test_each_switch_is_its_own(tmp_path: Path, theirs: str) -> None:
-    """Each key of config.json turns one direction off."""
+    """Each key of config.json turns one direction of attention off."""
     folder = save_sparse_cross_encoder(tmp_path, AttentionPattern(4))
     edit_json(folder / "config.json", {theirs: False})
     scorer = hf.load(folder)
@@ -75,7 +71,7 @@ def test_each_switch_is_its_own(tmp_path: Path, theirs: str) -> None:
 
 
 def test_a_bi_encoder(tmp_path: Path) -> None:
-    """A sentence-transformers folder."""
+    """A folder of sentence-transformers sets the pooling, the similarity and the length limit."""
     scorer = hf.load(save_bi_encoder(tmp_path, pooling="cls", normalize=False, max_seq_length=99))
 
     assert isinstance(scorer, BiEncoder)
@@ -84,7 +80,7 @@ def test_a_bi_encoder(tmp_path: Path) -> None:
 
 
 def test_a_bi_encoder_saved_by_sentence_transformers_6(tmp_path: Path) -> None:
-    """Version 6 names the pooling in one key, modules by other paths, and keeps the limit with the tokenizer."""
+    """Version 6 names the pooling in one key, the modules by other paths, and keeps the limit with the tokenizer."""
     model = tiny_hf_encoder()
     before = hf.load(save_bi_encoder(tmp_path / "before", model, pooling="cls", max_seq_length=99))
     folder = save_bi_encoder(tmp_path / "now", model)
@@ -133,7 +129,6 @@ def test_a_cross_encoder_saved_by_sentence_transformers_6(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_a_similarity_that_the_folder_asks_for(similarity: str, tmp_path: Path) -> None:
-    """A folder without Normalize is scored by the similarity that it names."""
     folder = save_bi_encoder(tmp_path, normalize=False)
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": similarity})
 
@@ -141,7 +136,7 @@ def test_a_similarity_that_the_folder_asks_for(similarity: str, tmp_path: Path) 
 
 
 def test_a_colbert(tmp_path: Path) -> None:
-    """A folder of Stanford's library: its weights by our names, its settings out of artifact.metadata."""
+    """The folder is one of Stanford's library: weights under its names, settings in artifact.metadata."""
     model = tiny_hf_encoder()
     folder = save_colbert(tmp_path, model, dim=8)
     scorer = hf.load(folder)
@@ -159,7 +154,9 @@ def test_a_colbert(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_a_colbert(tmp_path: Path) -> None:
-    """Each setting is heeded; those of a missing artifact.metadata are the library's defaults; positions bound both."""
+    """Each setting is heeded, without artifact.metadata the library's defaults hold, and the number of positions bounds
+    both lengths.
+    """
     settings = {
         "query_token_id": "[unused2]",
         "doc_token_id": "[unused3]",
@@ -185,7 +182,7 @@ def test_the_settings_of_a_colbert(tmp_path: Path) -> None:
 @pytest.mark.parametrize("save", [save_cross_encoder, save_sparse_cross_encoder, save_bi_encoder, save_colbert])
 @pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}], ids=["zip", "legacy"])
 def test_pickled_weights(tmp_path: Path, save: Callable[[Path], Path], options: dict[str, bool]) -> None:
-    """pytorch_model.bin, in either of torch's formats, gives the scores of model.safetensors."""
+    """A pytorch_model.bin in either of torch's formats gives the scores of model.safetensors."""
     folder = save(tmp_path)
     before = some_scores(hf.load(folder))
     as_pickle(folder, **options)
@@ -212,7 +209,7 @@ def test_old_names_and_buffers(tmp_path: Path) -> None:
 
 
 def test_half_precision_weights_stay_so_but_for_the_head(tmp_path: Path) -> None:
-    """Weights keep the dtype they were saved in; the head, which breaks ties, is float32."""
+    """Weights keep the dtype they were saved in; the head, which breaks ties, becomes float32."""
     folder = save_cross_encoder(tmp_path)
     change_weights(folder, lambda weights: {name: tensor.half() for name, tensor in weights.items()})
     scorer = hf.load(folder)
@@ -223,7 +220,7 @@ def test_half_precision_weights_stay_so_but_for_the_head(tmp_path: Path) -> None
 
 
 def test_a_longer_config_stretches_the_position_table(tmp_path: Path) -> None:
-    """1024 positions in config.json over a table of 512: the table is interpolated, and nothing else changes."""
+    """With 1024 positions in config.json, a table of 512 is interpolated, and nothing else changes."""
     folder = save_sparse_cross_encoder(tmp_path)
     table = hf.load(folder).state_dict()["encoder.embeddings.position.weight"]
     edit_json(folder / "config.json", {"max_position_embeddings": 1024})
@@ -236,7 +233,7 @@ def test_a_longer_config_stretches_the_position_table(tmp_path: Path) -> None:
 
 
 def test_a_stored_long_table_is_taken_as_it_is(tmp_path: Path) -> None:
-    """A table of as many rows as config.json says is not touched, whatever `base_max_position_embeddings` says."""
+    """A table of as many rows as config.json says is not changed, whatever `base_max_position_embeddings` says."""
     model = tiny_hf_cross_encoder(positions=1024)
     folder = save_sparse_cross_encoder(tmp_path, model=model)
     edit_json(folder / "config.json", {"base_max_position_embeddings": 512})
@@ -250,7 +247,7 @@ def test_a_stored_long_table_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_added_tokens_grow_the_vocabulary(tmp_path: Path) -> None:
-    """The embedding table counts, not `vocab_size`."""
+    """The size of the vocabulary is that of the embedding table, not `vocab_size`."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "config.json", {"vocab_size": 7})
 
@@ -261,7 +258,7 @@ def test_added_tokens_grow_the_vocabulary(tmp_path: Path) -> None:
 
 
 def test_truncation_and_padding_of_a_saved_tokenizer_are_off(tmp_path: Path) -> None:
-    """A tokenizer saved with a limit of 8 and padding to 8 gives all pieces of a text, and no others."""
+    """A tokenizer saved with truncation and padding to 8 tokens gives all pieces of a text, and no others."""
     folder = save_cross_encoder(tmp_path)
     saved = tiny_tokenizer()
     saved.enable_truncation(8)
@@ -275,7 +272,7 @@ def test_truncation_and_padding_of_a_saved_tokenizer_are_off(tmp_path: Path) -> 
 
 
 def test_a_folder_with_a_vocabulary_alone(tmp_path: Path) -> None:
-    """vocab.txt, a slow tokenizer's file, gives the ids that tokenizer.json would."""
+    """A vocab.txt, the file of a slow tokenizer, gives the ids that tokenizer.json would."""
     folder = save_cross_encoder(tmp_path)
     tokens = sorted(tiny_tokenizer().get_vocab().items(), key=lambda item: item[1])
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token, _ in tokens), encoding="utf-8")
@@ -300,7 +297,7 @@ def test_tiny_tokenizer_is_the_one_in_the_file() -> None:
     ("file", "saved", "expected"), [("bert", 128, 128), ("xlm-roberta", 64, 64), ("bert", 9999, 512)]
 )
 def test_the_length_that_sentence_transformers_saves(tmp_path: Path, file: str, saved: int, expected: int) -> None:
-    """A cross-encoder reads at most so many tokens at once; never more than it has positions."""
+    """A cross-encoder reads at most as many tokens as the file says, and never more than it has positions."""
     folder = save_cross_encoder(tmp_path)
     write_json(folder / f"sentence_{file}_config.json", {"max_seq_length": saved})
     config = load_model(str(folder)).scorer.config

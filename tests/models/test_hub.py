@@ -1,5 +1,5 @@
-"""Models by their hub id, out of a local cache and without a network. In a process of its own: huggingface_hub reads
-its environment when it is imported.
+"""Models loaded by their hub id from a local cache, without a network. They load in a process of their own, because
+huggingface_hub reads its environment when it is imported.
 """
 
 import json
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bandrank.models.loading import load_model
 
-# Reads [[model, revision], ...], prints for each the first weight of the classifier, the folder's name and the window,
-# or the error.
+# Reads [[model, revision], ...] and prints for each the first weight of the last tensor, the folder and the window, or
+# the error.
 LOAD = """
 import json, sys
 from bandrank.models.checkpoint import BadCheckpoint
@@ -37,19 +37,19 @@ print(json.dumps(answers))
 
 
 def last_weight(folder: Path) -> float:
-    """What LOAD prints of a model that was loaded from `folder`."""
+    """Returns the weight that LOAD would report for the model in `folder`."""
     weights: list[Tensor] = list(load_model(str(folder)).scorer.state_dict().values())
     return float(weights[-1].flatten()[0])
 
 
 class Hub:
-    """A cache as huggingface_hub lays it out: blobs, snapshots of links to them, refs."""
+    """A cache in huggingface_hub's layout: blobs, snapshots of links to them, and refs."""
 
     def __init__(self, cache: Path) -> None:
         self.cache = cache
 
     def add(self, model: str, revision: str, commit: str, folder: Path) -> None:
-        """A revision of a model with the files of `folder`."""
+        """Adds a revision of a model with the files of `folder`."""
         home = self.cache / f"models--{model.replace('/', '--')}"
         snapshot = home / "snapshots" / commit
         for path in sorted(folder.rglob("*")):
@@ -64,7 +64,7 @@ class Hub:
         (home / "refs" / revision).write_text(commit, encoding="utf-8")
 
     def load(self, *models: tuple[str, str | None]) -> list[dict[str, object]]:
-        """What a process without a network loads."""
+        """Returns LOAD's answers from a process without a network."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
         answer = subprocess.run(
             [sys.executable, "-c", LOAD],
@@ -80,7 +80,7 @@ class Hub:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], dict[str, dict[str, object]]]:
-    """The folders that the cache was made of, and the answers of one process to all that the tests ask."""
+    """Returns the folders that the cache was made of, and one process's answer to each question of the tests."""
     folders = tmp_path_factory.mktemp("folders")
     made = {
         "main": save_sparse_cross_encoder(folders / "main", model=tiny_hf_cross_encoder(seed=1)),
@@ -126,7 +126,7 @@ Loaded = tuple[dict[str, Path], dict[str, dict[str, object]]]
     ],
 )
 def test_a_model_in_the_cache(loaded: Loaded, question: str, folder: str, commit: str) -> None:
-    """By id, by branch, by commit; with pickled weights alone; with the files in a subfolder."""
+    """A model is found by id, by branch and by commit, with or without an owner, and with pickled weights alone."""
     made, answers = loaded
     answer = answers[question]
 
@@ -136,7 +136,6 @@ def test_a_model_in_the_cache(loaded: Loaded, question: str, folder: str, commit
 
 
 def test_a_sparse_model_by_id_is_sparse(loaded: Loaded) -> None:
-    """The pattern comes with it."""
     _, answers = loaded
 
     assert (answers["default"]["window"], answers["branch"]["window"]) == (4, None)
@@ -144,7 +143,7 @@ def test_a_sparse_model_by_id_is_sparse(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize(("question", "model"), [("missing", "tiny/missing"), ("no such branch", "tiny/sparse")])
 def test_a_model_that_is_not_in_the_cache(loaded: Loaded, question: str, model: str) -> None:
-    """Offline, the message says why it was not fetched and what to do."""
+    """The message says why the model was not fetched, and what to do."""
     _, answers = loaded
 
     assert answers[question] == {
@@ -154,7 +153,7 @@ def test_a_model_that_is_not_in_the_cache(loaded: Loaded, question: str, model: 
 
 
 def test_a_model_that_is_in_the_cache_in_part(loaded: Loaded) -> None:
-    """Settings without weights: a download that was not finished."""
+    """The cache holds the settings without the weights, as after a download that was not finished."""
     _, answers = loaded
 
     assert "no model.safetensors and no pytorch_model.bin" in str(answers["partial"]["error"])

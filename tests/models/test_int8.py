@@ -1,4 +1,4 @@
-"""Scorers in int8 on a CPU: near float32, the same bits in any company, and refused where they cannot be computed."""
+"""Scorers in int8 on a CPU: near float32, the same bits in any batch, and refused where int8 cannot be computed."""
 
 import copy
 import weakref
@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 
 
 def mix_encoder(**more: Any) -> MixEncoder:
-    """A random MixEncoder of two heads. more: as of `tiny_mix_encoder`."""
+    """Returns a random MixEncoder of two heads. more: arguments of `tiny_mix_encoder`."""
     return tiny_mix_encoder(encoder=tiny_encoder_config(num_heads=2), **more)
 
 
@@ -64,25 +64,25 @@ NATIVE = {
 
 
 def prepared(scorer: Scorer, dtype: torch.dtype) -> PreparedScorer:
-    """A copy of the scorer on the CPU."""
+    """Prepares a copy of the scorer on the CPU."""
     return prepare(copy.deepcopy(scorer), device=CPU, dtype=dtype)
 
 
 @cache
 def in_int8(name: str) -> PreparedScorer:
-    """One of `NATIVE`, prepared once."""
+    """Returns one of `NATIVE`, prepared once."""
     return prepared(NATIVE[name](), torch.int8)
 
 
 def scores(scorer: PreparedScorer, batch: ScoreBatch) -> Tensor:
-    """From token ids on both sides, as the service computes them."""
+    """Returns the scores of a batch of token ids, computed as the service does."""
     with torch.inference_mode():
         return scorer(batch)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_architecture_is_near_float32(variant: str) -> None:
-    """Its scores differ by a small part of their spread, and are not those of float32: int8 did compute them."""
+    """Scores differ from float32's by a small part of their spread, and do differ: int8 did compute them."""
     scorer = VARIANTS[variant]()
     batch = score_batch(*random_texts(scorer))
     exact, near = (scores(prepared(scorer, dtype), batch) for dtype in (torch.float32, torch.int8))
@@ -95,7 +95,6 @@ def test_every_architecture_is_near_float32(variant: str) -> None:
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_a_score_is_the_same_bits_alone_and_in_company(name: str) -> None:
-    """In one batch of three queries, alone, and in another order."""
     scorer = in_int8(name)
     queries, candidates = random_texts(scorer.scorer)
     together = scores(scorer, score_batch(queries, candidates)).tolist()
@@ -113,7 +112,7 @@ def test_a_score_is_the_same_bits_alone_and_in_company(name: str) -> None:
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_a_score_is_the_same_bits_among_any_number(name: str) -> None:
-    """The first of many candidates, as products round by the number of their rows in libraries for floats."""
+    """Libraries for floats round a product differently with the number of its rows; int8 must not."""
     scorer = in_int8(name)
     queries, candidates = random_texts(scorer.scorer)
     many = candidates[0] * 6 + candidates[2] * 3
@@ -124,7 +123,6 @@ def test_a_score_is_the_same_bits_among_any_number(name: str) -> None:
 
 
 def test_workers_do_not_change_a_bit() -> None:
-    """One thread or three, with parts of the batch on each."""
     scorer = prepared(tiny_cross_encoder(num_heads=2, pattern=sparse(4)), torch.int8)
     queries, candidates = random_texts(scorer.scorer)
     batch = score_batch(queries, [group * 9 for group in candidates])
@@ -147,7 +145,7 @@ def test_workers_do_not_change_a_bit() -> None:
 
 
 def test_representations_do_not_depend_on_workers() -> None:
-    """Nor on the texts beside them: they are cached."""
+    """Representations are cached, so they must not depend on the threads that computed them."""
     scorer = prepared(tiny_bi_encoder(num_heads=2, max_tokens=512), torch.int8)
     _, candidates = random_texts(scorer.scorer)
     tokens = Ragged.from_token_ids([each for group in candidates for each in group] * 9)
@@ -165,7 +163,7 @@ def test_representations_do_not_depend_on_workers() -> None:
 
 
 def test_nothing_is_scored_without_an_error() -> None:
-    """A batch without candidates, and one whose candidates are empty."""
+    """A batch may have no candidates, or only empty ones."""
     scorer = in_int8("sparse")
     assert scores(scorer, score_batch([[5, 3]], [[]])).shape == (0,)
     assert scores(scorer, score_batch([], [])).shape == (0,)
@@ -173,7 +171,7 @@ def test_nothing_is_scored_without_an_error() -> None:
 
 
 def test_a_layer_keeps_what_was_stored_as_int8() -> None:
-    """Rows that are whole multiples of their scale come out as they are; zeros do no harm."""
+    """Rows that are whole multiples of their scale are kept exactly, and a row of zeros does no harm."""
     layer = Linear(32, 5)
     rows = torch.randint(-127, 128, (5, 32), dtype=torch.int8)
     rows[:, 0], rows[4] = 127, 0
@@ -189,7 +187,7 @@ def test_a_layer_keeps_what_was_stored_as_int8() -> None:
 
 
 def test_inputs_are_split_where_some_are_much_larger() -> None:
-    """As many bytes go to each as its size asks for; rows without such inputs stay as they are."""
+    """A large input is split into several bytes, more for a larger one; rows without large inputs are not split."""
     rows = torch.randn(100, 64, generator=torch.Generator().manual_seed(0))
     assert split_for(rows) is None
     rows[:, 5] += 30
@@ -203,7 +201,7 @@ def test_inputs_are_split_where_some_are_much_larger() -> None:
 
 
 def test_layers_are_adapted_to_what_they_are_given() -> None:
-    """A scorer whose norms let one input grow has it split in the layers behind them, the last one's too."""
+    """If a scorer's norms make one input large, the layers behind them split it, the last layer too."""
     plain, large = tiny_cross_encoder(), tiny_cross_encoder()
     for block in large.encoder.layers:
         block.attention_norm.bias.data[7] += 50
@@ -219,7 +217,7 @@ def test_layers_are_adapted_to_what_they_are_given() -> None:
 
 
 def test_a_scorer_has_as_many_parameters_as_before() -> None:
-    """And its cached representations another fingerprint, as their numbers are others."""
+    """An int8 layer counts the parameters that it replaces, and a scale for each row."""
     scorer = tiny_cross_encoder()
     count = sum(each.numel() for each in scorer.parameters())
     int8 = prepared(scorer, torch.int8).scorer
@@ -230,7 +228,7 @@ def test_a_scorer_has_as_many_parameters_as_before() -> None:
 
 
 def test_exact_layers_stay_in_float32() -> None:
-    """Those that a checkpoint names, with other scores than where all layers are in int8."""
+    """A checkpoint may name layers that are not computed in int8, which changes its scores."""
     scorer = tiny_cross_encoder(num_heads=2, pattern=sparse(4))
     batch = score_batch(*random_texts(scorer))
     whole = scores(prepared(scorer, torch.int8), batch)
@@ -247,7 +245,6 @@ def test_exact_layers_stay_in_float32() -> None:
 
 
 def test_what_cannot_be_quantised_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the reason."""
     odd = tiny_cross_encoder()
     odd.encoder.layers[1].down = Linear(20, 32)
     assert why_not_quantised(odd) == "a layer has 20 inputs, which is not a multiple of 16"
@@ -265,7 +262,7 @@ def test_what_cannot_be_quantised_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("name", [FAST, Settings().model])
 def test_shipped_scorers_keep_their_order(name: str) -> None:
-    """Of random texts, whose scores are close: nearly the same order."""
+    """The texts are random, so their scores are close; int8 still ranks them nearly the same."""
     scorer = load_model(name).scorer
     chance = torch.Generator().manual_seed(0)
     texts = [torch.randint(1000, 20000, (20,), generator=chance).tolist() for _ in range(60)]
@@ -276,7 +273,7 @@ def test_shipped_scorers_keep_their_order(name: str) -> None:
 
 
 def tiny_deberta() -> CrossEncoder:
-    """A cross-encoder whose attention is plain torch everywhere."""
+    """Returns a cross-encoder whose attention is plain torch on every device."""
     return CrossEncoder(replace(tiny_cross_encoder().config, encoder=tiny_deberta_config())).eval()
 
 
@@ -300,7 +297,9 @@ def test_what_computes_is_told_truly(name: str, attention: str) -> None:
 
 @pytest.mark.parametrize(("name", "gate"), [("decoder", "silu"), ("llama", "silu"), ("gemma3", "gelu")])
 def test_layers_with_rms_norms_have_nothing_of_torch(name: str, gate: str) -> None:
-    """In int8 no gate, no attention, and no norm but a decoder's behind its layers; in float32 all of them."""
+    """In int8, torch computes no gate, no attention, and no norm but a decoder's last one; in float32 it computes all
+    of them.
+    """
     counts = []
     for dtype in (torch.float32, torch.int8):
         scorer = prepared(NATIVE[name](), dtype).scorer
@@ -315,13 +314,12 @@ def test_layers_with_rms_norms_have_nothing_of_torch(name: str, gate: str) -> No
 
 
 def test_int8_is_for_a_cpu() -> None:
-    """Before anything is moved there."""
     with pytest.raises(ValueError, match="int8 is for a CPU, not for meta"):
         prepare(tiny_cross_encoder(), device=torch.device("meta"), dtype=torch.int8)
 
 
 def test_layers_are_in_float32_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each comes in the half precision that it was saved in, when those before it are gone."""
+    """Each layer is quantised from the half precision it was saved in, after the layers before it have been freed."""
     scorer = tiny_cross_encoder()
     scorer.encoder.half()
     count, converted = len(linear_layers(scorer)), Int8Linear.of

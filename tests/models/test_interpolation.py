@@ -1,4 +1,4 @@
-"""Position tables stretched to longer texts, against the paper's procedure written in numpy (Schlatt et al. 2024)."""
+"""Position tables stretched to longer texts, against the procedure of Schlatt et al. (2024) written in numpy."""
 
 from collections.abc import Callable
 
@@ -13,12 +13,12 @@ Floats = npt.NDArray[np.float64]
 
 
 def pairs(rows: Floats) -> tuple[Floats, Floats]:
-    """For each row from the sixth on: the five rows before it end to end, and the row."""
+    """Returns, for each row from the sixth on, the five rows before it end to end, and the row itself."""
     return np.stack([rows[i - 5 : i].reshape(-1) for i in range(5, len(rows))]), rows[5:]
 
 
 def ridge_error(train: Floats, test: Floats) -> float:
-    """The error of a ridge regression with intercept, alpha 1, by its normal equations."""
+    """Returns the test error of a ridge regression with intercept and alpha 1, fitted by its normal equations."""
     inputs, targets = pairs(train)
     centred = inputs - inputs.mean(0)
     weights = np.linalg.solve(centred.T @ centred + np.eye(inputs.shape[1]), centred.T @ (targets - targets.mean(0)))
@@ -28,7 +28,7 @@ def ridge_error(train: Floats, test: Floats) -> float:
 
 
 def sklearn_error(train: Floats, test: Floats) -> float:
-    """The same with the library that the paper's code uses."""
+    """Returns the same error with the library that the paper's code uses."""
     linear_model = pytest.importorskip("sklearn.linear_model")
     model = linear_model.Ridge().fit(*pairs(train))
     inputs, targets = pairs(test)
@@ -36,7 +36,7 @@ def sklearn_error(train: Floats, test: Floats) -> float:
 
 
 def cut_by(error_of: Callable[[Floats, Floats], float], table: Floats) -> int:
-    """The cut at which the error has risen three times in a row, moving down by 5; or the last one tried."""
+    """Returns the cut at which the error has risen three times in a row, moving down by 5, or the last one tried."""
     errors: list[float] = []
     cut = len(table)
     for cut in reversed(range(6, len(table) - 6, 5)):
@@ -47,7 +47,7 @@ def cut_by(error_of: Callable[[Floats, Floats], float], table: Floats) -> int:
 
 
 def smooth_table(num_positions: int, hidden_size: int, noisy_from: int, seed: int) -> Floats:
-    """Waves, as in a trained table, whose rows from `noisy_from` on are noise, as where training texts ended."""
+    """Returns waves, as in a trained table; rows from `noisy_from` on are noise, as where training texts ended."""
     rng = np.random.default_rng(seed)
     waves = np.sin(
         np.arange(num_positions)[:, None] * rng.uniform(0.01, 0.3, hidden_size) + rng.uniform(0, 6, hidden_size)
@@ -67,13 +67,13 @@ TABLES = [
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.shape}")
 def test_trained_rows_are_the_papers(table: Floats) -> None:
-    """The cut is where the procedure stops, by a regression solved in another way."""
+    """The procedure stops at the same cut with a regression that is solved in another way."""
     assert trained_rows(torch.from_numpy(table)) == cut_by(ridge_error, table)
 
 
 @pytest.mark.parametrize("table", TABLES[:3], ids=lambda table: f"{table.shape}")
 def test_trained_rows_are_sklearns(table: Floats) -> None:
-    """The cut is where the procedure stops with scikit-learn's Ridge, where that is installed."""
+    """The procedure stops at the same cut with scikit-learn's Ridge, where that is installed."""
     assert trained_rows(torch.from_numpy(table)) == cut_by(sklearn_error, table)
 
 
@@ -84,7 +84,7 @@ def test_procedures_cut_somewhere() -> None:
 
 @pytest.mark.parametrize("num_positions", [513, 1024, 4096])
 def test_interpolation_is_linear_between_exact_ends(num_positions: int) -> None:
-    """512 rows to 4096: the first row and the last trained one stay, the others lie on the lines between rows."""
+    """The first row and the last trained one stay, and the others lie on the lines between rows."""
     table = TABLES[0]
     kept = cut_by(ridge_error, table)
 
@@ -99,7 +99,7 @@ def test_interpolation_is_linear_between_exact_ends(num_positions: int) -> None:
 
 
 def test_interpolation_keeps_the_dtype() -> None:
-    """A float32 table gives a float32 table, near the float64 one."""
+    """A float32 table gives a float32 table that is close to the float64 one."""
     table = torch.from_numpy(TABLES[0])
 
     stretched = interpolate_positions(table.float(), 4096)
@@ -110,6 +110,6 @@ def test_interpolation_keeps_the_dtype() -> None:
 
 @pytest.mark.parametrize(("rows", "requested"), [(19, 512), (512, 511), (512, 20)])
 def test_tables_that_cannot_be_stretched(rows: int, requested: int) -> None:
-    """Too few rows to tell the trained ones, or fewer rows requested than there are."""
+    """There are too few rows to find the trained ones, or more rows than are requested."""
     with pytest.raises(ValueError, match=f"cannot interpolate a table of {rows} positions to {requested}"):
         interpolate_positions(torch.zeros(rows, 4), requested)

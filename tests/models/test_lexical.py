@@ -22,7 +22,7 @@ CONFIG = LexicalConfig(average_tokens=7.0, k1=1.2, b=0.6)
 
 
 def lexical(seed: int = 0) -> Lexical:
-    """With random weights of words, a tenth of which weigh nothing, as special tokens do."""
+    """Returns evidence with random weights of words, a tenth of which are zero, like those of special tokens."""
     made = Lexical(CONFIG, vocab_size())
     chance = torch.Generator().manual_seed(seed)
     made.idf.copy_((9 * torch.rand(vocab_size(), generator=chance) - 1).clamp(min=0))
@@ -31,7 +31,7 @@ def lexical(seed: int = 0) -> Lexical:
 
 
 def written_out(idf: list[float], query: list[int], candidate: list[int]) -> tuple[float, float]:
-    """BM25's share of its most, and the share of rarity that is there."""
+    """Returns BM25 as a share of its maximum, and the share of the query's rarity that the candidate has."""
     pieces = [piece for piece in set(query) if idf[piece]]
     bm25 = there = 0.0
     for piece in pieces:
@@ -44,7 +44,7 @@ def written_out(idf: list[float], query: list[int], candidate: list[int]) -> tup
 
 
 def test_evidence_is_bm25_written_out() -> None:
-    """Of queries of any length, with pieces that come twice; features of queries are within about 0 and 1."""
+    """Queries are short and long and repeat pieces; the features of a query lie between about 0 and 1."""
     rng, module = random.Random(1), lexical()
     idf = module.idf.tolist()
     queries = [[*random_ids(rng, n)[:-1], SEP_ID] for n in (1, 4, 60)]
@@ -63,7 +63,9 @@ def test_evidence_is_bm25_written_out() -> None:
 
 
 def test_words_that_were_kept_tell_the_same() -> None:
-    """To the precision of their weights, if all are kept; else the most common pieces of a candidate are missing."""
+    """With all words kept, the evidence is equal up to the precision of their weights; with few, the most common pieces
+    of a candidate are missing.
+    """
     rng, module = random.Random(2), lexical()
     queries = [[*random_ids(rng, n)[:-1], SEP_ID] for n in (2, 30)]
     batch = score_batch(queries, [[random_ids(rng, n) for n in (0, 1, 30)], [random_ids(rng, n) for n in (5, 120)]])
@@ -88,7 +90,7 @@ def test_words_that_were_kept_tell_the_same() -> None:
 
 
 def test_pieces_of_large_vocabularies() -> None:
-    """Two bytes stand for those beyond the 65,536th too; another piece is rarely taken for one of them."""
+    """Two bytes stand for pieces beyond the 65,536th too; another piece is rarely taken for one of them."""
     module = Lexical(CONFIG, 250_000)
     module.idf.fill_(1.0)[0] = 0
     texts = score_batch([[70_000, 200_001]], [[[70_000, 5], [200_001, 70_001, 65_536]]])
@@ -98,7 +100,7 @@ def test_pieces_of_large_vocabularies() -> None:
 
 
 def test_no_evidence_where_nothing_is_known() -> None:
-    """A query of special tokens, a candidate without a token, a batch without a candidate."""
+    """A query of special tokens, a candidate without tokens and a batch without candidates are allowed."""
     module = lexical()
     features, evidence = module.evidence(score_batch([[SEP_ID], [SEP_ID, 40]], [[[40, 41]], [[]]]))
 
@@ -108,7 +110,7 @@ def test_no_evidence_where_nothing_is_known() -> None:
 
 
 def test_what_is_added_to_a_score() -> None:
-    """Query features times gate times evidence; a gate of zeros adds nothing at all."""
+    """The features of the query times the gate times the evidence are added; a gate of zeros adds nothing."""
     plain = tiny_cross_encoder(max_tokens=64)
     joined = CrossEncoder(replace(plain.config, lexical=CONFIG)).eval()
     joined.load_state_dict(
@@ -126,7 +128,7 @@ def test_what_is_added_to_a_score() -> None:
 
 
 def test_it_is_saved_and_stays_exact(tmp_path: Path) -> None:
-    """In a compact checkpoint frequencies are half the size; in service they keep float32 beside bfloat16 weights."""
+    """A compact checkpoint stores frequencies in half the size; in service they are float32 beside bfloat16 weights."""
     scorer = with_words(tiny_cross_encoder(lexical=CONFIG))
     checkpoint.save(scorer, tmp_path / "small", tokenizer=TOKENIZER_FILE, int8=("embeddings.word",))
     loaded = load_model(str(tmp_path / "small")).scorer
@@ -139,7 +141,7 @@ def test_it_is_saved_and_stays_exact(tmp_path: Path) -> None:
 
 
 def test_old_checkpoints_have_none(tmp_path: Path) -> None:
-    """And a new one without evidence scores as before."""
+    """A checkpoint without the setting loads, and scores as before."""
     scorer = tiny_cross_encoder()
     checkpoint.save(scorer, tmp_path, tokenizer=TOKENIZER_FILE)
     config = tmp_path / "config.json"
@@ -152,7 +154,7 @@ def test_old_checkpoints_have_none(tmp_path: Path) -> None:
     "wrong", [{"average_tokens": 0.0}, {"average_tokens": 9.0, "k1": -1.0}, {"average_tokens": 9.0, "b": 2.0}]
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
-    """With all three in the message, or by itself where there would be no word; their bounds are none."""
+    """k1 and b may be at their bounds; most_words has a message of its own."""
     LexicalConfig(9.0, k1=0.0, b=0.0, most_words=1)
     LexicalConfig(9.0, b=1.0)
     with pytest.raises(ValueError, match="average_tokens must be above 0, k1 at least 0, and b within"):

@@ -1,4 +1,6 @@
-"""A linear layer that stores its weights in another way stands in for every other: nothing reads them past it."""
+"""A linear layer that stores its weights in another form can replace any other, because nothing reads the weights
+directly.
+"""
 
 import random
 from typing import Any
@@ -17,7 +19,7 @@ CLOSE = 1e-4  # float32 through two layers; some scores are sums over 32 rows, o
 
 
 class Int8Linear(LinearLayer):
-    """Int8 rows and a scale for each, as compact.py packs them. It has no `weight` and no `bias`."""
+    """A layer of int8 rows with a scale for each, as compact.py packs them. It has no `weight` and no `bias`."""
 
     def __init__(self, other: Linear) -> None:
         super().__init__()
@@ -38,7 +40,7 @@ class Int8Linear(LinearLayer):
 
 
 def replace_linears(module: nn.Module) -> int:
-    """Puts a stand-in instead of every `Linear`; returns how many there were."""
+    """Replaces every `Linear` by a stand-in, and returns how many there were."""
     count = 0
     for name, part in list(module.named_children()):
         if isinstance(part, Linear):
@@ -50,7 +52,7 @@ def replace_linears(module: nn.Module) -> int:
 
 
 def round_linears(module: nn.Module) -> None:
-    """Gives every `Linear` the weights that its stand-in has."""
+    """Gives every `Linear` the rounded weights of its stand-in."""
     for part in module.modules():
         if isinstance(part, Linear):
             part.weight.detach().copy_(Int8Linear(part).weight_rows())
@@ -58,10 +60,10 @@ def round_linears(module: nn.Module) -> None:
 
 @pytest.mark.parametrize(
     "variant", [name for name in VARIANTS if "decoder" not in name]
-)  # whose layers are torch's own
+)  # a decoder's layers are torch's own
 def test_int8_rows_stand_in(variant: str) -> None:
-    """Scores are those of the rounded weights, and near those of the weights before; also where many candidates of a
-    short query make it worth while to absorb its projections.
+    """The scores are those of the rounded weights and near those of the original ones, also where a short query has so
+    many candidates that absorbing its projections pays.
     """
     before, rounded, stand_in = (VARIANTS[variant]() for _ in range(3))
     round_linears(rounded)
@@ -81,7 +83,6 @@ def test_int8_rows_stand_in(variant: str) -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_operations_on_heads_are_parts_of_the_product(bias: bool) -> None:
-    """For three heads in the second of three parts, and for a layer without bias."""
     torch.manual_seed(0)
     layer = Linear(8, 36, bias=bias)
     x, y = torch.randn(3, 5, 4), torch.randn(3, 5, 8)

@@ -16,8 +16,8 @@ pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
 
 
 def some(prefixes: list[int], continuations: list[tuple[int, int]]) -> tuple[Continuations, Tensor, Tensor, Tensor]:
-    """A layout by the lengths of prefixes, and the prefix and the length of each continuation; and always the same
-    queries, keys and values, with gaps between rows, of numbers that bfloat16 has.
+    """Returns a layout, and queries, keys and values for it: always the same numbers, exact in bfloat16, with gaps
+    between rows. prefixes: lengths. continuations: the prefix and the length of each.
     """
     owners, lengths = np.array(continuations, np.int64).reshape(-1, 2).T
     heads = 2 * torch.randn(sum(prefixes) + int(lengths.sum()), 11, 32, generator=torch.Generator().manual_seed(0))
@@ -26,7 +26,7 @@ def some(prefixes: list[int], continuations: list[tuple[int, int]]) -> tuple[Con
 
 
 def assert_right(layout: Continuations, query: Tensor, key: Tensor, value: Tensor) -> None:
-    """All rows, and the last of each continuation alone."""
+    """Asserts that the kernels are right for all rows, and for the last row of each continuation alone."""
     last, plan = torch.from_numpy(layout.last_rows), NativeCausalPlan(layout)
     exact = PaddedCausalPlan.of(layout).attend_grouped(query.double(), key.double(), value.double())
     atol = 0.02 if native().tiled else 5e-5  # 2^-9 of the largest value where weights are in bfloat16
@@ -40,20 +40,20 @@ def assert_right(layout: Continuations, query: Tensor, key: Tensor, value: Tenso
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=3), st.data())
 def test_rows_see_their_prefix_and_those_before_them(lengths: list[int], data: st.DataObject) -> None:
-    """Whatever is empty, but for a continuation of nothing, which has no last row."""
+    """A prefix or its continuation may be empty, but not both, since there would be no last row."""
     owners = st.integers(0, len(lengths) - 1)
     drawn = data.draw(st.lists(st.tuples(owners, st.integers(0, 40)), max_size=5))
     assert_right(*some(lengths, [(owner, max(length, lengths[owner] == 0)) for owner, length in drawn]))
 
 
 def test_texts_at_the_borders() -> None:
-    """Of registers and tasks, as prefixes and behind one."""
+    """The lengths of prefixes and of their continuations lie around the sizes of registers and tasks."""
     around = [0, 1, 3, 4, 15, 16, 17, 127, 128, 129, 300]
     assert_right(*some(around, [(index, length) for index in (1, 8) for length in around]))
 
 
 def test_nan_stays_with_its_continuation() -> None:
-    """Between others of the same prefix; rows of another batch are refused."""
+    """NaN in a continuation reaches no other continuation of its prefix; queries of the wrong shape are refused."""
     layout, *heads = some([5], [(0, 20), (0, 30), (0, 3)])
     plan, others = NativeCausalPlan(layout), [*range(25), *range(55, 58)]
     right = plan.attend_grouped(*heads)

@@ -1,4 +1,4 @@
-"""Where the encoder norms a sum: one launch where a GPU infers, and the same scores."""
+"""The encoder's sums and their norms take one launch each where a GPU infers, with the scores of plain torch."""
 
 import random
 
@@ -16,19 +16,19 @@ from bandrank.models.layers.patterns import sparse
 
 
 def infers(_: Tensor) -> bool:
-    """`infers_on_gpu`, as if there were one."""
+    """Stands in for `infers_on_gpu`, as if there were a GPU."""
     return not torch.is_grad_enabled()
 
 
 def norms(module: nn.Module) -> list[LayerNorm]:
-    """All of a module's."""
+    """Returns all norms of a module."""
     return [part for part in module.modules() if isinstance(part, LayerNorm)]
 
 
 @needs_compiler
 def test_the_encoder_launches_one_kernel_for_a_sum_and_its_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for the embeddings, two in each layer, none where gradients are required or rows are few; and plain torch
-    gives the same.
+    """There is one launch for the embeddings and two in each layer, but none where gradients are required or rows are
+    few.
     """
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])
@@ -50,7 +50,7 @@ def test_the_encoder_launches_one_kernel_for_a_sum_and_its_norm(monkeypatch: pyt
 
 @needs_compiler
 def test_word_vectors_are_embedded_as_words_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the table give what its ids give."""
+    """Vectors from the table of words give what their token ids give, with the kernel and in plain torch."""
     ours = tiny_cross_encoder().encoder.embeddings
     ids, positions, types = torch.tensor([3, 1, 3]), torch.tensor([0, 1, 2]), torch.tensor([0, 1, 1])
     run_kernels_here(monkeypatch)
@@ -63,6 +63,5 @@ def test_word_vectors_are_embedded_as_words_are(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_plain_torch_runs_on_a_cpu() -> None:
-    """With or without gradients."""
     with torch.inference_mode():
         assert not infers_on_gpu(torch.zeros(1_000_000, 8))

@@ -14,7 +14,9 @@ Row = tuple[int, int, int]  # id, position, token type
 
 
 def rows_of(query: list[int], candidate: list[int], sentence_token: int | None) -> tuple[list[Row], list[Row]]:
-    """The rows of one pair behind its [CLS]: the query's, with the candidate's sentence tokens, and the other ones."""
+    """Returns the rows of one pair behind its [CLS]: the query's, with the candidate's sentence tokens, and the
+    candidate's other ones.
+    """
     asked = [(token, 1 + place, 0) for place, token in enumerate(query)]
     read = [(token, 1 + len(query) + place, 1) for place, token in enumerate(candidate)]
     moved = [row for row in read if row[0] == sentence_token]
@@ -26,7 +28,7 @@ def rows_of(query: list[int], candidate: list[int], sentence_token: int | None) 
     [(sparse(4), None), (FULL, None), (FULL, SENTENCE_ID), (longformer(4), SENTENCE_ID)],
 )
 def test_rows_are_those_of_each_pair(pattern: AttentionPattern, sentence_token: int | None) -> None:
-    """Of several queries, one empty and one without candidates, with empty candidates; shared queries come once."""
+    """One query is empty, one has no candidates, and some candidates are empty; queries that are shared come once."""
     rng = random.Random(0)
     tokens = [9, 10, 11, SENTENCE_ID] if sentence_token is not None else [9, 10, 11]
     queries = [rng.choices([9, 10], k=length) for length in (3, 0, 5, 2)]

@@ -1,4 +1,4 @@
-"""How a batch is cut into parts, and put together again."""
+"""How a batch is cut into parts, and how their results are put together again."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ LENGTHS = st.lists(st.integers(0, 2000), max_size=40)
 
 @given(LENGTHS, st.integers(1, 8), st.sampled_from([FINE, COARSE]), st.booleans())
 def test_runs_cover_all_sequences_once(lengths: list[int], count: int, grain: Grain, in_order: bool) -> None:
-    """None empty, in order if they must be, and no more of them than are worth it."""
+    """No run is empty, the order is kept where it must be, and there are no more runs than are worthwhile."""
     cut = split(np.array(lengths, np.int64), count, grain, in_order=in_order)
 
     indices = [index for run in cut.runs for index in range(run.start, run.stop)]
@@ -31,7 +31,7 @@ def test_runs_cover_all_sequences_once(lengths: list[int], count: int, grain: Gr
 
 @given(LENGTHS, st.integers(1, 8), st.booleans())
 def test_what_is_computed_of_parts_is_in_the_order_of_the_whole(lengths: list[int], count: int, in_order: bool) -> None:
-    """Of sequences as they are, with their words, and of one number for each."""
+    """The results are sequences, with their words, or one number for each sequence."""
     cu_seqlens = np.array([0, *np.cumsum(lengths)], np.int64)
     pieces = np.arange(len(lengths), dtype=np.uint16)[:, None]
     words = Words(pieces, pieces.astype(np.uint8))
@@ -49,7 +49,7 @@ def test_what_is_computed_of_parts_is_in_the_order_of_the_whole(lengths: list[in
 
 
 def sizes(lengths: list[int], grain: Grain = FINE, *, count: int = 2, in_order: bool = True) -> list[int]:
-    """Of the parts that workers are given, in rows."""
+    """Returns the rows of each part that workers are given."""
     rows = np.array(lengths, np.int64)
     cut = split(rows, count, grain, in_order=in_order)
     ordered = rows if cut.order is None else rows[cut.order]
@@ -57,7 +57,7 @@ def sizes(lengths: list[int], grain: Grain = FINE, *, count: int = 2, in_order: 
 
 
 def test_small_batches_give_each_worker_one_part_and_large_ones_smaller_and_smaller_ones() -> None:
-    """A worker that is slow in one of the first takes fewer of the last."""
+    """A worker that is slow with one of the first parts takes fewer of the last ones."""
     assert sizes([75] * 2) == [150]
     assert sizes([75] * 10) == [375, 375]
     many = sizes([75] * 100)
@@ -68,14 +68,14 @@ def test_small_batches_give_each_worker_one_part_and_large_ones_smaller_and_smal
 
 
 def test_parts_end_as_near_as_they_can_to_where_they_should() -> None:
-    """A sequence that reaches over the end of a part is in the one that has more of it."""
+    """A sequence that crosses the end of a part belongs to the part that has more of it."""
     assert sizes([100, 90, 200, 100]) == [190, 300]
     assert sizes([100, 110, 200, 100]) == [210, 300]
     assert sizes([100, 200, 90, 100]) == [300, 190]
 
 
 def test_sequences_that_need_no_neighbours_are_dealt_out() -> None:
-    """Workers have nearly the same, as long sequences come first and short ones fill what is left."""
+    """Long sequences come first and short ones fill the gaps, so that workers have nearly the same."""
     lengths = [40, 60, 20, 75, 55, 45, 150, 130, 110, 90]
 
     assert sizes(lengths) == [445, 330]
@@ -87,7 +87,7 @@ def test_sequences_that_need_no_neighbours_are_dealt_out() -> None:
 
 
 def test_a_long_candidate_is_not_waited_for() -> None:
-    """By a worker that has nothing else to do."""
+    """A batch is not cut if one worker would get much more than its share, while the others had nothing to do."""
     assert sizes([4096, 4096]) == [4096, 4096]
     assert sizes([4096] * 3) == [3 * 4096]
     assert sizes([75] * 20 + [4096]) == [75 * 20 + 4096]
@@ -95,7 +95,7 @@ def test_a_long_candidate_is_not_waited_for() -> None:
 
 
 def test_parts_of_a_batch_have_its_pairs() -> None:
-    """Each candidate with its query, however the runs fall; a query whose candidates are in two parts is in both."""
+    """Each candidate has its query, wherever the runs end; a query whose candidates are in two parts is in both."""
     queries, candidates = random_texts(tiny_cross_encoder())
     batch = score_batch(queries, candidates)
     pairs = [(query, candidate) for query, group in zip(queries, candidates, strict=True) for candidate in group]
@@ -112,7 +112,7 @@ def test_parts_of_a_batch_have_its_pairs() -> None:
 
 
 def test_candidates_of_one_query_change_their_places() -> None:
-    """And what is computed of them finds its way back."""
+    """The results come back in the candidates' original order."""
     batch = score_batch([[1, 2]], [[[3], [4, 5], [], [6, 7, 8]]])
     cut = Cut([slice(0, 1), slice(1, 4)], np.array([3, 0, 2, 1]))
 
@@ -127,7 +127,7 @@ def test_candidates_of_one_query_change_their_places() -> None:
 
 
 def test_joined_parts_are_the_whole() -> None:
-    """Representations in the order of the texts, empty ones too."""
+    """Joined representations are in the order of the texts, empty ones included."""
     whole = Ragged(torch.randn(9, 4), np.array([0, 2, 2, 5, 9]))
     parts = [whole.part(slice(0, 2)), whole.part(slice(2, 4))]
 

@@ -27,7 +27,9 @@ CLOSE = 1e-5  # float32, as in the golden tests
 
 
 def passages_of(candidate: Sequence[int], room: int) -> list[list[int]]:
-    """The rule in its simplest form: half a passage further while tokens are left, each with a [SEP]."""
+    """Cuts a candidate by the rule in its simplest form: each passage begins half a passage after the one before and
+    ends with a [SEP].
+    """
     *pieces, sep = candidate
     start, passages = 0, []
     while start + room < len(candidate):
@@ -53,14 +55,12 @@ def test_passages_cover_every_token(num_tokens: int, room: int) -> None:
 
 @given(st.integers(0, 600), st.integers(0, 100))
 def test_one_passage_when_it_fits(room: int, spare: int) -> None:
-    """A candidate that fits is its own one passage, without a copy of anything."""
     num_tokens = max(0, room - spare)
     assert passage_bounds(num_tokens, room) == [(0, num_tokens)]
 
 
 @given(st.integers(3, 2000), st.integers(4, 600))
 def test_neighbouring_passages_share_about_half(num_tokens: int, room: int) -> None:
-    """What lies at the end of a passage lies in the first half of the next."""
     bounds = passage_bounds(num_tokens, room)
     for (begin, _), (next_begin, _) in pairwise(bounds):
         assert next_begin - begin == room // 2
@@ -72,7 +72,7 @@ def test_neighbouring_passages_share_about_half(num_tokens: int, room: int) -> N
     st.integers(0, 2),
 )
 def test_all_candidates_are_split_as_each(groups: list[tuple[int, list[int]]], closing: int, leading: int) -> None:
-    """By the bounds of each candidate, one by one: also empty ones, and queries without any."""
+    """The batch is split by the bounds of each candidate alone, also with empty candidates and queries without any."""
     lengths = [length + closing for _, own in groups for length in own]
     ids = [[100 * index + token for token in range(length)] for index, length in enumerate(lengths)]
     rest = iter(ids)
@@ -104,7 +104,7 @@ def test_no_room_for_a_passage(room: int) -> None:
 
 @pytest.fixture(scope="module")
 def bert_of_64_tokens(tmp_path_factory: pytest.TempPathFactory) -> TwoModels:
-    """A cross-encoder of 64 positions: theirs and ours."""
+    """Returns a cross-encoder of 64 positions as a model of `transformers` and as our scorer."""
     bert = tiny_hf_cross_encoder(positions=64)
     scorer = hf.load(save_cross_encoder(tmp_path_factory.mktemp("short"), bert))
     assert isinstance(scorer, CrossEncoder)
@@ -112,7 +112,9 @@ def bert_of_64_tokens(tmp_path_factory: pytest.TempPathFactory) -> TwoModels:
 
 
 def test_score_is_the_best_passage(bert_of_64_tokens: TwoModels) -> None:
-    """Long candidates score as the best of their passages, scored one by one by `transformers`; short ones as ever."""
+    """A long candidate gets the score of its best passage, each scored alone by `transformers`; a short one is scored
+    whole.
+    """
     theirs, ours = bert_of_64_tokens
     rng = random.Random(0)
     queries = [random_ids(rng, 5), random_ids(rng, 20)]
@@ -130,7 +132,7 @@ def test_score_is_the_best_passage(bert_of_64_tokens: TwoModels) -> None:
 
 
 def test_the_best_passage_is_the_one_with_the_score(bert_of_64_tokens: TwoModels) -> None:
-    """By the scores of the passages one by one, as `transformers` gives them; asking for it changes no score."""
+    """The best passage is that of `transformers`' scores for each passage alone; asking for it changes no score."""
     theirs, ours = bert_of_64_tokens
     rng = random.Random(0)
     queries = [random_ids(rng, 5), random_ids(rng, 20)]
@@ -157,7 +159,7 @@ def test_the_best_passage_is_the_one_with_the_score(bert_of_64_tokens: TwoModels
 
 
 def test_of_passages_that_tie_the_first_is_best() -> None:
-    """Also of some that are as low as can be; a candidate of one passage has that one."""
+    """The first passage also wins among scores of -inf; a candidate of one passage has that one."""
     rng = random.Random(0)
     parts = split(score_batch([random_ids(rng, 3)], [[random_ids(rng, n) for n in (50, 4, 50)]]), 32)
     (first, second), num_passages = parts.candidate.searchsorted([1, 2]), len(parts.candidate)
@@ -169,14 +171,13 @@ def test_of_passages_that_tie_the_first_is_best() -> None:
 
 
 def test_no_candidates_have_no_best_passages() -> None:
-    """A query alone is scored as ever."""
     scores, best = tiny_cross_encoder().score_passages(score_batch([[9, SEP_ID]], [[]]), lambda _: torch.empty(0))
 
     assert (len(scores), len(best)) == (0, 0)
 
 
 def test_sixty_four_tokens_fit(bert_of_64_tokens: TwoModels) -> None:
-    """A sequence of exactly as many tokens as positions is one passage; one more makes two."""
+    """A sequence of exactly as many tokens as positions is one passage; one more token makes two."""
     query = [9, 9, 9, 9, 9, SEP_ID]
     _, ours = bert_of_64_tokens
     for pieces, expected in ((56, 1), (57, 2)):
@@ -187,7 +188,7 @@ def test_sixty_four_tokens_fit(bert_of_64_tokens: TwoModels) -> None:
 
 
 def test_the_tail_is_not_lost() -> None:
-    """Whatever its length, a candidate's last pieces and its [SEP] end its last passage."""
+    """A candidate's last pieces and its [SEP] end its last passage, whatever its length."""
     rng = random.Random(0)
     query = random_ids(rng, 5)
     for num_pieces in range(50, 200):
@@ -198,7 +199,7 @@ def test_the_tail_is_not_lost() -> None:
 
 
 def test_passages_keep_to_their_candidates() -> None:
-    """Of several queries, with candidates that are and are not cut, each passage stays with its own."""
+    """With several queries, and candidates that are and are not cut, each passage stays with its candidate."""
     rng = random.Random(0)
     queries = [random_ids(rng, 3), random_ids(rng, 2), random_ids(rng, 10)]
     candidates = [[random_ids(rng, 5), random_ids(rng, 50)], [], [random_ids(rng, 70), random_ids(rng, 0)]]
@@ -218,7 +219,7 @@ def test_passages_keep_to_their_candidates() -> None:
 
 
 def test_best_of_negative_scores() -> None:
-    """The best passage counts even where all scores are below zero, on whatever device order they come."""
+    """The best passage counts even where all scores are below zero."""
     rng = random.Random(0)
     parts = split(score_batch([random_ids(rng, 3)], [[random_ids(rng, 50), random_ids(rng, 4)]]), 32)
     scores = -torch.arange(1.0, 1 + len(parts.candidate))
@@ -227,7 +228,7 @@ def test_best_of_negative_scores() -> None:
 
 
 def test_truncated_candidates_are_not_cut_in_passages() -> None:
-    """With `long_candidates` "truncate", the limit beside a query is what makes one passage."""
+    """With `long_candidates` "truncate", a candidate is cut to what fits beside its query, which is one passage."""
     scorer = tiny_cross_encoder(max_tokens=64, long_candidates="truncate")
     rng = random.Random(0)
     for num_pieces in (0, 5, 24):

@@ -1,4 +1,4 @@
-"""Where the token ids of a passage stand in a text, whatever the text is made of."""
+"""The characters of a text that a passage's token ids stand for, whatever the text is made of."""
 
 import pytest
 from support.decoders import qwen_tokenizer, tiny_decoder_reranker
@@ -15,7 +15,7 @@ SENTENCES = TextEncoder(tiny_tokenizer(), tiny_cross_encoder(sentence_token=SENT
 
 
 def found(text: str, begin: int, end: int, encoder: TextEncoder = PLAIN) -> str:
-    """What some token ids of a text stand for."""
+    """Returns the characters that some token ids of a text stand for."""
     [(start, stop)] = places(encoder, [text], [(begin, end)])
     return text[start:stop]
 
@@ -28,7 +28,7 @@ def found(text: str, begin: int, end: int, encoder: TextEncoder = PLAIN) -> str:
         ("  the man ", (0, 99), "the man"),  # ids behind the pieces are a [SEP]
         ("working men", (0, 1), "w"),  # a piece is part of a word
         ("漢字の man", (1, 4), "字の man"),
-        ("🐝 man 👩🏽 was", (1, 3), "man 👩🏽"),  # one that the tokenizer does not know
+        ("🐝 man 👩🏽 was", (1, 3), "man 👩🏽"),  # an emoji that the tokenizer does not know
         ("cafe\u0301 man", (0, 4), "cafe\u0301"),  # an accent belongs to its letter, and the tokenizer drops it
         ("a\u0301\u0323\u0302 man", (0, 1), "a\u0301\u0323\u0302"),
         ("the man", (2, 3), ""),
@@ -36,12 +36,12 @@ def found(text: str, begin: int, end: int, encoder: TextEncoder = PLAIN) -> str:
     ],
 )
 def test_token_ids_have_their_characters(text: str, tokens: tuple[int, int], expected: str) -> None:
-    """In code points, with the marks that combine with the last of them."""
+    """Places are in code points, and include the marks that combine with the last character."""
     assert found(text, *tokens) == expected
 
 
 def test_a_span_does_not_begin_with_a_mark() -> None:
-    """Where a tokenizer reads marks by themselves, a passage that begins with one begins with its character."""
+    """If a tokenizer makes a combining mark a token, a passage that begins with it begins with its character."""
     vocabulary = {"a": 0, "\u0301": 1, "b": 2, "[UNK]": 3}
     characters = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))  # noqa: S106  # no secret
     characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -64,7 +64,7 @@ def test_a_span_does_not_begin_with_a_mark() -> None:
     ],
 )
 def test_sentence_tokens_stand_for_nothing(tokens: tuple[int, int], expected: str) -> None:
-    """Ids are counted with them."""
+    """The indices of token ids count the sentence tokens too."""
     (ids,), _ = SENTENCES.candidates(SENTENCES.pieces([" She was.  No. you\n"]), query_tokens=2)
 
     assert [index for index, token in enumerate(ids) if token == SENTENCE_ID] == [0, 4, 7]
@@ -86,7 +86,7 @@ def test_what_a_template_puts_in_front_stands_for_nothing() -> None:
         ("42 bees", (0, 1), ""),  # the space before it is a piece of its own
         ("42 bees", (0, 2), "4"),
         ("42 bees", (1, 4), "42 bees"),
-        ("bees are", (0, 1), "bees"),  # and here a part of the first
+        ("bees are", (0, 1), "bees"),  # here the space is part of the first piece
         ("bees are", (1, 9), " are"),
     ],
 )
@@ -98,6 +98,5 @@ def test_words_before_a_text_stand_for_nothing(text: str, tokens: tuple[int, int
 
 
 def test_each_text_has_its_own_place() -> None:
-    """In the order given; none gives none."""
     assert places(PLAIN, ["the man", "man", "was the man"], [(1, 2), (0, 1), (0, 2)]) == [(4, 7), (0, 3), (0, 7)]
     assert places(PLAIN, [], []) == []

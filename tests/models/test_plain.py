@@ -1,4 +1,4 @@
-"""Plain values to dataclasses: every message names the keys that lead to what is wrong."""
+"""Plain values parsed into dataclasses, with messages that name the keys that lead to what is wrong."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from bandrank.models.plain import parse
 
 @dataclass(frozen=True)
 class Leaf:
-    """With a value that its class checks."""
+    """A dataclass that checks a value."""
 
     size: int = 1
     kind: Literal["a", "b"] = "a"
@@ -23,7 +23,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Tree:
-    """With every type that configs and recipes have."""
+    """A dataclass with every type that configs and recipes have."""
 
     name: str
     leaf: Leaf
@@ -39,7 +39,7 @@ LEAF = {"size": 2, "kind": "b"}
 
 
 def test_plain_values_become_dataclasses() -> None:
-    """Lists become tuples, whole numbers may stand for others, what is not given is the default."""
+    """Lists become tuples, an int may stand for a float, and missing values get their defaults."""
     value = {"name": "x", "leaf": LEAF, "leaves": [LEAF, {}], "rate": 2, "limit": None, "tags": ["a", "b"]}
 
     assert parse(Tree, value) == Tree("x", Leaf(2, "b"), (Leaf(2, "b"), Leaf()), 2, tags=("a", "b"))
@@ -67,13 +67,11 @@ def test_plain_values_become_dataclasses() -> None:
     ],
 )
 def test_what_does_not_fit_is_told(change: dict[str, Any], error: type[Exception], message: str) -> None:
-    """Once, where it stands."""
     with pytest.raises(error, match=f"^{message}$"):
         parse(Tree, {"name": "x", "leaf": LEAF} | change)
 
 
 def test_what_is_missing_is_told() -> None:
-    """By name."""
     with pytest.raises(TypeError, match=r"^missing keys: leaf, name$"):
         parse(Tree, {})
     with pytest.raises(TypeError, match=r"^expected an object for Tree"):

@@ -1,4 +1,4 @@
-"""One vector of a sequence of rows."""
+"""Pooling of a sequence's rows into one vector."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ BY_HAND = {
 @pytest.mark.parametrize("how", BY_HAND)
 @pytest.mark.parametrize("lengths", [[], [0], [3, 0, 1, 0], [0, 7, 2]])
 def test_each_sequence_has_its_vector(how: Pooling, lengths: list[int]) -> None:
-    """In float32 whatever comes in; an empty sequence gives zeros."""
+    """The vectors are float32 whatever the rows are, and an empty sequence gives zeros."""
     rows = torch.randn(sum(lengths), 4, generator=torch.Generator().manual_seed(0)).half() - 2
     empty = torch.zeros(4)
 
@@ -35,7 +35,7 @@ def test_each_sequence_has_its_vector(how: Pooling, lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("how", BY_HAND)
 def test_no_number_stays_no_number(how: Pooling) -> None:
-    """A broken state is not mended on its way to the score."""
+    """NaN must reach the score, not be hidden by pooling."""
     rows = torch.full((2, 4), torch.nan)
 
     assert pool(Ragged(rows, offsets([2])), how).isnan().all()

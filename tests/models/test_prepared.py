@@ -1,4 +1,4 @@
-"""What `prepare` decides is told by what it returns, and stays so."""
+"""What `prepare` decides about kernels, CUDA graphs and workers, and how the prepared scorer reports it."""
 
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
@@ -27,7 +27,6 @@ CPU = torch.device("cpu")
 
 
 def test_a_prepared_scorer_is_a_value() -> None:
-    """Nobody sets anything on it."""
     prepared = prepare(tiny_bi_encoder(), device=CPU, dtype=torch.float32)
 
     with pytest.raises(FrozenInstanceError):
@@ -43,7 +42,7 @@ def test_a_prepared_scorer_is_a_value() -> None:
     ],
 )
 def test_why_there_are_no_graphs(make: Callable[[], Scorer], graphs: bool, reason: str) -> None:
-    """The architecture, the operator, or what stands in the way of the kernels."""
+    """The reason is the architecture, the operator's choice, or whatever rules out the kernels."""
     prepared = prepare(make(), device=CPU, dtype=torch.float32, graphs=graphs)
 
     assert reason in (prepared.why_no_graphs() or "")
@@ -80,16 +79,18 @@ def test_kernels_that_fail_their_trial_are_not_used(
     ("make", "own", "tried"),
     [
         (lambda: tiny_cross_encoder(pattern=sparse(4)), None, sparse(4)),
-        (tiny_cross_encoder, "no kernels", sparse(None)),  # norms run
-        (tiny_deformer, "no kernels", sparse(None)),  # and texts alone, in lower layers
-        (tiny_sequence_cross_encoder, None, sparse(None)),  # a pair is such a text
+        (tiny_cross_encoder, "no kernels", sparse(None)),  # the norms run in kernels
+        (tiny_deformer, "no kernels", sparse(None)),  # so do the lower layers, which read each text alone
+        (tiny_sequence_cross_encoder, None, sparse(None)),  # a pair is read as one text
         (tiny_decoder_reranker, "the CUDA kernels have no causal attention", "nothing"),
     ],
 )
 def test_kernels_are_tried_before_any_of_them_runs(
     make: Callable[[], Scorer], own: str | None, tried: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where they do not compute the scorer's own attention. A part that no kernel knows fails nothing."""
+    """Kernels are tried even if they do not compute the scorer's own attention, because other parts use them. A norm
+    that no kernel computes raises no error.
+    """
     seen: list[object] = []
 
     def kernels_know(pattern: AttentionPattern, **_: object) -> str | None:
@@ -107,7 +108,7 @@ def test_kernels_are_tried_before_any_of_them_runs(
 
 
 def test_every_layer_is_told_how_to_compute() -> None:
-    """The encoder and each norm get the backend, and weights are laid out."""
+    """The encoder and each norm get the backend, and linear layers lay out their weights where oneDNN is available."""
     scorer = tiny_cross_encoder()
     prepare(scorer, device=CPU, dtype=torch.float32, backend="vectorized")
     norms = [module for module in scorer.modules() if isinstance(module, LayerNorm)]
@@ -119,7 +120,7 @@ def test_every_layer_is_told_how_to_compute() -> None:
 
 
 def test_a_scorer_in_training_stays_so() -> None:
-    """It scores as it does, and its mode, its gradients and its layers are left alone."""
+    """Wrapping a scorer changes neither its scores nor its mode, its gradients and its layers."""
     scorer = tiny_cross_encoder().train()
     batch = score_batch([[9, SEP_ID]], [[[9, 10, SEP_ID], [SEP_ID]]])
     prepared = PreparedScorer.in_training(scorer)
@@ -134,7 +135,9 @@ def test_a_scorer_in_training_stays_so() -> None:
 
 
 def test_on_a_cpu_batches_that_are_begun_are_scored_meanwhile() -> None:
-    """Small ones, ones in parts, and one of a long candidate that the threads share, whichever is asked for first."""
+    """One batch is small, one is cut into parts, and one has a long candidate that all threads share; results are asked
+    for in reverse order.
+    """
     prepared = prepare(tiny_cross_encoder(max_tokens=512, max_candidate_tokens=512), device=CPU, dtype=torch.float32)
     ids = torch.randint(5, 30, (400,), generator=torch.Generator().manual_seed(0)).tolist()
     texts = [[ids[:9]], [ids[:40]] * 20, [ids], [[]]]
@@ -159,7 +162,9 @@ def test_on_a_cpu_batches_that_are_begun_are_scored_meanwhile() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_on_a_cpu_parts_of_a_batch_are_scored_side_by_side(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By workers of one thread, with the scores of one batch up to rounding; not while gradients are recorded."""
+    """Workers of one thread each give the scores of the whole batch up to rounding; while gradients are recorded, the
+    batch is not cut.
+    """
     prepared = prepare(tiny_cross_encoder(max_tokens=512), device=CPU, dtype=dtype)
     queries, candidates = random_texts(prepared.scorer)
     batch = score_batch(queries, [group * 9 for group in candidates])

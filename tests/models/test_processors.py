@@ -22,14 +22,14 @@ two_processors = pytest.mark.skipif(
 
 
 def in_a_thread(compute: Callable[[], Result]) -> Result:
-    """What a new thread computes, as a thread's processors are its own."""
+    """Returns what a new thread computes; a new thread, because each has its own allowed processors."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(compute).result(timeout=20)
 
 
 @contextmanager
 def first_on(group: Processors, processor: int) -> Iterator[None]:
-    """Meanwhile a thread of the group computes on this processor and may not leave it."""
+    """Runs the block while a thread of the group computes on this processor, which it may not leave."""
     begun: Future[None] = Future()
     ended = threading.Event()
 
@@ -50,7 +50,7 @@ def first_on(group: Processors, processor: int) -> Iterator[None]:
 
 
 def put_on(processor: int) -> set[int]:
-    """The calling thread runs there and may leave it; the processors that it is allowed."""
+    """Puts the calling thread on a processor, which it may leave, and returns the processors that it is allowed."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {processor})
     os.sched_setaffinity(0, allowed)
@@ -59,7 +59,7 @@ def put_on(processor: int) -> set[int]:
 
 @two_processors
 def test_a_second_thread_leaves_the_processor_of_the_first() -> None:
-    """And is free to be moved again afterwards."""
+    """Afterwards the scheduler is free to move it again."""
     group, processor = Processors(), min(os.sched_getaffinity(0))
 
     def second() -> tuple[list[int], bool]:
@@ -75,7 +75,7 @@ def test_a_second_thread_leaves_the_processor_of_the_first() -> None:
 
 
 def test_a_thread_stays_where_no_other_processor_is_allowed() -> None:
-    """Two workers then share the one there is."""
+    """Two workers then share the one processor."""
     group, processor = Processors(), min(os.sched_getaffinity(0))
 
     def second() -> tuple[list[int], set[int]]:
@@ -89,7 +89,7 @@ def test_a_thread_stays_where_no_other_processor_is_allowed() -> None:
 
 @two_processors
 def test_a_thread_that_may_not_move_computes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a sandbox refuses the call."""
+    """A sandbox may refuse the call that moves a thread."""
     group, processor = Processors(), min(os.sched_getaffinity(0))
 
     def second() -> list[int]:
@@ -106,7 +106,7 @@ def test_a_thread_that_may_not_move_computes_all_the_same(monkeypatch: pytest.Mo
 
 
 def test_nothing_moves_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on macOS."""
+    """macOS, for one, has no call that moves threads."""
     monkeypatch.delattr(os, "sched_setaffinity")
     assert processors._find_current() is None
     monkeypatch.setattr(processors, "_current", None)

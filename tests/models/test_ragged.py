@@ -21,7 +21,6 @@ token_lists = st.lists(st.lists(st.integers(0, 30000), max_size=8), max_size=8)
 
 @given(token_lists)
 def test_sequences_come_back(sequences: list[list[int]]) -> None:
-    """What goes in comes out, sequence by sequence."""
     ragged = Ragged.from_token_ids(sequences)
 
     assert [ragged[i].tolist() for i in range(len(ragged))] == sequences
@@ -32,7 +31,6 @@ def test_sequences_come_back(sequences: list[list[int]]) -> None:
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
 def test_tensors_come_back(lengths: list[int]) -> None:
-    """Sequences of vectors too."""
     tensors = [torch.full((length, 3), float(i)) for i, length in enumerate(lengths)]
     ragged = Ragged.from_tensors(tensors)
 
@@ -47,13 +45,12 @@ def test_no_tensor_to_take_the_shape_from() -> None:
 
 @pytest.mark.parametrize("cu_seqlens", [[0, 2], [1, 3], [0, 3, 2, 3], [0, 4]])
 def test_offsets_that_do_not_cover_the_values(cu_seqlens: list[int]) -> None:
-    """They ascend from 0 to the number of values."""
     with pytest.raises(ValueError, match="cu_seqlens must ascend from 0 to 3"):
         Ragged(torch.zeros(3), np.array(cu_seqlens))
 
 
 def test_words_that_are_not_those_of_the_sequences() -> None:
-    """Each sequence has its own, and each of them a weight."""
+    """Each sequence has words of its own, and each word has a weight."""
     pieces = np.zeros((2, 3), np.uint16)
     with pytest.raises(ValueError, match="words of 2 texts beside 1 sequences"):
         Ragged(torch.zeros(3), np.array([0, 3]), Words(pieces, pieces.astype(np.uint8)))
@@ -70,14 +67,14 @@ def test_a_batch_whose_counts_differ(cu_candidates: list[int]) -> None:
 
 
 def test_candidates_know_their_query() -> None:
-    """A query without candidates is skipped."""
+    """A query without candidates is skipped, so the next candidate belongs to a later query."""
     batch = ScoreBatch(Ragged.from_token_ids([[1], [2], [3]]), Ragged.from_token_ids([[]] * 5), offsets([2, 0, 3]))
 
     assert batch.candidate_query.tolist() == [0, 0, 2, 2, 2]
 
 
 def test_groups_of_a_block() -> None:
-    """A block of candidates knows whose they are; it may begin and end within a query's."""
+    """A block of candidates may begin and end within a query's candidates."""
     batch = score_batch([[1]] * 4, [[[1]] * 3, [], [[1]] * 2, [[1]]])
 
     assert list(batch.groups()) == [(0, slice(0, 3)), (2, slice(3, 5)), (3, slice(5, 6))]
@@ -96,7 +93,7 @@ def test_indices_within_sequences(lengths: list[int]) -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(2, 12), st.one_of(st.none(), st.integers(2, 30)))
 def test_templates_count_what_they_cut(pieces: list[int], max_tokens: int, limit: int | None) -> None:
-    """Prefix and suffix always stay, the limit holds, and kept and cut pieces are all pieces."""
+    """Prefix and suffix always stay, the limit holds, and kept and cut pieces together are all pieces."""
     template = TokenTemplate((101,), (102,), max_tokens)
     ids, cut = template.apply(pieces, limit=limit)
 
@@ -120,7 +117,6 @@ def test_templates_are_applied_to_all_texts_as_to_each(
     limit: int | None,
     sentence_token: int | None,
 ) -> None:
-    """Also to none, with and without a cut, whatever is put around them."""
     template = TokenTemplate(*around, max_tokens, sentence_token)
     ids, cut = template.apply_all([*map(pack_ids, texts)], limit=limit)
 
@@ -129,7 +125,7 @@ def test_templates_are_applied_to_all_texts_as_to_each(
 
 @given(token_lists, st.integers(-1, 9), st.integers(-1, 9))
 def test_runs_of_ids(texts: list[list[int]], begin: int, end: int) -> None:
-    """They are cut as lists are, and joined again; each text keeps its ids."""
+    """Runs of ids are sliced and joined as lists of texts are, and each text keeps its ids."""
     ids = RaggedIds.of(texts)
 
     assert ids.tolist() == texts
@@ -142,21 +138,19 @@ def test_runs_of_ids(texts: list[list[int]], begin: int, end: int) -> None:
 
 
 def test_no_runs_of_ids() -> None:
-    """They are no texts."""
     assert RaggedIds.joined([]).tolist() == []
     assert RaggedIds.of([]).values.dtype == np.int32
 
 
 @given(st.lists(st.integers(0, 2**31 - 1), max_size=9))
 def test_packed_ids_come_back(ids: list[int]) -> None:
-    """Every id that int32 holds, in four bytes each."""
+    """Every id that int32 holds takes four bytes."""
     assert unpack_ids(pack_ids(ids)).tolist() == ids
     assert len(pack_ids(ids)) == ID_BYTES * len(ids)
 
 
 @given(st.lists(st.tuples(st.integers(-3, 9), st.integers(0, 5)), max_size=6))
 def test_ranges(runs: list[tuple[int, int]]) -> None:
-    """Each counts on from its start."""
     starts, lengths = np.array(runs, np.int64).reshape(-1, 2).T
 
     assert ranges(starts, lengths).tolist() == [

@@ -15,13 +15,13 @@ TEXTS = ["", "  ", "The man!  She said: über 🐝 they're\n", " Who. Is he? \u2
 
 
 def read(encoder: TextEncoder, query: str, text: str, characters: int = FAR) -> tuple[Reading, Reading]:
-    """The readings of a query and a candidate."""
+    """Returns the readings of a query and a candidate."""
     return read_pair(encoder, query, text, query_characters=characters, candidate_characters=characters)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_ids_are_those_that_are_served(variant: str) -> None:
-    """For every architecture and template, cut or whole."""
+    """The ids are equal for every architecture and template, whether the text is cut or not."""
     encoder = TextEncoder(tiny_tokenizer(), VARIANTS[variant]())
     rng = random.Random(1)
     for text in [*TEXTS, random_text(rng, 300), " ".join(f"{random_text(rng, 9)}." for _ in range(40))]:
@@ -38,7 +38,7 @@ def test_the_ids_are_those_that_are_served(variant: str) -> None:
 @pytest.mark.parametrize("variant", ["cross_encoder sparse long", "cross_encoder sentences", "bi_encoder mean"])
 @pytest.mark.parametrize("text", TEXTS)
 def test_places_are_those_of_the_pieces(variant: str, text: str) -> None:
-    """A piece stands for the characters at its place, in code points; a token that was added has none."""
+    """A piece stands for the characters at its place, in code points; a token that was added has no place."""
     _, candidate = read(TextEncoder(tiny_tokenizer(), VARIANTS[variant]()), "who", text)
 
     placed = [token for token in candidate.tokens if token.start is not None]
@@ -56,7 +56,7 @@ def test_places_are_those_of_the_pieces(variant: str, text: str) -> None:
 
 
 def test_what_is_cut_begins_where_reading_ends() -> None:
-    """In the cut query, in a cut candidate, and at the characters that are not even looked at."""
+    """A query and a candidate are cut at their limits of tokens, and no text is read beyond its limit of characters."""
     model = tiny_cross_encoder(positions=32, max_query_tokens=5, long_candidates="truncate")
     encoder = TextEncoder(tiny_tokenizer(), model)
     query, text = "who is the man that she was", "he " * 50
@@ -70,7 +70,7 @@ def test_what_is_cut_begins_where_reading_ends() -> None:
 
 
 def test_a_sentence_token_stands_for_no_characters() -> None:
-    """And is where each sentence begins."""
+    """A sentence token is placed before each sentence."""
     encoder = TextEncoder(tiny_tokenizer(), VARIANTS["cross_encoder sentences"]())
     _, candidate = read(encoder, "who", "  He is. She was! ")
 

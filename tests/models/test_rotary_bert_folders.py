@@ -1,5 +1,5 @@
-"""NomicBERT and GTE as their authors' code saves them: another prefix, and settings of other names than the library's,
-whose folders other tests hold to its scores.
+"""NomicBERT and GTE as their authors' code saves them, with another prefix and other names of settings than
+`transformers`, whose own folders other tests load and compare by their scores.
 """
 
 from pathlib import Path
@@ -58,7 +58,7 @@ NAMES_OF_TRANSFORMERS = (
 
 
 def gte_folder(folder: Path, **more: Any) -> Path:
-    """A GTE as its authors save it. more: of its settings."""
+    """Saves a GTE as its authors do. more: changes to its settings."""
     edit_json(save(folder, GTE) / "config.json", {}, remove=("rope_parameters",))
     edit_json(folder / "config.json", GTE_SETTINGS | more)
     change_weights(folder, lambda weights: {name.replace("gte.", "new."): each for name, each in weights.items()})
@@ -66,7 +66,7 @@ def gte_folder(folder: Path, **more: Any) -> Path:
 
 
 def nomic_folder(folder: Path, **more: Any) -> Path:
-    """A NomicBERT as its authors save it. more: of its settings."""
+    """Saves a NomicBERT as its authors do. more: changes to its settings."""
     edit_json(save(folder, NOMIC) / "config.json", {}, remove=NAMES_OF_TRANSFORMERS)
     edit_json(folder / "config.json", NOMIC_SETTINGS | more)
     change_weights(folder, lambda weights: {name.replace("nomic_bert.", "bert."): w for name, w in weights.items()})
@@ -74,12 +74,12 @@ def nomic_folder(folder: Path, **more: Any) -> Path:
 
 
 def test_a_gte_of_its_authors(tmp_path: Path) -> None:
-    """The NTK-aware scaling by 8 of base 20,000 is that of base 160,000 with linear interpolation."""
+    """NTK-aware scaling by 8 of base 20,000 is base 160,000 with linear interpolation."""
     assert_the_same(hf.load(gte_folder(tmp_path / "theirs")), hf.load(save(tmp_path / "library", GTE)))
 
 
 def test_a_nomic_bert_of_its_authors(tmp_path: Path) -> None:
-    """Its settings have the names of GPT-2's."""
+    """The authors' settings have the names of GPT-2's."""
     assert_the_same(hf.load(nomic_folder(tmp_path / "theirs")), hf.load(save(tmp_path / "library", NOMIC)))
 
 
@@ -93,7 +93,7 @@ def test_a_nomic_bert_of_its_authors(tmp_path: Path) -> None:
     ],
 )
 def test_how_much_a_nomic_bert_reads(tmp_path: Path, settings: dict[str, Any], positions: int) -> None:
-    """With a scaling that depends on the length of a text, no more than it was trained with."""
+    """If the scaling depends on the length of a text, the model reads no more than it was trained with."""
     folder = nomic_folder(tmp_path, **settings)
     edit_json(folder / "tokenizer_config.json", {"model_max_length": 8192})
     config = hf.load(folder).config
@@ -117,12 +117,12 @@ def test_how_much_a_nomic_bert_reads(tmp_path: Path, settings: dict[str, Any], p
     ],
 )
 def test_the_spellings_of_rotary_positions(settings: dict[str, Any], rotary: Rotary) -> None:
-    """Of authors' code, and of transformers since and before version 5; heads have 64 numbers."""
+    """The spellings are those of authors' code, and of transformers before and since version 5, for heads of 64."""
     assert read_rotary(settings, 64) == rotary
 
 
 def test_a_base_that_is_not_saved_is_the_default_of_the_library(tmp_path: Path) -> None:
-    """Which the authors' code has too for NomicBERT, and not for GTE."""
+    """The authors' code has the same default for NomicBERT, and another for GTE."""
     for folder, library in (
         (save(tmp_path / "gte", GTE), GteConfig),
         (nomic_folder(tmp_path / "nomic"), NomicBertConfig),
@@ -159,7 +159,6 @@ def test_a_base_that_is_not_saved_is_the_default_of_the_library(tmp_path: Path) 
     ],
 )
 def test_a_gte_that_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    """Rather than computed in another way."""
     with pytest.raises(BadCheckpoint, match=message):
         hf.load(gte_folder(tmp_path, **settings))
 
@@ -178,13 +177,11 @@ def test_a_gte_that_is_refused(tmp_path: Path, settings: dict[str, Any], message
     ],
 )
 def test_a_nomic_bert_that_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    """Rather than computed in another way."""
     with pytest.raises(BadCheckpoint, match=message):
         hf.load(nomic_folder(tmp_path, **settings))
 
 
 def test_biases_that_a_nomic_bert_has_none_of_are_refused(tmp_path: Path) -> None:
-    """Whatever its settings say."""
     folder = nomic_folder(tmp_path)
     biases = {f"bert.encoder.layers.{layer}.mlp.fc2.bias": torch.zeros(HIDDEN_SIZE) for layer in range(2)}
     change_weights(folder, lambda weights: weights | biases)

@@ -33,17 +33,17 @@ every_precomputing_variant = pytest.mark.parametrize("variant", PRECOMPUTING)
 
 @cache
 def scorer_of(variant: str) -> Scorer:
-    """The variant, as it is served on a CPU."""
+    """Returns the variant as it is served on a CPU."""
     return as_served(VARIANTS[variant]())
 
 
 def close(variant: str) -> float:
-    """The tolerance of scores that are equal to rounding."""
+    """Returns the tolerance for scores that are equal up to rounding."""
     return CLOSE_SUM if any(word in variant for word in ("dot", "colbert", "mix_encoder lexical")) else CLOSE
 
 
 def scores_of(scorer: Scorer, queries: list[list[int]], candidates: list[list[list[int]]]) -> list[list[float]]:
-    """Scores grouped by query."""
+    """Returns the scores grouped by query."""
     with torch.inference_mode():
         scores = scorer(score_batch(queries, candidates)).tolist()
     ends = offsets([len(group) for group in candidates])
@@ -51,13 +51,13 @@ def scores_of(scorer: Scorer, queries: list[list[int]], candidates: list[list[li
 
 
 def test_every_architecture_is_here() -> None:
-    """An architecture that joins the table is tested by these laws."""
+    """An architecture that joins the table is tested by these laws too."""
     assert {variant.split()[0] for variant in VARIANTS} == set(ARCHITECTURES)
 
 
 @every_variant
 def test_forward_is_score_of_encoded_candidates(variant: str) -> None:
-    """Scores in one go are the scores from representations that were made one by one, before the query was known."""
+    """Scoring in one go gives the scores of representations that were made one by one, before the query was known."""
     scorer = scorer_of(variant)
     queries, candidates = random_texts(scorer)
     batch = score_batch(queries, candidates)
@@ -72,7 +72,7 @@ def test_forward_is_score_of_encoded_candidates(variant: str) -> None:
 
 @every_variant
 def test_scores_differ(variant: str) -> None:
-    """The laws below could fail: the scores of a query's candidates spread far beyond the tolerance."""
+    """The scores of a query's candidates spread far beyond the tolerance, so that the laws below could fail."""
     scorer = scorer_of(variant)
     for group in scores_of(scorer, *random_texts(scorer)):
         assert not group or max(group) - min(group) > 1000 * close(variant)
@@ -115,7 +115,7 @@ def test_a_query_shared_or_given_again(variant: str) -> None:
 
 @every_variant
 def test_any_split_of_a_batch(variant: str) -> None:
-    """Cut between candidates, also within a query, a batch gives the same scores."""
+    """A batch that is cut between candidates, also within a query, gives the same scores."""
     scorer = scorer_of(variant)
     queries, candidates = random_texts(scorer)
     whole = scores_of(scorer, queries, candidates)
@@ -130,7 +130,6 @@ def test_any_split_of_a_batch(variant: str) -> None:
 
 @every_variant
 def test_equal_candidates_get_equal_scores(variant: str) -> None:
-    """The same text twice in a request ties, to rounding."""
     scorer = scorer_of(variant)
     queries, candidates = random_texts(scorer)
     group = [candidates[0][4], candidates[0][2], candidates[0][4]]
@@ -142,7 +141,7 @@ def test_equal_candidates_get_equal_scores(variant: str) -> None:
 
 @every_variant
 def test_scores_are_float32_one_per_candidate(variant: str) -> None:
-    """A batch of no candidates has no scores; an empty query and an empty candidate have one."""
+    """A batch without candidates has no scores; an empty candidate has one even for an empty query."""
     scorer = scorer_of(variant)
     empty = [[*scorer.query_template.prefix, *scorer.query_template.suffix]]
     with torch.inference_mode():
@@ -157,8 +156,8 @@ def test_scores_are_float32_one_per_candidate(variant: str) -> None:
 
 @every_variant
 def test_saved_and_loaded_scorer_scores_the_same(variant: str, tmp_path: Path) -> None:
-    """A checkpoint gives back class and config, weights to the bit, and scores: a CPU may round a product otherwise
-    whose weights lie elsewhere in memory.
+    """Class, config and the bits of the weights come back, and the scores up to rounding: a CPU may round a product
+    differently if its weights lie elsewhere in memory.
     """
     scorer = VARIANTS[variant]()
     queries, candidates = random_texts(scorer)
@@ -179,7 +178,7 @@ def test_saved_and_loaded_scorer_scores_the_same(variant: str, tmp_path: Path) -
 @every_variant
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_ranks_nearly_the_same(variant: str, dtype: torch.dtype) -> None:
-    """Scores in a half-precision dtype move by less than a tenth of their spread, and keep float32."""
+    """Scores computed in half precision move by less than a tenth of their spread, and are float32."""
     exact = scorer_of(variant)
     half = as_served(VARIANTS[variant](), dtype)
     rng = random.Random(0)
@@ -221,7 +220,7 @@ def test_stored_representations_may_be_rounded(variant: str) -> None:
 
 @every_variant
 def test_representations_have_the_size_that_is_told(variant: str) -> None:
-    """A cache can lay out float32 rows of `representation_size` before it has seen one; token ids have none."""
+    """A cache can lay out float32 rows of `representation_size` before it has seen one; token ids have size 0."""
     scorer = scorer_of(variant)
     with torch.inference_mode():
         encoded = scorer.encode_candidates(score_batch(*random_texts(scorer)).candidates)
@@ -246,7 +245,7 @@ def test_cost_grows_with_the_candidate(variant: str) -> None:
 
 @every_variant
 def test_cost_grows_with_the_query(variant: str) -> None:
-    """However short the candidates are, at least as many rows count as the query has tokens, which are encoded too."""
+    """However short the candidates are, the cost is at least the query's number of tokens, which are encoded too."""
     scorer = scorer_of(variant)
     longest = scorer.query_template.max_tokens
 
@@ -256,7 +255,7 @@ def test_cost_grows_with_the_query(variant: str) -> None:
 
 @every_variant
 def test_gradients_reach_every_weight(variant: str) -> None:
-    """Before `prepare`, a scorer can be trained: each weight that a score depends on gets a gradient."""
+    """Before `prepare`, a scorer can be trained."""
     scorer = VARIANTS[variant]()
     queries, candidates = random_texts(scorer)
 
@@ -267,7 +266,7 @@ def test_gradients_reach_every_weight(variant: str) -> None:
 
 
 def test_templates() -> None:
-    """A cross-encoder's texts end with [SEP], its [CLS] is the packing's; a bi-encoder's stand between both."""
+    """A cross-encoder's texts end with [SEP], and packing adds the [CLS]; a bi-encoder's texts have both."""
     cross, bi = scorer_of("cross_encoder full"), scorer_of("bi_encoder mean")
 
     assert cross.query_template.apply([9, 9]) == ([9, 9, SEP_ID], 0)

@@ -1,4 +1,4 @@
-"""Weights that another, shipped checkpoint stores: left out, brought back, and never those of another version."""
+"""Weights shared with a shipped checkpoint: left out on saving, found on loading, never those of another version."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,9 @@ INT8 = ("embeddings.word",)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a bi-encoder ships, and beside it a cross-encoder that has its table of words, as it is loaded."""
+    """Returns a folder of shipped checkpoints: a bi-encoder, and a cross-encoder with the same table of words, saved
+    once alone and once sharing it.
+    """
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     checkpoint.save(tiny_bi_encoder(), tmp_path / "fast", tokenizer=TOKENIZER_FILE, int8=INT8)
     scorer = tiny_cross_encoder()
@@ -34,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_both_have_is_stored_once(folder: Path) -> None:
-    """Rows and scales of the table; the scorer is the same."""
+    """The rows and scales of the table of words are left out, and the scorer is the same."""
     alone, beside = (load_file(folder / name / "model.safetensors") for name in ("alone", "beside"))
     shared = json.loads((folder / "beside" / "config.json").read_text(encoding="utf-8"))["shared"]
 
@@ -47,7 +49,9 @@ def test_what_both_have_is_stored_once(folder: Path) -> None:
 
 
 def test_one_tokenizer_is_stored_once(folder: Path) -> None:
-    """As the one that ships, or another one with the scorer; a copy that was there before goes."""
+    """The shipped checkpoint's tokenizer is not copied, and an earlier copy is deleted; another tokenizer is saved with
+    the scorer.
+    """
     assert (folder / "alone" / "tokenizer.json").is_file()
     assert not (folder / "beside" / "tokenizer.json").exists()
     assert load_model(str(folder / "beside")).tokenizer.get_vocab() == load_model("fast").tokenizer.get_vocab()
@@ -63,7 +67,7 @@ def test_one_tokenizer_is_stored_once(folder: Path) -> None:
 
 
 def test_a_tokenizer_may_be_stored_two_checkpoints_on(folder: Path) -> None:
-    """As that of the shipped one whose weights are shared is, where it shares those of another."""
+    """The shipped checkpoint whose weights are shared may itself take its tokenizer from another."""
     checkpoint.save(tiny_cross_encoder(), folder / "third", tokenizer=TOKENIZER_FILE, int8=INT8, share="beside")
 
     assert not (folder / "third" / "tokenizer.json").exists()
@@ -82,7 +86,7 @@ def test_other_weights_under_the_same_name_are_refused(folder: Path) -> None:
 
 
 def test_a_checkpoint_that_does_not_ship_has_nothing_to_share(folder: Path) -> None:
-    """It is named, when it is written and when it is read."""
+    """The error names the checkpoint, both on saving and on loading."""
     with pytest.raises(ValueError, match="no checkpoint 'slow' ships with this version, only alone, beside, fast"):
         checkpoint.save(tiny_cross_encoder(), folder / "x", tokenizer=TOKENIZER_FILE, share="slow")
     edit_json(folder / "beside" / "config.json", {"shared": {"checkpoint": "slow", "weights": [], "digest": ""}})
@@ -91,7 +95,6 @@ def test_a_checkpoint_that_does_not_ship_has_nothing_to_share(folder: Path) -> N
 
 
 def test_a_damaged_entry_is_told_in_words(folder: Path) -> None:
-    """As other parts of the config are."""
     edit_json(folder / "beside" / "config.json", {"shared": {"checkpoint": "fast"}})
 
     with pytest.raises(BadCheckpoint, match="shared"):

@@ -29,7 +29,7 @@ QUESTIONS = {
 
 
 def test_the_default_scorers_are_shipped() -> None:
-    """One that precomputes, and one that adds to its scores."""
+    """One precomputes; the other may add that one's scores to its own."""
     assert {FAST, ACCURATE} <= set(names())
     fast, accurate = load_model(FAST), load_model(ACCURATE)
     assert fast.scorer.precomputes
@@ -38,14 +38,14 @@ def test_the_default_scorers_are_shipped() -> None:
 
 
 def test_they_are_small() -> None:
-    """All together."""
+    """The limit is for all shipped checkpoints together."""
     folders = [folder for name in names() if (folder := shipped(name))]
     assert sum(file.stat().st_size for folder in folders for file in folder.iterdir()) <= MOST_BYTES
 
 
 @pytest.mark.parametrize("name", [FAST, ACCURATE])
 def test_each_has_a_card(name: str) -> None:
-    """That says what it was trained on, under which licence, how, and how good it is."""
+    """The card says what the scorer was trained on, under which licence, how, and how good it is."""
     folder = shipped(name)
     assert folder is not None
     card = (folder / "README.md").read_text(encoding="utf-8").lower()
@@ -55,7 +55,6 @@ def test_each_has_a_card(name: str) -> None:
 @pytest.mark.parametrize("name", [FAST, ACCURATE])
 @pytest.mark.parametrize("query", QUESTIONS)
 def test_the_relevant_candidate_comes_first(name: str, query: str) -> None:
-    """In plain cases."""
     (scores,) = score_offline(load_model(name)).score([Question(query, QUESTIONS[query])])
 
     assert max(scores) == scores[0]
@@ -63,7 +62,6 @@ def test_the_relevant_candidate_comes_first(name: str, query: str) -> None:
 
 
 def test_a_name_that_is_not_shipped() -> None:
-    """Is looked for elsewhere."""
     assert shipped("all-MiniLM-L6-v2") is None
     assert shipped("..") is None
     assert shipped("") is None

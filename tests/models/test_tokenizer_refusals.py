@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders that we refuse, in words."""
+"""Tokenizers of Hugging Face folders that are refused, with a message that says why."""
 
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from bandrank.models.loading import load_model
 
 
 def test_no_tokenizer(tmp_path: Path) -> None:
-    """A folder with weights alone."""
     folder = save_cross_encoder(tmp_path)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(BadCheckpoint, match=r"no tokenizer\.json and no vocab\.txt"):
@@ -21,7 +20,7 @@ def test_no_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_is_written_in_python(tmp_path: Path) -> None:
-    """As that of vinai/phobert-base, and of re-rankers that are trained from it."""
+    """vinai/phobert-base has such a tokenizer, and so have re-rankers that are trained from it."""
     folder = save_cross_encoder(tmp_path)
     (folder / "tokenizer.json").unlink()
     for name in ("vocab.txt", "bpe.codes"):
@@ -32,7 +31,7 @@ def test_a_tokenizer_that_is_written_in_python(tmp_path: Path) -> None:
 
 
 def test_the_vocabulary_of_another_tokenizer(tmp_path: Path) -> None:
-    """Without the file that it reads, transformers makes an XLM-RoBERTa's to which every word is unknown."""
+    """Without the file that it reads, transformers makes an XLM-RoBERTa tokenizer that knows no word."""
     folder = bert_likes.save(tmp_path, "BAAI/bge-reranker-base")
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.txt").write_text("the\n", encoding="utf-8")
@@ -42,7 +41,6 @@ def test_the_vocabulary_of_another_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_without_sep(tmp_path: Path) -> None:
-    """Without [SEP] there is no BERT input."""
     folder = save_cross_encoder(tmp_path)
     text = (folder / "tokenizer.json").read_text(encoding="utf-8")
     (folder / "tokenizer.json").write_text(text.replace("[SEP]", "</s>"), encoding="utf-8")
@@ -60,7 +58,7 @@ def test_a_tokenizer_without_sep(tmp_path: Path) -> None:
     ],
 )
 def test_a_tokenizer_with_a_template_of_another_form(tmp_path: Path, single: str, pair: str, message: str) -> None:
-    """The tokens are not put where they never were in training."""
+    """Special tokens must not be put where they never were in training."""
     folder = save_cross_encoder(tmp_path)
     tokenizer = tiny_tokenizer()
     special = [("[CLS]", CLS_ID), ("[SEP]", SEP_ID)]

@@ -31,7 +31,7 @@ TEXTS = ["The MAN", "m\u00e1n after", "the \u4e2d\u56fd man", "the man"]
     ids=str,
 )
 def test_they_overrule_the_tokenizer(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """But for a class that takes it as it is."""
+    """A tokenizer class that takes tokenizer.json as it is ignores the settings."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "tokenizer_config.json", settings)
     theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
@@ -53,7 +53,7 @@ def test_they_overrule_the_tokenizer(tmp_path: Path, settings: dict[str, Any]) -
 def test_types_that_the_class_of_a_tokenizer_hands_out(
     tmp_path: Path, kind: str | None, *, theirs: bool, typed: bool
 ) -> None:
-    """Whatever types its template has; a list of inputs says more than the class."""
+    """The class decides, whatever types the template has, unless the settings list the inputs."""
     folder = save_cross_encoder(tmp_path)
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": kind} if kind else {})
     assert ("token_type_ids" in AutoTokenizer.from_pretrained(folder)("a", "b")) == theirs
@@ -65,7 +65,7 @@ def test_types_that_the_class_of_a_tokenizer_hands_out(
 
 @pytest.mark.parametrize("save", [save_cross_encoder, save_ettin, save_bi_encoder])
 def test_a_tokenizer_with_more_tokens_than_the_weights(tmp_path: Path, save: Callable[[Path], Path]) -> None:
-    """Tokens that were added to it alone, or another model's tokenizer: a text with such a token has no score."""
+    """A text with a token that has no embedding could not be scored."""
     folder = save(tmp_path)
     tokenizer = load_tokenizer(folder)
     rows = tokenizer.get_vocab_size()
@@ -76,7 +76,7 @@ def test_a_tokenizer_with_more_tokens_than_the_weights(tmp_path: Path, save: Cal
 
 
 def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
-    """With a larger vocabulary, and no token beside it."""
+    """A vocabulary that is too large is noticed even if the file lists no added tokens."""
     folder = save_cross_encoder(tmp_path)
     load_model(str(folder))
     saved = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -91,7 +91,7 @@ def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("begins", [True, False])
 def test_a_space_before_a_text(tmp_path: Path, *, begins: bool) -> None:
-    """RoBERTa's tokenizer begins a text as it begins a word, if it is told to."""
+    """If it is told to, RoBERTa's tokenizer begins a text as it begins a word, with a space."""
     folder = bert_likes.save(tmp_path, "cross-encoder/stsb-roberta-base")
     edit_json(folder / "tokenizer_config.json", {"add_prefix_space": begins})
     theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
@@ -103,7 +103,9 @@ def test_a_space_before_a_text(tmp_path: Path, *, begins: bool) -> None:
 
 @pytest.mark.parametrize("save", [save_cross_encoder, save_ettin, save_bi_encoder])
 def test_the_limit_of_texts(tmp_path: Path, save: Callable[[Path], Path]) -> None:
-    """That of sentence-transformers, or else the tokenizer's, in every kind of folder; never more than positions."""
+    """The limit of sentence-transformers overrides the tokenizer's, in every kind of folder, and neither exceeds the
+    number of positions.
+    """
     folder = save(tmp_path)
 
     def limit(of_transformer: int | None, of_tokenizer: int) -> int:
@@ -116,7 +118,7 @@ def test_the_limit_of_texts(tmp_path: Path, save: Callable[[Path], Path]) -> Non
 
 
 def test_a_sparse_cross_encoder_reads_more_than_its_tokenizer_says(tmp_path: Path) -> None:
-    """The tokenizer is that of the model that it was made of."""
+    """The tokenizer is that of the model from which the cross-encoder was made."""
     folder = save_sparse_cross_encoder(tmp_path, positions=1024)
     edit_json(folder / "tokenizer_config.json", {"model_max_length": 512})
 
@@ -133,7 +135,7 @@ def test_a_sparse_cross_encoder_reads_more_than_its_tokenizer_says(tmp_path: Pat
     ],
 )
 def test_texts_that_are_read_otherwise_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    """What changes nothing is not."""
+    """Settings that change nothing are not refused."""
     folder = save_bi_encoder(tmp_path)
     harmless = {"processing_kwargs": {"chat_template": {"x": 1}}, "tokenizer_args": {"trust_remote_code": True}}
     write_json(folder / "sentence_bert_config.json", harmless)
@@ -146,7 +148,7 @@ def test_texts_that_are_read_otherwise_are_refused(tmp_path: Path, settings: dic
 
 @pytest.mark.parametrize("name", ["do_lower_case", "split_by_punct"])
 def test_a_deberta_that_splits_otherwise_is_refused(tmp_path: Path, name: str) -> None:
-    """Its class in transformers would change what tokenizer.json does; published ones leave it off."""
+    """DeBERTa's class in transformers would change what tokenizer.json does; published models leave these off."""
     folder = save_deberta(tmp_path)
     edit_json(folder / "tokenizer_config.json", {name: False})
     load_model(str(folder))

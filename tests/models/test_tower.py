@@ -1,4 +1,4 @@
-"""Texts encoded apart: where one row of each is read, the last layer computes no other, and nothing changes."""
+"""Texts encoded alone: where pooling reads one row of each, the last layer computes no other, with the same result."""
 
 import random
 from collections.abc import Callable
@@ -35,7 +35,7 @@ INT8 = ("bert", "modernbert", "mpnet", "jina_bert")
 
 
 def texts(lengths: tuple[int, ...] = LENGTHS) -> Ragged:
-    """Random token ids."""
+    """Returns texts of random token ids."""
     rng = random.Random(0)
     return Ragged.from_token_ids([random_ids(rng, length)[:length] for length in lengths])
 
@@ -48,7 +48,7 @@ def texts(lengths: tuple[int, ...] = LENGTHS) -> Ragged:
 )
 @torch.inference_mode()
 def test_pooled_rows_are_those_of_all(kind: str, pooling: Pooling, dtype: torch.dtype) -> None:
-    """Reading the rows that are pooled is pooling what is read of all rows."""
+    """Computing only the rows that are pooled gives the vectors of computing all rows and pooling them."""
     config = BiEncoderConfig(CONFIGS[kind](), CLS_ID, SEP_ID, max_tokens=128)
     scorer = prepare(random_scorer(BiEncoder(config), 0), device=torch.device("cpu"), dtype=dtype).scorer
     assert isinstance(scorer, BiEncoder)
@@ -63,7 +63,7 @@ def test_pooled_rows_are_those_of_all(kind: str, pooling: Pooling, dtype: torch.
 @pytest.mark.parametrize(("pooling", "rows"), [("cls", len(LENGTHS)), ("last", len(LENGTHS)), ("mean", sum(LENGTHS))])
 @torch.inference_mode()
 def test_the_last_layer_computes_no_other_rows(pooling: Pooling, rows: int) -> None:
-    """Behind its attention."""
+    """The feed-forward part of the last layer gets only the rows that are pooled."""
     encoder = random_scorer(
         BiEncoder(BiEncoderConfig(tiny_encoder_config(), CLS_ID, SEP_ID, max_tokens=128)), 0
     ).encoder
@@ -80,7 +80,6 @@ def test_the_last_layer_computes_no_other_rows(pooling: Pooling, rows: int) -> N
 
 @torch.inference_mode()
 def test_an_empty_text_has_zeros() -> None:
-    """It has no row to read."""
     encoder = random_scorer(
         BiEncoder(BiEncoderConfig(tiny_encoder_config(), CLS_ID, SEP_ID, max_tokens=128)), 0
     ).encoder
@@ -92,7 +91,7 @@ def test_an_empty_text_has_zeros() -> None:
 
 
 def test_sequences_of_pairs() -> None:
-    """[CLS], the query and a candidate, which may be empty, in the order of the candidates."""
+    """Each sequence is [CLS], the query and a candidate, which may be empty; the order is that of the candidates."""
     queries, candidates = [[7, 8], [], [9]], [[[1], []], [], [[2, 3, 4], [5]]]
 
     found = sequences(score_batch(queries, candidates), CLS_ID)

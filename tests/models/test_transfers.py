@@ -19,11 +19,11 @@ from bandrank.models.layers import head
 from bandrank.models.prepared import prepare
 from bandrank.models.scorer import Scorer
 
-DEVICE = torch.device("meta")  # has no numbers, so that one that the host needs of it is an error
+DEVICE = torch.device("meta")  # has no numbers, so that reading one on the host is an error
 
 
 class Transfers(TorchDispatchMode):
-    """Counts copies to the device. Fails for all but those of `transfer.to_device`, which are of bytes."""
+    """Counts copies to the device, and fails for any that `transfer.to_device`, which copies bytes, did not make."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Transfers(TorchDispatchMode):
 
 
 def deberta() -> Scorer:
-    """A cross-encoder whose attention knows distances."""
+    """Returns a cross-encoder with DeBERTa's attention."""
     config = replace(tiny_cross_encoder(max_tokens=64).config, encoder=tiny_deberta_config())
     return random_scorer(CrossEncoder(config), 0)
 
@@ -66,8 +66,8 @@ SCORERS: dict[str, Callable[[], Scorer]] = VARIANTS | {"cross_encoder deberta": 
 def test_a_batch_goes_over_in_few_transfers_that_are_not_waited_for(
     name: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In plain torch, whatever the pattern of attention."""
-    monkeypatch.setattr(head, "in_float32", lambda _: nullcontext())  # there is no autocast of this device
+    """The batches are computed in plain torch, with several patterns of attention."""
+    monkeypatch.setattr(head, "in_float32", lambda _: nullcontext())  # this device has no autocast
     scorer = SCORERS[name]()
     lexical = getattr(scorer, "lexical", None)
     weights = lexical.idf if lexical is not None else None

@@ -1,4 +1,4 @@
-"""The layouts for which a service is ready have the graphs that usual requests ask for."""
+"""The layouts that a service prepares for have the graphs that usual requests need."""
 
 from collections.abc import Hashable
 from functools import cache
@@ -18,7 +18,7 @@ from bandrank_kernels.windowed_attention.cuda.forward import plan_forward
 
 
 def graph_of(rows: PackedRows) -> Hashable:
-    """What a runner keeps the batch's graph by, on an H100."""
+    """Returns the key under which a runner keeps the batch's graph on an H100."""
     capacity = Capacity.of(rows)
     plan = plan_forward(
         rows, sparse(4), num_heads=1, head_dim=32, dtype="float16", capability=(9, 0), capacity=capacity
@@ -28,13 +28,13 @@ def graph_of(rows: PackedRows) -> Hashable:
 
 @cache
 def graphs() -> set[Hashable]:
-    """Those of all usual layouts."""
+    """Returns the keys of all usual layouts."""
     return {graph_of(rows) for rows in usual_layouts(MAX_ROWS)}
 
 
 @given(st.integers(1, 30), st.integers(32, 220), st.integers(17, 128), st.integers(0, 2**32))
 def test_a_usual_request_has_a_graph(query: int, mean: int, count: int, seed: int) -> None:
-    """Whatever the lengths of its candidates around their mean, if a graph is made for so many rows at all."""
+    """The lengths of candidates may vary around their mean; a request of more than MAX_ROWS rows has no graph."""
     shares = np.random.default_rng(seed).dirichlet(np.ones(count))
     lengths = [mean // 2 + round(mean / 2 * count * share) for share in shares]
     lengths[0] += max(0, count * 32 - sum(lengths))
@@ -44,7 +44,7 @@ def test_a_usual_request_has_a_graph(query: int, mean: int, count: int, seed: in
 
 
 def test_usual_layouts_leave_room_for_others() -> None:
-    """Each has a graph of its own, its rows fill it, and a hundred graphs are left."""
+    """Each layout has a graph of its own, its rows fill the bucket, and a hundred graphs are left."""
     layouts = list(usual_layouts(MAX_ROWS))
 
     assert len(graphs()) == len(layouts) <= MAX_GRAPHS - 100

@@ -1,4 +1,4 @@
-"""Workers: threads that compute alone."""
+"""Workers: threads that each compute with one torch thread."""
 
 import threading
 
@@ -9,7 +9,7 @@ from bandrank.models.workers import Workers, workers
 
 
 def test_each_computes_with_one_thread() -> None:
-    """From its first operation on; the thread that started them keeps its own number."""
+    """A worker has one torch thread from its first operation on; other threads keep their number."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
@@ -25,7 +25,7 @@ def test_each_computes_with_one_thread() -> None:
 
 
 def test_parts_run_side_by_side_without_gradients() -> None:
-    """Two wait for each other; results keep the order of the parts."""
+    """Each of the two parts waits for the other; results keep the order of the parts."""
     together = threading.Barrier(2, timeout=20)
 
     def compute(part: int) -> tuple[int, bool]:
@@ -36,7 +36,7 @@ def test_parts_run_side_by_side_without_gradients() -> None:
 
 
 def test_an_error_is_raised_when_all_have_ended() -> None:
-    """No part still runs when the caller goes on."""
+    """No part may still be running when the caller goes on."""
     ended = []
 
     def compute(part: int) -> None:
@@ -51,7 +51,7 @@ def test_an_error_is_raised_when_all_have_ended() -> None:
 
 
 def test_parts_that_are_begun_follow_those_before_them() -> None:
-    """Nobody waits for them but who asks for their results; there is room once the last has begun."""
+    """Only a caller that asks for results waits for them, and there is room once the last part has begun."""
     pool, begun, go_on = Workers(2), [], [threading.Event(), threading.Event()]
 
     def compute(part: int) -> tuple[int, bool]:
@@ -73,7 +73,7 @@ def test_parts_that_are_begun_follow_those_before_them() -> None:
 
 
 def test_a_part_that_threads_share_leaves_room_when_it_has_ended() -> None:
-    """Beside the workers, with all threads, and even if it fails."""
+    """The part is computed beside the workers with all threads, and leaves room even if it fails."""
     pool, go_on = workers(2), threading.Event()
 
     def compute(part: int) -> tuple[int, int, bool]:
@@ -97,7 +97,7 @@ def test_a_part_that_threads_share_leaves_room_when_it_has_ended() -> None:
 
 
 def test_parts_are_computed_while_the_interpreter_ends() -> None:
-    """By who asks, as a pool that is shut down takes nothing more; errors wait for the others all the same."""
+    """The caller computes parts that a closed pool refuses; an error is raised once the other parts have ended."""
     pool = Workers(2)
     pool._pool.shutdown()
     pool._together.shutdown()

@@ -1,6 +1,6 @@
-"""Decoders with code of their own: the prompt of zerank is that of its code, and what else computes by code is refused.
+"""Decoders with code of their own: zerank gets the prompt of its code, and models with other code are refused.
 
-Other tests hold its scores to those of `transformers`.
+Other tests compare zerank's scores with those of `transformers`.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from bandrank.models.readings import read_pair
 from bandrank.models.texts import TextEncoder
 
 ZERANK, QWEN = "zeroentropy/zerank-1-small", "Qwen/Qwen3-Reranker-0.6B"
-# No special tokens: white space beside those in a text is dropped too.
+# Without special tokens, because white space beside those in a text is dropped too.
 AWKWARD = st.lists(st.sampled_from([*" \n\t\r:?.,<|'\"019aeséE", "\u0301", "\u00a0", "🐝", "no", " bees"])).map("".join)
 TEMPLATE = """\
 {% for message in messages %}<|im_start|>{{ message.role }}
@@ -31,20 +31,20 @@ TEMPLATE = """\
 
 
 def saved(folder: Path, published: str = ZERANK) -> Path:
-    """The folder of a tiny random model."""
+    """Saves a tiny random model, and returns its folder."""
     return save_decoder(folder, tiny_decoder(Qwen3ForCausalLM, PUBLISHED[published]))
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> TextEncoder:
-    """The templates of zerank."""
+    """Returns a text encoder with zerank's templates."""
     model = load_model(str(saved(tmp_path_factory.mktemp("model"))))
     return TextEncoder(model.tokenizer, model.scorer)
 
 
 @given(query=AWKWARD, document=AWKWARD)
 def test_the_ids_are_those_of_the_whole_text(encoder: TextEncoder, query: str, document: str) -> None:
-    """Without the white space around query and document."""
+    """White space around the query and the document is dropped."""
     asked, _ = encoder.query(query)
     (candidate,), _ = encoder.candidates(encoder.pieces([document]), query_tokens=len(asked))
 
@@ -52,7 +52,7 @@ def test_the_ids_are_those_of_the_whole_text(encoder: TextEncoder, query: str, d
 
 
 def test_tokens_have_their_places_in_the_text_as_given(encoder: TextEncoder) -> None:
-    """White space that nobody reads counts."""
+    """Places count the white space that is dropped."""
     query, document = " bees?", "\n By the sun.  "
     readings = read_pair(encoder, query, document, query_characters=99, candidate_characters=99)
 
@@ -62,12 +62,12 @@ def test_tokens_have_their_places_in_the_text_as_given(encoder: TextEncoder) -> 
 
 
 def test_an_instruction_has_no_place(encoder: TextEncoder) -> None:
-    """The request is answered with a warning."""
+    """A request with an instruction is answered with a warning."""
     assert not encoder.takes_instructions
 
 
 def test_it_may_have_the_template_that_its_code_asks_for(tmp_path: Path) -> None:
-    """Another one is refused."""
+    """A folder with another chat template is refused."""
     folder = saved(tmp_path)
     (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     load_model(str(folder))
@@ -77,7 +77,7 @@ def test_it_may_have_the_template_that_its_code_asks_for(tmp_path: Path) -> None
 
 
 def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:
-    """It drops white space then too."""
+    """Loaded from our checkpoint, the tokenizer still drops the white space around a text."""
     model = load_model(str(saved(tmp_path / "theirs")))
     (tmp_path / "ours").mkdir()
     model.tokenizer.save(str(tmp_path / "ours" / "tokenizer.json"))
@@ -97,7 +97,7 @@ def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:
     ],
 )
 def test_other_code_is_refused(tmp_path: Path, auto_map: dict[str, Any]) -> None:
-    """Rather than being asked by the prompt of Qwen3-Reranker."""
+    """A model with other code must not be asked with the prompt of Qwen3-Reranker."""
     folder = saved(tmp_path, QWEN)
     edit_json(folder / "config.json", {"auto_map": auto_map})
     [code] = auto_map.values()
