@@ -173,7 +173,7 @@ async def test_every_endpoint_has_the_answers_of_its_connection() -> None:
             assert responses.keys() >= {"400", "408", "431", "500", "503"}
             assert responses.keys() & {"200", "204"}
             assert responses["400"]["content"].keys() >= {"text/plain"}
-            assert ("content" in responses["408"]) == ((method, path) == ("put", "/candidates"))  # which may be a slow stream
+            assert ("content" in responses["408"]) == ((method, path) == ("put", "/candidates"))  # a stream
             others = responses.keys() - {"200", "204", "400", "408", "431"}
             assert all(
                 responses[status]["content"] == {"application/json": {"schema": {"$ref": error_of(path, status)}}}
