@@ -52,8 +52,7 @@ def test_a_swapped_link_is_a_renewal(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_used_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With half of a new pair, part of a file or an empty file the old pair stays, and the log says why once per fault.
-    """
+    """With half of a new pair, part of a file or an empty file the old pair stays, and the log says why once."""
     made, new = make_certificate(tmp_path), make_certificate(tmp_path, "new", days=9)
     certificate, before = served(made), expiry(made)
     whole = Path(new.certificate).read_text(encoding="ascii")

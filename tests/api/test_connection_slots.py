@@ -37,8 +37,7 @@ def test_busy_connections_of_one_address_leave_room_for_another() -> None:
 
 
 def test_silent_connections_of_one_address_end_none_of_another() -> None:
-    """An address beyond its share loses its own connections, even if another address has one that is silent for longer.
-    """
+    """An address beyond its share loses its own connections, even if another one's has been silent for longer."""
     with listening(patience_s=30, max_connections=10) as service, ExitStack() as silent:
         older = silent.enter_context(connect(service, source="127.0.0.2"))
         connections = [silent.enter_context(connect(service)) for _ in range(50)]

@@ -1,5 +1,4 @@
-"""/openapi.json: its schemas allow what is answered and nothing else, and it lists every status that a client may get.
-"""
+"""/openapi.json: its schemas allow exactly the bodies that are answered, and it lists all statuses of answers."""
 
 import json
 from typing import Any

@@ -19,8 +19,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encod
 
 
 def listed() -> set[tuple[int, str]]:
-    """The pairs of status and type in the table; where a row has only one of either, it goes with each of the others.
-    """
+    """The pairs of status and type in the table; a single status or type of a row goes with each of the others."""
     _, _, after = PAGE.partition("| status | `error_type` | |\n| --- | --- | --- |\n")
     pairs: set[tuple[int, str]] = set()
     for row in after.partition("\n\n")[0].splitlines():

@@ -185,8 +185,7 @@ async def test_a_long_candidate_says_which_part_was_looked_at() -> None:
 
 
 async def test_an_explanation_is_as_much_work_as_its_texts() -> None:
-    """A candidate that can be ranked cannot be explained if all its texts with a gap exceed the limit on waiting work.
-    """
+    """A candidate that can be ranked is not explained if all its texts with a gap exceed the limit on waiting work."""
     text = "man " * 60
     async with running_app(tiny_cross_encoder(), settings=Settings(device="cpu", max_waiting_rows=1000)) as running:
         assert 0 < await rank(running, text) < 1

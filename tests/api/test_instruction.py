@@ -90,8 +90,7 @@ async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
 
 
 async def test_an_encoder_reads_the_instruction_beside_the_query_alone() -> None:
-    """The query is encoded with the instruction in it; candidates that were cached without one are found in the cache.
-    """
+    """The query is encoded with the instruction in it; the candidates come from the cache that was filled without."""
     config = replace(tiny_bi_encoder().config, query_wording=Wording(instructed="{instruction} {text}"))
     async with running_app(random_scorer(BiEncoder(config), seed=0)) as app:
         plain, told, same = [

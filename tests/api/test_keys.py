@@ -330,8 +330,7 @@ async def test_the_rate_of_a_key_survives_a_change_of_others(tmp_path: Path) -> 
 
 
 async def test_a_bucket_holds_a_second_of_its_rate(tmp_path: Path) -> None:
-    """A rate of 3 per second allows three requests at once and then one each third of a second; 0.5 allows one at once.
-    """
+    """A rate of 3 per second allows three requests at once, then one each third of a second; 0.5 allows one at once."""
     now = 0.0
     path = write_keys(
         tmp_path / "keys.toml", one=key_table("rank", requests_per_s=3), two=key_table("admin", requests_per_s=0.5)

@@ -28,8 +28,7 @@ LINES = "application/x-ndjson"
 
 @asynccontextmanager
 async def slow_app(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RunningApp, Callable[[], int]]]:
-    """A service that takes seconds to encode CANDIDATES, and a function that says how many parts of them it has begun.
-    """
+    """A service that takes seconds to encode CANDIDATES, and a function that counts the parts that it has begun."""
     begun = 0
     compute_missing = RepresentationCache.compute_missing
 

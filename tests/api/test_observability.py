@@ -80,7 +80,7 @@ async def test_every_series_is_there_before_the_first_request() -> None:
 
 
 async def test_histograms_of_seconds_reach_from_a_millisecond_to_the_longest_request() -> None:
-    """So that a quantile is found above any threshold that a request can pass, be it through the proxy."""
+    """Alerts on a quantile work with any threshold that a request can exceed, also through the proxy."""
     async with running_app(lookup()) as running:
         seen = await samples(running)
 
@@ -204,7 +204,7 @@ async def test_a_model_that_cannot_score_does_not_start(caplog: pytest.LogCaptur
 
 
 async def test_a_service_that_scores_again_is_ready_again(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says so once, as it says what was wrong."""
+    """The log has one line for the failure and one for its end."""
     errors = [RuntimeError("choked")]
 
     def choke(_: ScoreBatch) -> None:
@@ -260,7 +260,7 @@ async def test_the_api_describes_itself() -> None:
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])
 async def test_no_page_loads_scripts_from_elsewhere(path: str) -> None:
-    """The framework's pages would."""
+    """FastAPI's own pages would, so they are not served."""
     async with running_app(lookup()) as running:
         response = await running.client.get(path)
 
@@ -269,7 +269,7 @@ async def test_no_page_loads_scripts_from_elsewhere(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/models", "/openapi.json"])
 async def test_where_get_is_answered_head_is(path: str) -> None:
-    """HTTP asks for it, and some load balancers probe with it."""
+    """HTTP asks for this, and some load balancers probe with HEAD."""
     async with running_app(lookup()) as running:
         response = await running.client.head(path)
 
@@ -277,7 +277,7 @@ async def test_where_get_is_answered_head_is(path: str) -> None:
 
 
 async def test_every_endpoint_is_counted() -> None:
-    """By its path and status, and what is no endpoint under one name, so that no client can make series."""
+    """Requests count by path and status, and all unknown paths under one name, so that no client can create series."""
     async with running_app(lookup()) as running:
         before = await running.scrape()
         await running.rerank({"query": "who", "candidates": ["man"]})
@@ -311,7 +311,9 @@ async def test_every_endpoint_is_counted() -> None:
 
 
 async def test_every_reference_in_the_description_resolves() -> None:
-    """Otherwise tools that read it fail, and the page shows an error instead of the request."""
+    """If one did not, tools that read the description would fail, and the page would show an error in place of the
+    request.
+    """
     async with running_app(lookup()) as running:
         document = (await running.client.get("/openapi.json")).json()
 

@@ -24,7 +24,7 @@ from bandrank.models.texts import TextEncoder
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates
 WORDS = ["man", "she", "he", "you"]
 SCORES = {"man": 1.5, "she": -2.0, "he": 4.0}  # you: 0
 IN_ORDER = [2, 0, 3, 1]
@@ -57,7 +57,7 @@ def offline_scores(scorer: Scorer, query: str, texts: list[str]) -> list[float]:
 
 
 async def test_the_answer_has_this_shape() -> None:
-    """It has exactly the documented fields."""
+    """The answer has exactly the documented fields."""
     answer = (await ask({"query": "who", "candidates": WORDS})).json()
 
     assert list(answer) == ["id", "model", "results", "usage", "meta"]
@@ -113,7 +113,7 @@ async def test_results_are_in_order_of_relevance() -> None:
 
 
 async def test_documents_make_it_the_request_of_another_service() -> None:
-    """The scores are the same, and its results have nothing that clients of that service do not know."""
+    """The scores are the same, and the results have no field that clients of that service do not know."""
     ours = [{key: result[key] for key in ("index", "relevance_score")} for result in await ask_for_results()]
 
     assert await ask_for_results(documents=WORDS) == ours
@@ -170,7 +170,7 @@ async def test_raw_scores_are_the_scorers_own() -> None:
 
 
 async def test_scores_are_the_sigmoid_in_float32() -> None:
-    """They are right to two units in the last place of a float32, where exp overflows too."""
+    """Scores are right to two units in the last place of a float32, even where exp overflows."""
     raw = {"man": 1.5, "she": -2.0, "he": 87.0, "you": -87.0, "is": 1e30, "was": -1e30, "not": 1e-30}
     body = {"query": "who", "candidates": list(raw)}
     async with running_app(lookup(**raw)) as running:
@@ -196,7 +196,7 @@ def test_the_sigmoid_keeps_the_order() -> None:
 
 @pytest.mark.parametrize("raw_scores", [False, True])
 async def test_every_number_with_a_fraction_is_written_as_one(raw_scores: bool) -> None:
-    """Never the literals 0 or 1, which typed clients read as integers."""
+    """The literals 0 and 1 never appear, because typed clients read them as integers."""
     scores = {"man": 1e30, "she": -1e30, "he": 1.0, "you": -16.0, "is": 1e-30, "was": -1.0}
     body = {"query": "who", "candidates": ["the", *scores], "raw_scores": raw_scores}
     async with running_app(lookup(**scores)) as running:
@@ -209,7 +209,7 @@ async def test_every_number_with_a_fraction_is_written_as_one(raw_scores: bool) 
 
 @pytest.mark.parametrize("model", [None, "", "org/tiny", "tiny", "default"])
 async def test_a_model_may_be_named(model: str | None) -> None:
-    """The full name, the short name and no name choose it; the answer has the full name."""
+    """The full name, the short name and no name choose the model; the answer has the full name."""
     body = {"query": "who", "candidates": WORDS, "model": model}
 
     assert (await ask(body, name="org/tiny")).json()["model"] == "org/tiny"
@@ -243,7 +243,6 @@ async def test_of_a_key_that_comes_twice_the_last_one_counts() -> None:
 
 
 async def test_a_body_may_come_in_pieces() -> None:
-    """The pieces are joined in the order in which they arrive."""
     content = json.dumps({"query": "who", "candidates": WORDS}).encode()
 
     async def pieces() -> AsyncIterator[bytes]:

@@ -14,12 +14,12 @@ from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates
 
 
 def settings(server: RedisServer, **more: Any) -> Settings:
-    """The settings of a replica that keeps nothing in memory, so that every hit is one in Redis, and that waits for
-    Redis on a busy machine too.
+    """The settings of a replica that caches nothing in memory, so that every hit is one in Redis, and whose timeout is
+    long enough for a busy machine.
     """
     return Settings(device="cpu", redis_url=server.url, **({"cache_memory_bytes": 0, "redis_timeout_s": 20.0} | more))
 
@@ -38,7 +38,7 @@ async def scores(running: RunningApp, texts: list[str]) -> list[float]:
 
 
 async def stored(running: RunningApp) -> None:
-    """Returns when all computed representations are in Redis."""
+    """Waits until all computed representations are in Redis."""
     await running.service.registry.stored()
 
 
@@ -168,7 +168,7 @@ async def test_registering_without_redis_is_refused_and_texts_still_rank(server:
 
 
 async def test_registering_in_a_full_redis_is_refused_as_such(server: RedisServer) -> None:
-    """To send it again would be in vain. What was registered before is ranked, and what is deleted makes room."""
+    """The error does not ask for a retry. What was registered before is ranked, and deleting makes room."""
     large = {"candidates": [{"id": str(number), "text": "man " * 50_000} for number in range(20)]}
     async with running_app(encoded_lookup(man=3.0), settings=settings(server)) as running:
         await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man"}]})
@@ -183,8 +183,8 @@ async def test_registering_in_a_full_redis_is_refused_as_such(server: RedisServe
 
 
 async def test_many_large_texts_are_read_in_time(server: RedisServer) -> None:
-    """A request that names forty megabytes is answered, though Redis cannot send as much within its time at once; so
-    Redis is not taken for dead, and other requests go on.
+    """Redis cannot send forty megabytes within one timeout, so they are read in many commands, and Redis is not taken
+    for dead.
     """
     ids = [str(number) for number in range(40)]
     async with running_app(tiny_bi_encoder(), settings=settings(server)) as running:

@@ -1,5 +1,4 @@
-"""Random bodies on every path: the service answers those that its OpenAPI description allows, and refuses the others.
-"""
+"""Random bodies on every path: those that the OpenAPI description allows are answered, and all others are refused."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass

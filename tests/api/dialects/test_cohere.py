@@ -63,8 +63,7 @@ async def test_clients_get_what_they_read(client: str) -> None:
 
 @pytest.mark.parametrize(("num_documents", "units"), [(1, 1), (100, 1), (101, 2), (200, 2)])
 async def test_search_units_are_counted_as_cohere_counts_them(num_documents: int, units: int) -> None:
-    """A query with up to a hundred documents is one search unit; LangChain4j's client fails on an answer without them.
-    """
+    """Up to a hundred documents are one search unit; LangChain4j's client fails on an answer without units."""
     answers = [(await ask(path, BODY | {"documents": ["man"] * num_documents})).json() for path in PATHS]
 
     assert [answer["meta"]["billed_units"] for answer in answers] == [{"search_units": units}] * 2
@@ -83,7 +82,7 @@ def parse_strictly(item: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"])
 @pytest.mark.parametrize("return_documents", [True, False])
 async def test_a_strict_parser_reads_every_result(path: str, return_documents: bool) -> None:
-    """bandrank's own results name the stage of a cascade; in Cohere's format they must not."""
+    """In bandrank's own format results name the stage of a cascade; in Cohere's they must not."""
     body = BODY | {"return_documents": return_documents}
     settings = Settings(device="cpu", cascade_depth=2)
     async with running_app(lookup(**RAW), fast=encoded_lookup(**RAW), settings=settings) as running:
@@ -280,8 +279,7 @@ def test_a_priority_is_the_requests(sent: int | None, means: int) -> None:
 
 
 async def test_pairs_are_cut_to_the_tokens_that_a_prompt_may_have() -> None:
-    """In both of vLLM's dialects a document is cut to the tokens that the query leaves; nothing is cut from the left.
-    """
+    """In both of vLLM's dialects a document is cut to the tokens that the query leaves, but never from the left."""
     texts = ["the man was " * 10, "she", "there who is it " * 5]
     async with running_app(tiny_cross_encoder()) as running:
 

@@ -85,8 +85,7 @@ async def test_a_client_may_send_nulls_and_what_nobody_knows() -> None:
 
 @pytest.mark.parametrize("name", ["", "default", "default/not-specified"])
 async def test_a_request_may_name_no_model(name: str) -> None:
-    """This holds even where unknown models are refused; infinity's clients send `default/not-specified` for no model.
-    """
+    """This holds even where unknown models are refused; `default/not-specified` is infinity's word for no model."""
     async with running_app(lookup(**SCORES), settings=Settings(device="cpu", unknown_model="refuse")) as running:
         for speaker in ONE_OF_EACH:
             if "ms-marco" not in speaker.path:  # whose path names a model

@@ -21,8 +21,7 @@ SENT: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("client", SENT)
 async def test_clients_get_a_bare_list_of_all_texts(client: str) -> None:
-    """Haystack posts to `/rerank` at the root whatever its base URL is; clients that send `top_n` apply it themselves.
-    """
+    """Haystack posts to `/rerank` whatever its base URL is; clients that send `top_n` apply it themselves."""
     results = (await ask("/rerank", SENT[client])).json()
 
     assert [result.keys() for result in results] == [{"index", "score"}] * 4
