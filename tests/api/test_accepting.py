@@ -16,9 +16,7 @@ PROBE = "/healthz"
 
 
 class Application:
-    """An ASGI application with work that fills a round of the event loop, and a probe that notes how much of it was
-    done.
-    """
+    """An ASGI application with work that fills a round of the loop, and a probe that notes how much of it was done."""
 
     def __init__(self) -> None:
         self.held, self.go = threading.Event(), threading.Event()

@@ -49,7 +49,7 @@ async def test_candidates_are_registered_from_this_machine(host: str) -> None:
     "host", ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", "unknown", "", "localhost", "::ffff:0:1"]
 )
 async def test_candidates_are_not_registered_from_elsewhere(host: str) -> None:
-    """The message names the settings with which an operator can allow it."""
+    """The message names the settings with which an operator can allow other addresses to register."""
     message = assert_error(await registered(Settings(device="cpu"), host), 403, "forbidden")
     assert "BANDRANK_KEYS" in message
     assert "BANDRANK_REGISTER_FROM to anywhere" in message

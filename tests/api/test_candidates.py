@@ -54,7 +54,7 @@ async def test_registered_candidates_are_ranked_by_id_alone() -> None:
 
 
 async def test_an_unknown_id_is_reported_and_the_rest_is_ranked() -> None:
-    """The answer reports its index in the request; the other candidates keep their indices."""
+    """The answer reports an unknown id by its index in the request; the other candidates keep their indices."""
     async with app() as running:
         await register(running, TEXTS)
         answer = await rerank(running, [{"id": "x"}, {"id": "b"}, "man", {"id": "y"}, {"id": "own", "text": "you"}])

@@ -107,7 +107,7 @@ def test_new_connections_get_the_renewed_certificate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("days", [2, 20_000])
 def test_expiry_is_what_openssl_says(days: int, tmp_path: Path) -> None:
-    """A certificate has two digits of the year before 2050, and four from then on."""
+    """A certificate writes years before 2050 with two digits, and later ones with four."""
     made = make_certificate(tmp_path, days=days)
     command = ["openssl", "x509", "-enddate", "-noout", "-in", made.certificate]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

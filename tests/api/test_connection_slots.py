@@ -57,7 +57,7 @@ def test_silent_connections_of_many_addresses_make_room_too() -> None:
 
 
 def test_a_single_connection_is_served() -> None:
-    """This holds even where only one connection may be open."""
+    """A service that allows only one open connection still serves it."""
     with listening(max_connections=1) as service, connect(service, RERANK) as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
 
@@ -100,7 +100,5 @@ def test_a_connection_that_asks_for_a_web_socket_is_bounded_like_others() -> Non
     ],
 )
 def test_whom_an_address_counts_for(one: object, other: object, *, same: bool) -> None:
-    """An IPv4 address, be it mapped to IPv6, is one client, and so is the /64 of an IPv6 address; all Unix sockets are
-    one.
-    """
+    """An IPv4 address, mapped to IPv6 or not, is one client; so are the /64 of an IPv6 address and all Unix sockets."""
     assert (client_at(one) == client_at(other)) is same

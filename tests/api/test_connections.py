@@ -79,7 +79,7 @@ def test_a_long_first_line_is_bounded_as_well() -> None:
     "sent", [b"\x16\x03\x01\r\n\r\n", b"GET http://[ HTTP/1.1\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\n\r\n"]
 )
 def test_what_is_no_http_is_counted_and_fills_no_log(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Anybody can send such bytes as fast as the service accepts connections."""
+    """Anybody can send bytes that are not HTTP, as fast as the service accepts connections."""
     with listening() as service:
         with service.connection(sent) as connection:
             assert ended_with(connection).startswith(b"HTTP/1.1 400 Bad Request")
@@ -123,9 +123,7 @@ def test_a_connection_kept_alive_is_used_again() -> None:
 
 
 def test_answers_of_a_drain_end_their_connections() -> None:
-    """The last answer says `Connection: close`, on new connections too; two requests that come at once are both
-    answered.
-    """
+    """The last answer says `Connection: close`, even on a new connection; of two requests at once both are answered."""
     probe = b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n"
     with listening() as running, running.connection(probe) as connection:
         assert b"connection: close" not in connection.recv(65536)
@@ -180,9 +178,7 @@ def test_where_probes_are_owed_an_answer_too_a_connection_is_closed() -> None:
 
 
 def test_busy_connections_leave_room_for_probes() -> None:
-    """If an address has its share of connections and all await an answer, its next request gets a 503, but a probe is
-    answered.
-    """
+    """If all connections of an address's share await answers, its next request gets a 503, but a probe is answered."""
     with listening(patience_s=30, max_connections=6) as service, ExitStack() as busy:
         for _ in range(3):
             busy.enter_context(service.connection(HEAD % 100 + b'{"query":'))

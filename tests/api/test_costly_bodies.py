@@ -80,7 +80,7 @@ async def test_a_million_faults_cost_little(method: str, path: str, start: bytes
 )
 @pytest.mark.parametrize("item", [b'""', b"7"], ids=["texts", "none"])
 async def test_a_million_candidates_are_counted(path: str, start: bytes, item: bytes) -> None:
-    """The message has their number, although none of them is validated."""
+    """The message has the number of candidates, although none of them is validated."""
     async with running_app(lookup()) as running:
         response = await running.client.post(path, content=start + million(item) + b"]}")
 
@@ -91,7 +91,7 @@ async def test_a_million_candidates_are_counted(path: str, start: bytes, item: b
 @pytest.mark.parametrize("many_quotes", [0, MB])
 @given(texts=st.lists(st.text('ab,":\\\\{[]}é', max_size=8), max_size=6))
 def test_values_are_counted_outside_of_texts(many_quotes: int, texts: list[str]) -> None:
-    """Both ways of skipping texts agree, whatever the texts contain."""
+    """Both ways of skipping texts lead to the same count, whatever the texts contain."""
     body = json.dumps([{text: [text]} for text in texts]).encode()
     values = max(0, len(texts) - 1) + len(texts) + parsing.LIST_VALUES * (1 + 2 * len(texts))
     with pytest.MonkeyPatch.context() as patch:

@@ -156,7 +156,7 @@ async def test_a_body_is_allowed_if_it_is_answered(method: str, path: str) -> No
 
 
 async def test_every_endpoint_has_the_answers_of_its_connection() -> None:
-    """Every endpoint lists these errors, and those of a service that fails or cannot answer now."""
+    """Every endpoint lists the errors of its connection, and those of a service that fails or cannot answer now."""
     async with running_app(lookup()) as running:
         document = await description(running)
 

@@ -52,7 +52,7 @@ async def ask(running: RunningApp, texts: Any, **fields: Any) -> httpx.Response:
 
 
 async def vectors(running: RunningApp, texts: Any, **fields: Any) -> npt.NDArray[np.float64]:
-    """The embeddings of an answer that has to succeed."""
+    """The embeddings of a request, which must succeed."""
     answer = (await ask(running, texts, **fields)).raise_for_status().json()
     assert [each["index"] for each in answer["data"]] == list(range(len(answer["data"])))
     return np.array([each["embedding"] for each in answer["data"]])
@@ -67,7 +67,7 @@ def own(scorer: BiEncoder, texts: list[str]) -> npt.NDArray[np.float32]:
 
 
 def worded(scorer: BiEncoder, document: str = "") -> BiEncoder:
-    """The same scorer with words before a query, and before a document."""
+    """The same scorer with words before a query and, if given, before a document."""
     wordings = {"query_wording": Wording("who is {text}"), "candidate_wording": Wording(document + "{text}")}
     same = BiEncoder(replace(scorer.config, **wordings))
     same.load_state_dict(scorer.state_dict())
@@ -76,8 +76,8 @@ def worded(scorer: BiEncoder, document: str = "") -> BiEncoder:
 
 @pytest.mark.parametrize("document", ["", "the man ", "who is "])
 async def test_queries_have_words_of_their_own(document: str) -> None:
-    """A model's words for queries go around texts that the request calls queries, as in `/rerank`, and its words for
-    documents around all others.
+    """A model's words for queries go around what the request calls queries, and its words for documents around the
+    rest.
     """
     scorer = tiny_bi_encoder()
     async with running_app(worded(scorer, document), settings=EXACT) as running:
@@ -125,7 +125,7 @@ async def test_the_answer_has_this_shape() -> None:
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 async def test_embeddings_are_those_of_the_scorer(similarity: Any) -> None:
-    """They have unit length only if the scorer compares by the cosine, and come in the order of the request."""
+    """Embeddings have unit length only if the scorer compares by the cosine, and come in the order of the request."""
     scorer = tiny_bi_encoder(similarity=similarity)
     async with running_app(scorer, settings=EXACT) as running:
         embedded = await vectors(running, TEXTS)
@@ -136,9 +136,7 @@ async def test_embeddings_are_those_of_the_scorer(similarity: Any) -> None:
 
 
 async def test_their_dot_product_is_the_score() -> None:
-    """The vectors come from the cache that ranking filled, rounded as it rounds, and their product with a query's is
-    the score.
-    """
+    """The embeddings come from the cache that ranking filled, and their dot product with the query's is the score."""
     scorer = tiny_bi_encoder()
     async with running_app(scorer) as running:
         ranking = {"query": TEXTS[2], "candidates": TEXTS[:2], "raw_scores": True}
@@ -183,7 +181,7 @@ async def test_what_is_cut_is_counted() -> None:
 
 
 async def test_the_stage_that_embeds_answers_for_its_model() -> None:
-    """In a cascade this is the stage that precomputes; the accurate scorer does not run."""
+    """The stage of a cascade that precomputes gives the embeddings; the accurate scorer does not run."""
     fast = tiny_bi_encoder()
     async with running_app(lookup(), fast=fast, settings=EXACT) as running:
         embedded = await vectors(running, ["man"])
@@ -193,7 +191,7 @@ async def test_the_stage_that_embeds_answers_for_its_model() -> None:
 
 @pytest.mark.parametrize("scorer", [tiny_cross_encoder, encoded_lookup], ids=["reads pairs", "precomputes no vectors"])
 async def test_what_is_no_bi_encoder_gives_none(scorer: Any) -> None:
-    """The error says so, and also that no other served model gives embeddings."""
+    """The error says that neither this model nor any other that is served gives embeddings."""
     async with running_app(scorer()) as running:
         message = assert_openai_error(await ask(running, "man"), 400, "no_embeddings")
 
@@ -204,8 +202,8 @@ async def test_what_is_no_bi_encoder_gives_none(scorer: Any) -> None:
 
 
 async def test_models_are_named_as_elsewhere() -> None:
-    """An unknown name stands for the first model, unless unknown names are refused. If that model gives no embeddings,
-    the error names those that do.
+    """An unknown name stands for the first model, or is refused. If that model gives no embeddings, the error names
+    those that do.
     """
     files = [files_of(lookup(), name="pairs"), files_of(tiny_bi_encoder(), name="vectors")]
     for unknown, status in (("default", 400), ("refuse", 404)):
@@ -267,7 +265,7 @@ async def test_clients_embed_below_the_base_url_by_which_they_rank() -> None:
 
 
 async def test_a_request_is_bounded() -> None:
-    """There are limits on its texts, the work that may wait, the answer and the memory, all of which is given back."""
+    """A request has limits on its texts, its waiting work, its answer and its memory, all of which is given back."""
     texts = [f"man {number} {'she ' * 20}" for number in range(40)]
     bounds = [
         ({"max_candidates": 39}, "too many texts: 40 (limit 39)"),

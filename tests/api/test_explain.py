@@ -69,7 +69,7 @@ async def test_the_answer_has_this_shape() -> None:
 
 
 async def test_the_scores_are_those_of_rerank() -> None:
-    """This holds for the candidate's score, and for the text without each span."""
+    """/rerank gives the same scores to the candidate, and to its text without each span."""
     async with running_app(tiny_cross_encoder()) as running:
         answer = (await ask(running)).json()
 
@@ -81,7 +81,7 @@ async def test_the_scores_are_those_of_rerank() -> None:
 
 
 async def test_places_are_unicode_code_points() -> None:
-    """This holds for words and for tokens, even after characters that take two units of UTF-16."""
+    """Places of words and tokens count code points, even after characters that take two units of UTF-16."""
     async with running_app(tiny_cross_encoder()) as running:
         answer = (await ask(running)).json()
 
@@ -109,9 +109,7 @@ async def test_the_score_is_the_sum_of_its_stages() -> None:
 
 
 async def test_what_is_cut_is_shown() -> None:
-    """The answer says where the query and the candidate are cut and how many pieces are lost; no span lies in what is
-    not read.
-    """
+    """The answer says where the texts are cut and how many pieces are lost; no span lies in what is not read."""
     model = tiny_cross_encoder(positions=32, max_query_tokens=4, long_candidates="truncate")
     async with running_app(model) as running:
         answer = (await ask(running, candidate="he " * 40)).json()
@@ -165,7 +163,7 @@ async def test_the_memory_of_an_explanation_is_bounded() -> None:
 
 
 async def test_a_long_candidate_says_which_part_was_looked_at() -> None:
-    """The part has the score that /rerank gives to it alone; a short candidate has no such part."""
+    """An excerpt has the score that /rerank gives to it alone; a short candidate has no excerpt."""
     text = " ".join(["he she you"] * 1000)
     async with running_app(tiny_cross_encoder(num_layers=1)) as running:
         short = (await ask(running)).json()

@@ -104,7 +104,7 @@ async def test_a_weight_that_is_no_share_is_refused(weight: Any) -> None:
 
 
 def test_a_model_may_have_a_weight_and_further_names(tmp_path: Path) -> None:
-    """The file of models may give both; a model without a weight has that of the settings."""
+    """The file of models may give both; a model without a weight gets the one of the settings."""
     path = tmp_path / "models.toml"
     path.write_text(
         '[[models]]\nname = "one"\nmodel = "org/one"\naliases = ["rerank-v3.5"]\n'

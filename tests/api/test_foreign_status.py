@@ -87,7 +87,7 @@ async def test_a_path_without_a_models_name_says_where_they_are_listed() -> None
 
 
 async def test_infinitys_clients_are_told_how_busy_the_service_is() -> None:
-    """The numbers are the rows that wait and the requests that are not answered yet."""
+    """The list of models tells infinity's clients how many rows wait and how many requests are not answered yet."""
     gate = Gate()
     settings = Settings(device="cpu", max_waiting_rows=1000, max_batch_rows=10, patience=1e6)
 
@@ -114,7 +114,7 @@ async def test_infinitys_clients_are_told_how_busy_the_service_is() -> None:
 
 
 async def test_weaviate_starts() -> None:
-    """At its start, Weaviate waits for `ready` and reads an object at /meta."""
+    """Weaviate waits for `ready` at its start, and reads an object at /meta."""
     async with running_app(lookup()) as running:
         ready = await running.client.get("/.well-known/ready")
         meta = await running.client.get("/meta")
@@ -124,7 +124,7 @@ async def test_weaviate_starts() -> None:
 
 
 async def test_xinferences_clients_learn_whether_to_send_a_key(tmp_path: Path) -> None:
-    """Clients learn this without sending a key."""
+    """Clients of Xinference ask without a key whether they need one."""
     settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))
     async with running_app(lookup()) as opened, running_app(lookup(), settings=settings) as keyed:
         answers = [(await running.client.get("/v1/cluster/auth")).json() for running in (opened, keyed)]

@@ -55,9 +55,7 @@ def headers_of(answer: bytes) -> dict[str, str]:
     ids=["200", "other site", "404", "preflight", "422", "no HTTP", "slow", "many headers"],
 )  # fmt: skip
 def test_every_answer_has_the_headers(service: Listening, status: bytes, sent: bytes) -> None:
-    """Answers that are written below the application have them too; none names the server or lets another site's page
-    read it.
-    """
+    """Answers from below the application have them too; none names the server or lets another site's page read it."""
     with service.connection(sent) as connection:
         answer = ended_with(connection)
 
@@ -130,7 +128,7 @@ def test_a_request_to_speak_another_protocol_is_an_ordinary_one() -> None:
 
 
 def test_pipelined_requests_are_answered_one_after_the_other() -> None:
-    """The connection stays open for more."""
+    """After pipelined requests, the connection stays open for more."""
     one = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
     with listening() as service, service.connection(one * 3) as connection:
         received = b""

@@ -90,7 +90,7 @@ async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
 
 
 async def test_an_encoder_reads_the_instruction_beside_the_query_alone() -> None:
-    """The query is encoded with the instruction in it; the candidates come from the cache that was filled without."""
+    """The query is encoded with the instruction in it, and the candidates' cached representations still hold."""
     config = replace(tiny_bi_encoder().config, query_wording=Wording(instructed="{instruction} {text}"))
     async with running_app(random_scorer(BiEncoder(config), seed=0)) as app:
         plain, told, same = [
@@ -163,7 +163,7 @@ async def test_states_too_large_for_float16_are_named(folder: Path, tmp_path: Pa
 
 
 def test_decoders_compute_in_bfloat16_on_a_gpu(folder: Path) -> None:
-    """They do so if the setting is "auto"; other models compute in float16."""
+    """Decoders do so if the setting is "auto"; other models compute in float16."""
     decoder = load_model(str(folder))
 
     assert decoder.scorer.overflows_float16

@@ -68,7 +68,7 @@ async def test_probes_need_no_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Authorization", "authorization", "X-API-Key", "x-api-key", "api-key", "API-KEY"])
 async def test_a_key_may_be_in_any_of_three_headers(name: str, tmp_path: Path) -> None:
-    """Clients of other services send these; the same key in two of them is one key, and different keys are refused."""
+    """Clients of other services send these headers; the same key in two of them is one key, two keys are refused."""
     value = KEYS["rank"]
     value = f"bEARER  {value} " if name.lower() == "authorization" else value
     async with running_app(lookup(man=1.0), settings=with_keys(tmp_path)) as running:
@@ -117,9 +117,7 @@ async def test_anything_else_is_no_key(headers: dict[str, str], tmp_path: Path) 
 
 
 async def test_a_rate_is_a_budget_of_requests(tmp_path: Path) -> None:
-    """Beyond its rate a key gets 429 with whole seconds to wait; forbidden requests and other keys use none of its
-    budget.
-    """
+    """Beyond its rate a key gets 429 with whole seconds to wait; forbidden requests and other keys do not count."""
     settings = with_keys(
         tmp_path, rank=key_table("rank", requests_per_s=2e-9), admin=key_table("admin", requests_per_s=3.5e-9)
     )
@@ -221,7 +219,7 @@ async def test_the_api_describes_how_to_present_a_key() -> None:
     ],
 )
 async def test_a_file_that_cannot_be_used_is_refused_by_name(text: str | None, expected: str, tmp_path: Path) -> None:
-    """The message names file, table and fault, and repeats nothing that may be a key."""
+    """The message names the file, the table and the fault, and repeats nothing that may be a key."""
     path = tmp_path / "keys.toml"
     if text is not None:
         path.write_text(text.replace("DIGEST", "AB" * 32).replace("digest", "ab" * 32), encoding="utf-8")
@@ -308,7 +306,7 @@ def test_a_key_is_found_in_as_many_steps_among_many(key: str, tmp_path: Path) ->
 
 
 async def test_the_rate_of_a_key_survives_a_change_of_others(tmp_path: Path) -> None:
-    """The part of the budget that is used stays used; a key whose own rate changes starts afresh."""
+    """A key's used budget stays used while other keys change; a key whose own rate changes starts afresh."""
     now = 0.0
     path = tmp_path / "keys.toml"
     keys = KeyFile(write_keys(path, one=key_table("rank", requests_per_s=0.01)), clock=lambda: now)

@@ -19,7 +19,7 @@ async def register(running: RunningApp, **texts: str) -> None:
 
 
 async def test_an_id_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request may name an id many times; each of these candidates gets the text, or is unresolved."""
+    """A request may name an id many times; each candidate with that id gets the text, or is unresolved."""
     asked: list[str] = []
     get_many = CandidateStore.get_many
 

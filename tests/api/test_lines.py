@@ -69,8 +69,8 @@ async def test_a_line_is_bounded(end: bytes) -> None:
 
 @pytest.mark.parametrize("scorer", [lookup(), encoded_lookup(man=1.0)], ids=["texts", "representations"])
 async def test_a_stop_ends_a_stream_and_says_what_is_stored(scorer: LookupScorer) -> None:
-    """A stream may have hours to go, so no stop waits for it; lines that were read are stored, and encoded where that
-    is needed.
+    """A stream may have hours to go, so no stop waits for its end; lines that were read are stored, and encoded if need
+    be.
     """
     async with running_app(scorer) as running:
 
@@ -114,7 +114,7 @@ async def test_what_has_come_does_not_wait_for_more(monkeypatch: pytest.MonkeyPa
 async def test_a_stream_that_is_too_slow_is_told_what_is_stored(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without this error the connection would end without an answer."""
+    """Without this error, a slow stream's connection would end without an answer."""
     monkeypatch.setattr(candidate_lines, "QUIET_S", 0.02)
     monkeypatch.setattr(candidate_lines, "PATIENCE_S", 0.3)
     lines = [line(f"{number}", "man") for number in range(300)]
@@ -167,7 +167,7 @@ def test_progress_is_of_the_last_seconds(size: int, slow: bool) -> None:
 
 
 async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines that were refused are tried once more, at once."""
+    """When the service stops, lines that were refused are tried once more, at once."""
     register = CandidateRegistry.register
     refused: list[int] = []
 
@@ -191,7 +191,9 @@ async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "midway"])
 async def test_a_stream_that_waits_for_room_ends_with_its_client(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not the whole body was read, its lines are not tried again, and its memory is freed."""
+    """When the client hangs up, its lines are not tried again and its memory is freed, be the body read to its end or
+    not.
+    """
     refused = asyncio.Event()
 
     async def refuse(*_: Any, **__: Any) -> int:
@@ -211,7 +213,7 @@ async def test_a_stream_that_waits_for_room_ends_with_its_client(whole: bool, mo
 
 
 async def test_what_was_encoded_before_a_stream_waits_for_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the next try these candidates are found in the cache."""
+    """Candidates that were encoded before the refusal are found in the cache at the next try."""
     compute_missing = RepresentationCache.compute_missing
     calls = 0
 
@@ -246,7 +248,7 @@ async def test_a_failure_midway_says_what_is_stored() -> None:
 
 
 async def test_a_failure_midway_says_which_lines_could_not_be_read() -> None:
-    """The message sets unreadable lines apart from those that are registered."""
+    """The message does not count unreadable lines among those that are registered."""
     settings = Settings(device="cpu", max_line_bytes=1000)
     lines = [line(f"{n}", "man") for n in range(256)]
     lines.insert(1, b"{not json\n")

@@ -1,6 +1,4 @@
-"""Registrations that take long end with their client or with the service, and only their own errors tell their
-progress.
-"""
+"""Long registrations end with their client or with the service, and only their own errors tell their progress."""
 
 import asyncio
 import json
@@ -45,7 +43,7 @@ async def slow_app(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Runni
 
 
 async def test_a_registration_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts that have not begun when the client hangs up never do."""
+    """Parts of a registration that have not begun when the client hangs up never do."""
     async with slow_app(monkeypatch) as (running, begun):
         message = {"type": "http.request", "body": json.dumps({"candidates": CANDIDATES}).encode()}
 

@@ -40,7 +40,7 @@ async def test_json_is_read(headers: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("kind", ["application/x-ndjson", "application/jsonl", "Application/X-JsonLines;charset=utf-8"])
 async def test_lines_are_read_under_each_of_their_names(kind: str) -> None:
-    """None of these names is a registered media type."""
+    """Lines of JSON have several names, none of which is a registered media type."""
     async with running_app(lookup()) as running:
         response = await running.client.put("/candidates", content=LINES, headers={"content-type": kind})
 

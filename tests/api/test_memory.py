@@ -20,7 +20,7 @@ ONE, OTHER = Client("one"), Client("other")
 
 
 def test_an_account_gives_back_all_that_it_holds() -> None:
-    """This includes what an account held before it was refused more."""
+    """An account also gives back what it held when it was refused more."""
     memory = Memory(100, Metrics())
     with pytest.raises(Overloaded), memory.account(ONE) as first, memory.account(ONE) as second:  # noqa: PT012
         first.hold(30)
@@ -70,7 +70,7 @@ async def test_a_body_counts_from_its_first_byte_to_its_answer() -> None:
 
 
 async def test_a_body_that_can_never_be_held_is_too_large() -> None:
-    """The error is a 413, for which no client tries again, and not a 429."""
+    """The error is a 413 and not a 429, because to try again would be in vain."""
     body = json.dumps({"query": "who", "candidates": ["man " * 5000]}).encode()
     settings = Settings(device="cpu", max_in_flight_bytes=5 * len(body))
     async with running_app(lookup(), settings=settings) as running:

@@ -71,9 +71,7 @@ async def test_the_models_are_listed() -> None:
 
 @pytest.mark.parametrize(("name", "expected"), [("women", "women"), ("default", "men"), ("bge/reranker", "men")])
 async def test_a_model_is_described(name: str, expected: str) -> None:
-    """It is the model that a request in another service's dialect would get; Xinference's clients read its
-    `model_type`.
-    """
+    """The model is the one that a foreign dialect's request would get; Xinference's clients read its `model_type`."""
     async with two_models() as client:
         described = (await client.get(f"/v1/models/{name}")).json()
 

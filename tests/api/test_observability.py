@@ -186,7 +186,7 @@ async def test_ready_from_the_start_to_the_end() -> None:
 
 
 async def test_a_model_that_cannot_score_does_not_start(caplog: pytest.LogCaptureFixture) -> None:
-    """Starting fails rather than the first request; a probe reports the reason too, and the log has it once."""
+    """The start fails, rather than the first request; a probe reports the reason too, and the log has it once."""
 
     def choke(_: ScoreBatch) -> None:
         raise RuntimeError("choked")
@@ -260,7 +260,7 @@ async def test_the_api_describes_itself() -> None:
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])
 async def test_no_page_loads_scripts_from_elsewhere(path: str) -> None:
-    """FastAPI's own pages would, so they are not served."""
+    """FastAPI's own pages would load scripts from another site, so they are not served."""
     async with running_app(lookup()) as running:
         response = await running.client.get(path)
 
@@ -269,7 +269,7 @@ async def test_no_page_loads_scripts_from_elsewhere(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/models", "/openapi.json"])
 async def test_where_get_is_answered_head_is(path: str) -> None:
-    """HTTP asks for this, and some load balancers probe with HEAD."""
+    """HTTP asks for HEAD where there is GET, and some load balancers probe with it."""
     async with running_app(lookup()) as running:
         response = await running.client.head(path)
 
@@ -311,9 +311,7 @@ async def test_every_endpoint_is_counted() -> None:
 
 
 async def test_every_reference_in_the_description_resolves() -> None:
-    """If one did not, tools that read the description would fail, and the page would show an error in place of the
-    request.
-    """
+    """Tools that read the description fail at a broken reference, and the page shows an error and no request."""
     async with running_app(lookup()) as running:
         document = (await running.client.get("/openapi.json")).json()
 

@@ -84,7 +84,7 @@ async def test_a_late_answer_is_504() -> None:
 
 
 async def test_a_candidate_that_cannot_be_scored_is_500_for_its_request_alone() -> None:
-    """A request that is sent at the same time is answered."""
+    """A good request that is sent at the same time is answered."""
     async with running_app(WatchedScorer(lookup(man=1.0), fails)) as running:
         poisoned, good = await asyncio.gather(running.rerank(POISONED), running.rerank(BODY))
 
@@ -130,9 +130,7 @@ async def test_a_service_that_stops_is_503() -> None:
 async def being_tested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[tuple[RunningApp, Gate, asyncio.Task[str | None]]]:
-    """A service with a probe that waits for a self-test, the gate that holds this test's batch, and the task of the
-    probe.
-    """
+    """A service, the gate that holds the batch of its self-test, and the task of a probe that waits for this test."""
     monkeypatch.setattr(service_module, "FRESH_S", -1.0)  # as if nothing had been scored a moment ago
     scorer, gate = gated()
     async with running_app(scorer) as running:
@@ -143,9 +141,7 @@ async def being_tested(
 
 
 async def test_probes_of_an_idle_service_share_a_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many probes at once do not overload the service, and those that share a test do not mind if the first one hangs
-    up.
-    """
+    """Many probes at once do not overload the service, and it does not matter to the others if the first hangs up."""
     async with being_tested(monkeypatch) as (running, gate, first):
         others = [asyncio.create_task(running.service.why_not_ready()) for _ in range(200)]
         await asyncio.sleep(0)
@@ -158,7 +154,7 @@ async def test_probes_of_an_idle_service_share_a_self_test(monkeypatch: pytest.M
 
 
 async def test_a_probe_that_waits_hears_that_the_service_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe hears so even if its self-test, which began before the stop, succeeds."""
+    """The probe hears that the service stops even if its self-test, which began earlier, succeeds."""
     async with being_tested(monkeypatch) as (running, gate, probing):
         running.service.drain()
         gate.let_through()
@@ -169,9 +165,7 @@ async def test_a_probe_that_waits_hears_that_the_service_stops(monkeypatch: pyte
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_dead_scoring_thread_makes_the_service_unready() -> None:
-    """Requests that are being scored fail at once, later ones are refused, `on_death` is called, and probes are
-    answered.
-    """
+    """Requests that are being scored fail, later ones are refused, `on_death` is called, and probes get errors."""
     deaths: list[str] = []
     scorer = WatchedScorer(lookup(), dies)
     async with running_app(scorer, on_death=lambda: deaths.append("died")) as running:

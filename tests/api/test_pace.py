@@ -49,7 +49,7 @@ async def test_short_pieces_do_not_wait_for_each_other() -> None:
 
 
 async def test_what_waits_comes_before_newcomers() -> None:
-    """This holds even against a task that fills every round, and cancelled pieces in between do not matter."""
+    """Waiting pieces go first even if a task fills every round, and cancelled ones in between do not matter."""
     pace = Pace()
     order: list[str] = []
 

@@ -128,7 +128,7 @@ def test_a_drain_ends_by_itself(ended: tuple[int, str]) -> None:
 
 
 def test_every_line_of_the_log_is_json_where_that_is_wanted(ended: tuple[int, str]) -> None:
-    """This includes the lines of uvicorn and of the access log, and odd requests break none of them."""
+    """The lines of uvicorn and of the access log are JSON too, and odd requests break none of them."""
     _, log = ended
     records = [json.loads(line) for line in log.splitlines()]
 

@@ -47,7 +47,7 @@ async def test_any_other_id_is_replaced(brought: str | None) -> None:
 
 
 async def test_every_answer_carries_an_id() -> None:
-    """Errors carry one too, whichever part of the service finds them."""
+    """Errors carry an id too, whichever part of the service finds them."""
     async with running_app(Buggy(lookup(), lambda _: None)) as running:
         answers = [
             await running.rerank(BODY),
@@ -95,7 +95,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
     ],
 )
 async def test_the_log_names_the_trace(capsys: pytest.CaptureFixture[str], traceparent: str, trace: str | None) -> None:
-    """Lines carry the id of the trace that W3C's `traceparent` names, if this header is well formed."""
+    """Lines of the log carry the id of the trace that W3C's `traceparent` names, if this header is well formed."""
     async with running_app(Buggy(lookup(), lambda _: None)) as running:
         with logging_to_stderr():
             answer = await running.client.post("/rerank", json=BUG, headers={"traceparent": traceparent})

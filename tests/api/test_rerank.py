@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates
 WORDS = ["man", "she", "he", "you"]
-SCORES = {"man": 1.5, "she": -2.0, "he": 4.0}  # you: 0
+SCORES = {"man": 1.5, "she": -2.0, "he": 4.0}  # other words score 0
 IN_ORDER = [2, 0, 3, 1]
 
 
@@ -121,7 +121,7 @@ async def test_documents_make_it_the_request_of_another_service() -> None:
 
 
 async def test_ids_come_back() -> None:
-    """Each candidate's id comes back with it; a text without an id has none in the result, also as an object."""
+    """Each candidate's id comes back with it; a candidate without an id has none in the result."""
     candidates = [{"id": "a", "text": "she"}, "man", {"id": "", "text": "he"}, {"text": "you", "score": 1.0}]
     results = await ask_for_results(candidates=candidates)
 
@@ -130,7 +130,7 @@ async def test_ids_come_back() -> None:
 
 
 async def test_two_candidates_may_have_the_same_id() -> None:
-    """Their indices tell them apart."""
+    """Their indices tell candidates with the same id apart."""
     results = await ask_for_results(candidates=[{"id": "a", "text": "she"}, {"id": "a", "text": "he"}])
 
     assert [(result["index"], result["id"]) for result in results] == [(1, "a"), (0, "a")]
@@ -233,7 +233,7 @@ async def test_fields_that_are_not_known_are_ignored() -> None:
 
 
 async def test_of_a_key_that_comes_twice_the_last_one_counts() -> None:
-    """This holds in the request and in a candidate."""
+    """The last one counts both in the request and in a candidate."""
     body = b"""{"query": "", "query": "who", "candidates": 7, "return_documents": true,
         "candidates": [{"id": 1, "text": "she", "id": "a", "text": "man"}]}"""
     async with running_app(lookup(**SCORES)) as running:

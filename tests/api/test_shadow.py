@@ -77,7 +77,7 @@ async def test_an_answer_does_not_wait_for_its_shadow() -> None:
 
 
 async def test_requests_are_sampled_by_their_ids() -> None:
-    """This way replicas sample the same requests; a refused request is no sample."""
+    """All replicas sample the same requests; a refused request is no sample."""
     settings = Settings(device="cpu", shadow_share=0.5)
     ids = [f"request-{number}" for number in range(20)]
     async with running_app(lookup(man=1.0), shadow=lookup(man=1.0), settings=settings) as running:
@@ -134,7 +134,7 @@ async def test_a_shadow_that_breaks_breaks_nothing_else(monkeypatch: pytest.Monk
 
 
 async def test_the_log_names_the_request_that_a_shadow_could_not_score(capsys: pytest.CaptureFixture[str]) -> None:
-    """The line has the ids of this request, although its sample waited behind one of another trace."""
+    """The line has the ids of this request, although its sample waited behind another one."""
     gate = Gate()
     gate.let_through()  # for the self-test of the start
 
@@ -157,7 +157,7 @@ async def test_the_log_names_the_request_that_a_shadow_could_not_score(capsys: p
 
 
 async def test_a_shadow_that_cannot_score_is_noticed_at_the_start() -> None:
-    """As with any other model, the service does not start."""
+    """As with any other model that cannot score, the service does not start."""
     shadow = Broken()
     shadow.broken = True
     async with running_app(lookup(man=1.0), shadow=shadow, settings=ALL, started=False) as running:

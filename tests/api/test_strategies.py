@@ -33,9 +33,7 @@ async def ask(running: RunningApp, **fields: Any) -> dict[str, Any]:
 
 
 async def test_the_answer_reports_its_stages() -> None:
-    """The answer has each stage's candidates and cache hits, and the stage of each score; a second request finds all
-    cached.
-    """
+    """The answer has the candidates and cache hits of each stage, and the stage of each score."""
     async with both() as running:
         cold, warm = await ask(running, strategy="cascade"), await ask(running, strategy="cascade")
 
@@ -79,9 +77,7 @@ async def test_cache_metrics_are_sums_over_requests() -> None:
 @pytest.mark.parametrize("texts", ["candidates", "documents"])
 @pytest.mark.parametrize("where", ["field", "header"])
 async def test_a_budget_comes_in_the_body_or_in_a_header(where: str, texts: str) -> None:
-    """If the budget is too small for more, the answer is the fast stage's and says that it is degraded, in bandrank's
-    own format and in Cohere's.
-    """
+    """With too small a budget the answer is the fast stage's, and says that it is degraded, in two dialects."""
     async with both() as running:
         body = {"query": "who", texts: WORDS, "strategy": "cascade"}
         body |= {"budget_ms": 0.001} if where == "field" else {}

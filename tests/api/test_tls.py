@@ -50,7 +50,7 @@ def test_requests_are_answered(certificate: Certificate) -> None:
 
 
 def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: Certificate) -> None:
-    """A client that waits for nothing may send its request in the same packet as this message."""
+    """A client that waits for nothing may send its request in the same packet as the handshake's last message."""
     with over_https(certificate) as service, socket.create_connection(service.address, timeout=HANG_S) as plain:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         client = certificate.trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -61,7 +61,7 @@ def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: 
             except ssl.SSLWantReadError:
                 plain.sendall(outgoing.read())
                 incoming.write(plain.recv(65536))
-        assert outgoing.pending  # that last message
+        assert outgoing.pending  # the handshake's last message
         client.write(HEAD % len(BODY) + BODY)
         plain.sendall(outgoing.read())
         answer = b""
@@ -141,7 +141,7 @@ def test_the_health_check_of_the_image_speaks_it_too(certificate: Certificate) -
         assert image_health(service.address[1]) != 0
     with listening() as service:
         assert image_health(service.address[1]) == image_health(service.address[1], BANDRANK_HOST="0.0.0.0") == 0  # noqa: S104
-        assert image_health(service.address[1], BANDRANK_HOST="127.0.0.2") != 0  # where the service would then listen
+        assert image_health(service.address[1], BANDRANK_HOST="127.0.0.2") != 0  # nothing listens on that address
     assert image_health(service.address[1]) != 0
 
 
@@ -155,7 +155,7 @@ def test_both_files_are_needed(certificate: Certificate) -> None:
 
 
 def test_files_that_cannot_be_used_are_refused_by_name(certificate: Certificate, tmp_path: Path) -> None:
-    """Missing files and those not in PEM, of another certificate or encrypted are named, and their setting too."""
+    """The message names the setting and the file that is missing, not in PEM, encrypted, or of another certificate."""
     other = make_certificate(tmp_path, "other")
     encrypted, text = tmp_path / "encrypted.key", tmp_path / "text.pem"
     text.write_text("neither", encoding="utf-8")

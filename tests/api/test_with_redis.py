@@ -18,8 +18,8 @@ TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other cand
 
 
 def settings(server: RedisServer, **more: Any) -> Settings:
-    """The settings of a replica that caches nothing in memory, so that every hit is one in Redis, and whose timeout is
-    long enough for a busy machine.
+    """The settings of a replica that caches nothing in memory, so that every hit is in Redis, and that waits for it
+    long.
     """
     return Settings(device="cpu", redis_url=server.url, **({"cache_memory_bytes": 0, "redis_timeout_s": 20.0} | more))
 
@@ -168,7 +168,7 @@ async def test_registering_without_redis_is_refused_and_texts_still_rank(server:
 
 
 async def test_registering_in_a_full_redis_is_refused_as_such(server: RedisServer) -> None:
-    """The error does not ask for a retry. What was registered before is ranked, and deleting makes room."""
+    """The error tells the client not to retry but to delete. What was registered before is still ranked."""
     large = {"candidates": [{"id": str(number), "text": "man " * 50_000} for number in range(20)]}
     async with running_app(encoded_lookup(man=3.0), settings=settings(server)) as running:
         await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man"}]})
@@ -183,9 +183,7 @@ async def test_registering_in_a_full_redis_is_refused_as_such(server: RedisServe
 
 
 async def test_many_large_texts_are_read_in_time(server: RedisServer) -> None:
-    """Redis cannot send forty megabytes within one timeout, so they are read in many commands, and Redis is not taken
-    for dead.
-    """
+    """Redis cannot send forty megabytes within one timeout; many commands read them, and it is not taken for dead."""
     ids = [str(number) for number in range(40)]
     async with running_app(tiny_bi_encoder(), settings=settings(server)) as running:
         for name in ids:

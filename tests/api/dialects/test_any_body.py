@@ -34,7 +34,7 @@ KEYS = ["text", "id", "query", "score", "title", "mode", "content", "instruction
 OBJECTS = st.dictionaries(st.sampled_from(KEYS), SCALARS | PARTS, max_size=3)
 VALUES = SCALARS | OBJECTS | st.lists(TEXTS | OBJECTS, max_size=4) | st.lists(SCALARS, max_size=3)
 ADDED = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4)
-# From the messages of refusals for which a JSON schema has no words.
+# parts of messages about faults that a JSON schema cannot express
 UNSAYABLE = ("cannot be paired", "none of the rank_fields", "is to be ranked once", "which they differ")
 
 

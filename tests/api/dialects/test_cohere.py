@@ -43,7 +43,7 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("client", SENT)
 async def test_clients_get_what_they_read(client: str) -> None:
-    """Every client reads some of these fields."""
+    """Every client reads some of the fields that are checked here."""
     path, body = SENT[client]
     answer = (await ask(path, body)).json()
 
@@ -122,8 +122,8 @@ async def test_documents_may_be_objects() -> None:
     ],
 )
 async def test_rank_fields_choose_what_is_ranked(documents: list[Any], best: int) -> None:
-    """The values are joined in the order in which `rank_fields` names them. A name with dots may lead into nested
-    objects, and a missing field counts as empty.
+    """The values are joined in the order of `rank_fields`. A name with dots may lead into nested objects, and a missing
+    field counts as empty.
     """
     fields = ["title", "body", "meta.name"]
     answer = (await ask("/v1/rerank", BODY | {"documents": documents, "rank_fields": fields})).json()
@@ -172,9 +172,7 @@ async def test_other_services_take_no_parts(path: str) -> None:
 
 
 async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
-    """Clients look for `text`: where it is missing or null, the answer has the ranked text there; any other value stays
-    as it was sent.
-    """
+    """Clients look for `text`: if it is missing or null, the ranked text takes its place; any other value is kept."""
     documents = [{"a": "he", "b": "man"}, {"a": "she", "text": None}, {"a": "x", "text": ["p", 1]}]
     body = BODY | {"documents": documents, "rank_fields": ["b", "a"], "return_documents": True}
     answer = (await ask("/v1/rerank", body)).json()
@@ -259,7 +257,7 @@ async def test_raw_scores_go_by_three_names(fields: dict[str, Any]) -> None:
     ],
 )
 async def test_the_answer_warns_of_what_was_not_done(fields: dict[str, Any], warned: list[str] | None) -> None:
-    """A warning stands for spans that the scorer does not give, and for a limit that was not applied."""
+    """The answer warns if the scorer gives no spans, or if a limit was not applied."""
     answer = (
         await ask("/v2/rerank", BODY | {"query": QUERIES[bool(fields.get("max_tokens_per_query"))]} | fields)
     ).json()

@@ -1,4 +1,4 @@
-"""The fields of a body tell its dialect where several dialects share a path."""
+"""Where several dialects share a path, the fields of a body tell its dialect."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ OF_EACH: dict[str, tuple[dict[str, Any], set[str] | None]] = {  # a body, and th
 
 @pytest.mark.parametrize("name", OF_EACH)
 async def test_a_field_tells(name: str) -> None:
-    """A field that is null counts as absent."""
+    """A field of the body tells its dialect, and a field that is null counts as absent."""
     body, keys = OF_EACH[name]
     answer = (await ask("/rerank", body)).json()
 
@@ -72,7 +72,7 @@ async def test_slashes_too_many_make_no_difference(path: str) -> None:
     ],
 )
 async def test_a_body_that_tells_nothing_is_in_the_dialect_of_its_path(path: str, body: Any, says: str) -> None:
-    """The error message uses the field names of that dialect."""
+    """The error message uses the field names of the path's own dialect."""
     async with running_app(lookup()) as running:
         response = await running.client.post(path, json=body)
 

@@ -1,6 +1,4 @@
-"""What holds in every dialect: the ranking, limits and errors of bandrank's own endpoint, and tolerance of stray
-fields.
-"""
+"""What holds in every dialect: the ranking, limits and errors of bandrank's own, and tolerance of stray fields."""
 
 import json
 import random
@@ -60,7 +58,7 @@ async def test_the_ranking_is_our_own() -> None:
 
 
 async def test_scores_are_floats() -> None:
-    """This holds for exactly 0 and 1 too, which parsers of typed languages would take for integers."""
+    """Scores of 0 and 1 are written as floats too, because parsers of typed languages would take them for integers."""
     async with running_app(lookup(**SCORES)) as running:
         for speaker in ONE_OF_EACH:
             answer = await post(running, speaker, speaker.body("who", WORDS))
@@ -85,7 +83,7 @@ async def test_a_client_may_send_nulls_and_what_nobody_knows() -> None:
 
 @pytest.mark.parametrize("name", ["", "default", "default/not-specified"])
 async def test_a_request_may_name_no_model(name: str) -> None:
-    """This holds even where unknown models are refused; `default/not-specified` is infinity's word for no model."""
+    """A request without a model's name is answered even where unknown models are refused."""
     async with running_app(lookup(**SCORES), settings=Settings(device="cpu", unknown_model="refuse")) as running:
         for speaker in ONE_OF_EACH:
             if "ms-marco" not in speaker.path:  # whose path names a model
@@ -95,9 +93,7 @@ async def test_a_request_may_name_no_model(name: str) -> None:
 
 @pytest.mark.parametrize("unknown", ["default", "refuse"])
 async def test_any_model_is_served_unless_unknown_ones_are_refused(unknown: Any) -> None:
-    """The default model stands in for an unknown one, and an answer that names a model names the default. `/rerank` in
-    bandrank's own dialect always refuses an unknown name.
-    """
+    """The default model stands in for an unknown one, and the answer names it; bandrank's own dialect refuses."""
     async with running_app(lookup(**SCORES), settings=Settings(device="cpu", unknown_model=unknown)) as running:
         for speaker in ONE_OF_EACH:
             body = speaker.body("who", WORDS)
@@ -114,7 +110,7 @@ async def test_any_model_is_served_unless_unknown_ones_are_refused(unknown: Any)
 
 
 async def test_bad_requests_get_the_flat_error() -> None:
-    """Bad are an empty query, texts that are missing or malformed, too many texts, and a body that is no object."""
+    """Refused are an empty query, missing or malformed texts, too many texts, and a body that is not an object."""
     async with running_app(lookup(), settings=Settings(device="cpu", max_candidates=4)) as running:
         for speaker in ONE_OF_EACH:
             body = speaker.body("who", WORDS)

@@ -59,7 +59,7 @@ async def test_scores_with_a_limit_are_those_of_the_cut_texts(client: str) -> No
 
 @pytest.mark.parametrize("client", LIMITED)
 async def test_headers_tell_what_was_cut(client: str) -> None:
-    """The headers do so even in dialects whose answers have no place for it."""
+    """Headers count what was cut, even in dialects whose answers have no place for it."""
     path, body = LIMITED[client]
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         headers = (await running.client.post(path, json=body)).headers
@@ -72,7 +72,7 @@ async def test_headers_tell_what_was_cut(client: str) -> None:
 
 
 async def test_a_text_that_is_too_long_is_told_whatever_truncate_says() -> None:
-    """A scorer that reads a text as a whole must cut it, even where the client asks for no truncation."""
+    """A scorer that reads a text as a whole must cut it, even if the client asks for no truncation; headers tell so."""
     body = {"query": "who " * 70, "texts": ["man", "she " * 120], "truncate": False}
     async with running_app(lookup()) as running:
         tei = await running.client.post("/rerank", json=body)

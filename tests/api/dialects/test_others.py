@@ -14,7 +14,7 @@ BEST_TWO = pytest.approx([SIGMOIDS[index] for index in BEST_FIRST[:2]], rel=1e-6
 
 
 def column(items: list[dict[str, Any]], name: str) -> list[Any]:
-    """A field of each item; None where it is absent."""
+    """A field of each item, or None where it is absent."""
     return [item.get(name) for item in items]
 
 
@@ -131,7 +131,7 @@ async def test_nim_gets_logits(path: str) -> None:
 
 @pytest.mark.parametrize("top_k", [2, 0, -1, None, 9])
 async def test_nim_gets_as_many_as_litellm_asks_for(top_k: int | None) -> None:
-    """The limit is `top_k`, because litellm does not cut the answer itself."""
+    """The service must apply `top_k`, because litellm does not cut the answer itself."""
     body = {"query": {"text": "who"}, "passages": [{"text": word} for word in WORDS]}
     answer = (await ask("/v1/ranking", body | {"top_k": top_k})).json()
 
@@ -149,7 +149,7 @@ async def test_nim_ranks_no_images() -> None:
 
 @pytest.mark.parametrize("fields", [{"query": " "}, {"documents": []}, {"top_n": -2}], ids=str)
 async def test_infinity_lists_what_is_wrong(fields: dict[str, Any]) -> None:
-    """The generated client reads a list of faults, each with a place, a message and a type; other errors are flat."""
+    """The client of infinity is generated, and reads a list of faults with place, message and type."""
     async with running_app(lookup()) as running:
         response = await running.client.post("/infinity/rerank", json=BODY | fields)
         elsewhere = await running.client.post("/v1/rerank", json=BODY | fields)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
     ids=lambda body: f"{[*body]}",
 )
 async def test_a_score_for_each_pair(body: dict[str, Any]) -> None:
-    """Each side has several names among clients; one query goes with all texts, or each text has its own."""
+    """Clients have several names for either side, and pair one query with all texts or each text with its own."""
     answer = (await ask("/v1/score", body)).json()
 
     assert answer.keys() == {"id", "object", "created", "model", "data", "usage"}
@@ -47,7 +47,7 @@ async def test_one_pair_may_be_two_texts() -> None:
 
 
 async def test_one_pair_may_come_in_parts() -> None:
-    """The parts of a side make one text."""
+    """The parts of a query or of a document make one text."""
     answer = (await ask("/score", {"text_1": in_parts("who"), "text_2": in_parts("he", "she")})).json()
 
     assert [each["score"] for each in answer["data"]] == pytest.approx([SIGMOIDS[2]], rel=1e-6)

@@ -94,7 +94,7 @@ async def test_who_does_not_ask_gets_none(fields: dict[str, Any]) -> None:
 
 
 async def test_the_answer_warns_of_stages_that_read_candidates_whole() -> None:
-    """In a cascade, the warning names the fast stage, and only appears if a result comes from it."""
+    """In a cascade, the warning names the fast stage, and is only there if a result comes from that stage."""
     words = ["man", "she", "he"]
     scorers = {"accurate": tiny_cross_encoder(positions=64), "fast": encoded_lookup(man=1.0)}
     async with running_app(scorers["accurate"], fast=scorers["fast"]) as running:

@@ -30,7 +30,7 @@ async def test_clients_get_a_bare_list_of_all_texts(client: str) -> None:
 
 
 async def test_texts_and_raw_scores_are_for_the_asking() -> None:
-    """The texts come back as plain strings."""
+    """The texts come back as plain strings, not as objects."""
     results = (await ask("/rerank", BODY | {"raw_scores": True, "return_text": True})).json()
 
     assert [(result["text"], result["score"]) for result in results] == [
@@ -59,7 +59,7 @@ async def test_headers_tell_the_times() -> None:
 
 
 async def test_info_tells_clients_how_much_they_may_send() -> None:
-    """Clients that split their requests read the limit there."""
+    """Clients that split their requests read the largest number of texts from /info."""
     async with running_app(lookup()) as running:
         info = (await running.client.get("/info")).json()
         most = {"query": "who", "texts": ["man"] * info["max_client_batch_size"]}

@@ -43,7 +43,7 @@ async def test_chunks_of_a_query_come_at_once() -> None:
 
 
 async def test_an_error_is_a_text() -> None:
-    """Weaviate's module shows this text to its user."""
+    """Weaviate's module shows the text of an error to its user."""
     async with running_app(lookup()) as running:
         message = assert_error(
             await running.client.post("/rerank", json=BODY | {"documents": []}), 422, "invalid_input"
