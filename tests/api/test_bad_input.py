@@ -110,7 +110,6 @@ CASES = [
 
 
 def by_name(case: Case) -> str:
-    """The name of a case's test."""
     return case.name
 
 
@@ -129,7 +128,6 @@ async def assert_serves(running: RunningApp) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=by_name)
 async def test_bad_input_is_refused(case: Case) -> None:
-    """The answer has the right status and a short message that says what is wrong."""
     async with running_app(lookup(man=1.5, she=-2.0), settings=SETTINGS) as running:
         message = assert_error(await send(running, case), case.status, case.error_type)
 

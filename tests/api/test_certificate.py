@@ -29,7 +29,6 @@ def expiry(made: Certificate) -> float:
 
 
 def renew(made: Certificate, new: Certificate) -> None:
-    """Writes the new pair over the old one."""
     for target, source in ((made.certificate, new.certificate), (made.key, new.key)):
         shutil.copy(source, target)
 

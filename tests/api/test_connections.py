@@ -69,7 +69,6 @@ def test_headers_are_bounded(headers: bytes) -> None:
 
 
 def test_a_long_first_line_is_bounded_as_well() -> None:
-    """The first line counts as a header."""
     with listening() as service, service.connection(b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n") as connection:
         assert ended_with(connection).startswith(b"HTTP/1.1 4")
         assert service.is_alive()
@@ -100,7 +99,6 @@ def test_an_answer_that_nobody_reads_is_dropped() -> None:
 
 
 def test_a_slow_answer_is_no_reason_to_end_a_connection() -> None:
-    """A client that reads steadily gets the whole answer, however long that takes."""
     text = "man " + "x" * 3_000_000
     body = b'{"query":"who","return_documents":true,"candidates":["%b"]}' % text.encode()
     with listening() as service, service.connection(HEAD % len(body) + body) as connection:

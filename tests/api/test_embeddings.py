@@ -47,7 +47,6 @@ EXACT = Settings(device="cpu", cache_dtype="float32")
 
 
 async def ask(running: RunningApp, texts: Any, **fields: Any) -> httpx.Response:
-    """POST /v1/embeddings for some texts."""
     return await running.client.post("/v1/embeddings", json={"input": texts, "model": "tiny"} | fields)
 
 

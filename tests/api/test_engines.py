@@ -43,7 +43,6 @@ def test_the_bytes_say_what_they_should(engine: Engine) -> None:
 
 
 def exchange(connection: socket.socket, request: bytes) -> tuple[int, bytes]:
-    """Sends a request, and returns the status and the body of its answer."""
     connection.sendall(request)
     response = http.client.HTTPResponse(connection, method="POST")
     response.begin()

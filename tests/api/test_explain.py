@@ -213,7 +213,6 @@ async def test_a_client_that_hangs_up_is_explained_nothing() -> None:
 
 
 async def test_explanations_are_counted_apart() -> None:
-    """Explanations count under their own path, and not among the requests and candidates of /rerank."""
     async with running_app(lookup()) as running:
         await ask(running)
         await ask(running, query="")

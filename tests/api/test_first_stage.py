@@ -96,7 +96,6 @@ async def test_a_score_that_is_no_number_is_refused(score: str) -> None:
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1, "1", True, [1]])
 async def test_a_weight_that_is_no_share_is_refused(weight: Any) -> None:
-    """A weight is a number from 0 to 1."""
     async with running_app(lookup(**RAW)) as running:
         response = await running.rerank(BODY | {"first_stage_weight": weight})
 

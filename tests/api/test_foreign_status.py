@@ -124,7 +124,6 @@ async def test_weaviate_starts() -> None:
 
 
 async def test_xinferences_clients_learn_whether_to_send_a_key(tmp_path: Path) -> None:
-    """Clients of Xinference ask without a key whether they need one."""
     settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))
     async with running_app(lookup()) as opened, running_app(lookup(), settings=settings) as keyed:
         answers = [(await running.client.get("/v1/cluster/auth")).json() for running in (opened, keyed)]

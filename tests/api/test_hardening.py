@@ -128,7 +128,6 @@ def test_a_request_to_speak_another_protocol_is_an_ordinary_one() -> None:
 
 
 def test_pipelined_requests_are_answered_one_after_the_other() -> None:
-    """After pipelined requests, the connection stays open for more."""
     one = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
     with listening() as service, service.connection(one * 3) as connection:
         received = b""

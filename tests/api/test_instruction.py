@@ -123,7 +123,6 @@ async def test_a_model_that_takes_none_warns() -> None:
 
 
 async def test_an_instruction_is_bounded() -> None:
-    """An instruction is a text of at most 4,096 characters."""
     async with running_app(lookup()) as app:
         for wrong in ("x" * 4097, 7, ["x"]):
             ours = await app.client.post("/rerank", json=REQUEST | {"instruction": wrong})

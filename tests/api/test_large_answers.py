@@ -13,7 +13,6 @@ pytestmark = pytest.mark.anyio
 
 
 async def register(running: RunningApp, **texts: str) -> None:
-    """Registers texts by id."""
     body = {"candidates": [{"id": name, "text": text} for name, text in texts.items()]}
     assert (await running.client.put("/candidates", json=body)).status_code == 200
 

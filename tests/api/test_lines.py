@@ -22,12 +22,10 @@ NDJSON = {"content-type": "application/x-ndjson"}
 
 
 def line(name: str, text: str) -> bytes:
-    """A line of a stream."""
     return json.dumps({"id": name, "text": text}).encode() + b"\n"
 
 
 async def stream(*parts: bytes) -> AsyncIterator[bytes]:
-    """A body in pieces."""
     for part in parts:
         yield part
 

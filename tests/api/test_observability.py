@@ -56,7 +56,6 @@ GAUGES = [
 
 
 async def samples(running: RunningApp) -> list[Any]:
-    """All samples of a scrape."""
     text = (await running.client.get("/metrics")).text
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
@@ -92,7 +91,6 @@ async def test_histograms_of_seconds_reach_from_a_millisecond_to_the_longest_req
 
 
 async def test_what_is_served_can_be_read_from_the_metrics() -> None:
-    """The metrics tell version, model, device and dtype."""
     async with running_app(lookup(), name="org/tiny") as running:
         seen = await running.scrape()
 
@@ -155,7 +153,6 @@ async def test_the_steps_are_parts_of_the_whole() -> None:
 
 
 async def test_metrics_are_in_the_text_format_of_prometheus() -> None:
-    """The content type is Prometheus', and each series has a help text."""
     async with running_app(lookup()) as running:
         response = await running.client.get("/metrics")
 
@@ -165,7 +162,6 @@ async def test_metrics_are_in_the_text_format_of_prometheus() -> None:
 
 
 async def test_two_services_in_one_process_do_not_mix() -> None:
-    """Each service counts its own requests."""
     async with running_app(lookup()) as one, running_app(lookup()) as other:
         await one.rerank({"query": "who", "candidates": ["man"]})
 
@@ -228,7 +224,6 @@ async def test_a_self_test_does_not_take_for_ever(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_the_process_is_alive() -> None:
-    """/healthz answers whatever the model does."""
     async with running_app(lookup()) as running:
         response = await running.client.get("/healthz")
 
@@ -236,7 +231,6 @@ async def test_the_process_is_alive() -> None:
 
 
 async def test_the_api_describes_itself() -> None:
-    """The description has the fields of requests and answers, the errors, and an example."""
     async with running_app(lookup()) as running:
         document = (await running.client.get("/openapi.json")).json()
 

@@ -207,7 +207,6 @@ async def test_a_queued_client_that_hangs_up_frees_its_room() -> None:
 
 
 async def test_a_client_that_hangs_up_within_its_body_is_no_error() -> None:
-    """The request counts as 499, and nothing is raised."""
     async with running_app(lookup()) as running:
         half: Message = {"type": "http.request", "body": BYTES[:20], "more_body": True}
         gone = asyncio.Event()

@@ -120,7 +120,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
 
 
 def test_a_drain_ends_by_itself(ended: tuple[int, str]) -> None:
-    """When the drain's time is up, the process ends with exit code 0."""
     status, log = ended
 
     assert status == 0

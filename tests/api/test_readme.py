@@ -19,7 +19,6 @@ TOLERANCE = 0.01  # of a score between 0 and 1: they are shown with two digits
 
 
 async def test_the_scores_are_those_of_the_shipped_models() -> None:
-    """Scores and order are as shown, for bandrank's own request and for that of text-embeddings-inference."""
     async with client_of(Settings(device="cpu", dtype="float32")) as client:
         own, tei = [(await client.post("/rerank", json=body)).json() for body in (OWN, TEI)]
 

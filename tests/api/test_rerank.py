@@ -57,7 +57,6 @@ def offline_scores(scorer: Scorer, query: str, texts: list[str]) -> list[float]:
 
 
 async def test_the_answer_has_this_shape() -> None:
-    """The answer has exactly the documented fields."""
     answer = (await ask({"query": "who", "candidates": WORDS})).json()
 
     assert list(answer) == ["id", "model", "results", "usage", "meta"]
@@ -92,7 +91,6 @@ async def test_two_answers_have_two_ids() -> None:
 
 
 async def test_a_real_model_s_scores_come_through() -> None:
-    """Scores equal those of one forward pass without the engine."""
     rng = random.Random(1)
     texts = [random_text(rng, rng.randint(0, 50)) for _ in range(25)]
     async with running_app(tiny_cross_encoder()) as running:
@@ -106,7 +104,6 @@ async def test_a_real_model_s_scores_come_through() -> None:
 
 
 async def test_results_are_in_order_of_relevance() -> None:
-    """Each result has the index of its candidate in the request."""
     results = await ask_for_results()
 
     assert [result["index"] for result in results] == IN_ORDER
@@ -130,7 +127,6 @@ async def test_ids_come_back() -> None:
 
 
 async def test_two_candidates_may_have_the_same_id() -> None:
-    """Their indices tell candidates with the same id apart."""
     results = await ask_for_results(candidates=[{"id": "a", "text": "she"}, {"id": "a", "text": "he"}])
 
     assert [(result["index"], result["id"]) for result in results] == [(1, "a"), (0, "a")]
@@ -147,7 +143,6 @@ async def test_top_n_cuts_the_list(top_n: Any, expected: int) -> None:
 
 
 async def test_documents_are_returned_on_request() -> None:
-    """The texts come back unchanged."""
     texts = ["  He said:\n\x00 ☃ \U0001f41d", {"id": "a", "text": ""}]
     results = await ask_for_results(candidates=texts, return_documents=True)
 
@@ -156,13 +151,11 @@ async def test_documents_are_returned_on_request() -> None:
 
 @pytest.mark.parametrize("flag", [False, None])
 async def test_documents_are_absent_by_default(flag: Any) -> None:
-    """The field is absent rather than null."""
     assert all("document" not in result for result in await ask_for_results(return_documents=flag))
     assert all("document" not in result for result in await ask_for_results())
 
 
 async def test_raw_scores_are_the_scorers_own() -> None:
-    """The answer says that its scores are raw."""
     answer = (await ask({"query": "who", "candidates": WORDS, "raw_scores": True})).json()
 
     assert [result["relevance_score"] for result in answer["results"]] == [4.0, 1.5, 0.0, -2.0]
@@ -266,8 +259,6 @@ async def test_truncation_is_reported() -> None:
 
 
 async def test_concurrent_requests_do_not_mix() -> None:
-    """Each answer has its own request's ids and scores."""
-
     async def one(running: RunningApp, number: int) -> None:
         words = random.Random(number).choices([*SCORES, "you"], k=1 + number)
         body = {

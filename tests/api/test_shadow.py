@@ -117,7 +117,6 @@ async def test_a_model_that_is_loaded_as_a_shadow_alone_is_not_served() -> None:
 
 
 async def test_a_shadow_that_breaks_breaks_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests are answered, the service stays ready, and candidates can be registered."""
     monkeypatch.setattr(service_module, "FRESH_S", -1.0)  # so that each probe is a self-test
     shadow = Broken()
     async with running_app(encoded_lookup(man=1.0), shadow=shadow, settings=ALL) as running:

@@ -137,7 +137,6 @@ def test_a_queued_client_that_goes_away_frees_its_room(behind: bytes, caplog: py
 
 
 def test_a_client_that_goes_away_while_it_is_scored_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """The client's scores are discarded."""
     with listening() as running:
         with socket.create_connection(running.address) as impatient:
             impatient.sendall(HEAD % len(BODY) + BODY)

@@ -62,7 +62,6 @@ async def test_scores_never_rise_from_stage_to_stage(*, raw: bool) -> None:
 
 
 async def test_cache_metrics_are_sums_over_requests() -> None:
-    """Hits and misses together are the candidates that were looked up."""
     async with both() as running:
         for _ in range(3):
             await ask(running, strategy="fast")
@@ -102,7 +101,6 @@ async def test_a_bad_budget_header_is_refused(bad: str) -> None:
 
 @pytest.mark.parametrize("fields", [{"budget_ms": 0}, {"budget_ms": "soon"}])
 async def test_bad_fields_are_refused(fields: dict[str, Any]) -> None:
-    """The message names the field."""
     async with both() as running:
         message = assert_error(
             await running.rerank({"query": "who", "candidates": WORDS} | fields), 422, "invalid_input"

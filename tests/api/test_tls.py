@@ -75,7 +75,6 @@ def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: 
 
 
 def test_plain_http_is_not_answered(certificate: Certificate) -> None:
-    """Plain HTTP counts as a failed handshake, and the next client is served."""
     with over_https(certificate) as service:
         with pytest.raises(httpx.TransportError):
             get(service.url.replace("https", "http"))
@@ -104,7 +103,6 @@ def test_silent_connections_make_room_for_others(certificate: Certificate) -> No
 
 
 def test_slow_headers_are_ended(certificate: Certificate) -> None:
-    """The client gets a 408, as without TLS."""
     with over_https(certificate) as service, service.connection(b"POST /rerank HTTP/1.1\r\n") as connection:
         assert ended_with(connection).startswith(b"HTTP/1.1 408")
         assert service.refused("slow_headers") == 1

@@ -25,7 +25,6 @@ def settings(server: RedisServer, **more: Any) -> Settings:
 
 
 def texts_of(rng: random.Random, count: int) -> list[str]:
-    """Texts of a few words."""
     return [random_text(rng, rng.randint(1, 12)) for _ in range(count)]
 
 
@@ -61,7 +60,6 @@ async def test_a_second_replica_gives_the_same_scores_without_encoding(server: R
 
 
 async def test_requests_go_on_while_redis_is_killed_and_comes_back(server: RedisServer) -> None:
-    """Forty requests over a crash and a restart are all answered with the usual scores."""
     rng = random.Random(2)
     pages = [texts_of(rng, 10) for _ in range(8)]
     async with running_app(tiny_bi_encoder()) as calm:

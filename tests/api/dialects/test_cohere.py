@@ -43,7 +43,6 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("client", SENT)
 async def test_clients_get_what_they_read(client: str) -> None:
-    """Every client reads some of the fields that are checked here."""
     path, body = SENT[client]
     answer = (await ask(path, body)).json()
 

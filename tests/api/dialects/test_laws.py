@@ -22,7 +22,6 @@ SCORES = {"man": 1.5, "she": -200.0, "he": 100.0}  # "she" and "he" have the sig
 
 
 async def post(running: RunningApp, speaker: Speaker, body: Any, **headers: str) -> Any:
-    """The answer to a body at the speaker's path."""
     return await running.client.post(speaker.path, json=body, headers=headers)
 
 

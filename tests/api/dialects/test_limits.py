@@ -114,7 +114,6 @@ async def test_no_limit_and_a_wide_one_cut_nothing(limit: int | None) -> None:
 
 @pytest.mark.parametrize("limit", [-1, 2.5, "8", True, [8]])
 async def test_what_is_no_count_is_refused(limit: Any) -> None:
-    """Every dialect that has the field refuses a value that is not a whole number from 0 up."""
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         for path, body in LIMITED.values():
             wrong = {name: limit if name.startswith("max_tokens") else value for name, value in body.items()}

@@ -30,7 +30,6 @@ async def test_voyage_is_told_by_its_own_fields(fields: dict[str, Any]) -> None:
 
 
 async def test_voyage_gives_texts_back_as_texts() -> None:
-    """The answer has only the best `top_k` results, with documents as plain texts."""
     answer = (await ask("/v1/rerank", BODY | {"top_k": 2, "return_documents": True})).json()
 
     assert column(answer["data"], "document") == ["he", "man"]
@@ -55,7 +54,6 @@ async def test_mixedbread() -> None:
 
 
 async def test_mixedbread_names_an_input_without_a_text() -> None:
-    """The error names the input's position, with `rank_fields` and without."""
     async with running_app(lookup()) as running:
         for fields, says in (({}, "input.1: expected a text"), ({"rank_fields": ["a"]}, "input.1: none of the rank_")):
             body = {"query": "who", "input": ["man", {"title": "she"}]} | fields
@@ -121,7 +119,6 @@ async def test_sglang_under_its_prefix() -> None:
     "path", ["/v1/ranking", "/ranking", "/v1/retrieval/nvidia/reranking", "/v1/retrieval/nvidia/a-b_2/reranking"]
 )
 async def test_nim_gets_logits(path: str) -> None:
-    """NIM's clients get the raw score of every passage, best first."""
     body = {"model": "nvidia/rerank", "query": {"text": "who"}, "passages": [{"text": word} for word in WORDS]}
     answer = (await ask(path, body | {"truncate": "END"})).json()
 
@@ -139,7 +136,6 @@ async def test_nim_gets_as_many_as_litellm_asks_for(top_k: int | None) -> None:
 
 
 async def test_nim_ranks_no_images() -> None:
-    """The error message says which passage has no text."""
     body = {"query": {"text": "who"}, "passages": [{"text": "man"}, {"image": "data:image/png;base64,AAAA"}]}
     async with running_app(lookup(**RAW)) as running:
         response = await running.client.post("/v1/ranking", json=body)

@@ -47,7 +47,6 @@ async def test_one_pair_may_be_two_texts() -> None:
 
 
 async def test_one_pair_may_come_in_parts() -> None:
-    """The parts of a query or of a document make one text."""
     answer = (await ask("/score", {"text_1": in_parts("who"), "text_2": in_parts("he", "she")})).json()
 
     assert [each["score"] for each in answer["data"]] == pytest.approx([SIGMOIDS[2]], rel=1e-6)
@@ -111,7 +110,6 @@ async def test_what_makes_no_pairs_is_refused(body: dict[str, Any], says: str) -
 
 
 async def test_many_queries_share_one_deadline() -> None:
-    """The request as a whole has one deadline, however many queries it has."""
     gate = Gate()
     settings = Settings(device="cpu", request_timeout_s=0.3, patience=1e6)
     queries = [f"{number}" for number in range(100)]

@@ -30,7 +30,6 @@ async def test_clients_get_a_bare_list_of_all_texts(client: str) -> None:
 
 
 async def test_texts_and_raw_scores_are_for_the_asking() -> None:
-    """The texts come back as plain strings, not as objects."""
     results = (await ask("/rerank", BODY | {"raw_scores": True, "return_text": True})).json()
 
     assert [(result["text"], result["score"]) for result in results] == [
