@@ -60,7 +60,6 @@ def one_registered_text_asked_for_a_thousand_times(url: str) -> set[int]:
 
 @attack(200, 413, 429)
 def a_text_returned_by_request(url: str) -> set[int]:
-    """Ten requests at once, each with fifteen megabytes in and fifteen megabytes out."""
     body = {"query": "x", "candidates": ["man " * 3_500_000], "return_documents": True}
     return together([lambda: post(url, body)] * 10)
 
@@ -89,7 +88,6 @@ def two_thousand_silent_connections_in_waves(url: str) -> set[int]:
 
 @attack(200, 408, 0)
 def connections_that_drip_headers(url: str) -> set[int]:
-    """A hundred clients send a byte every tenth of a second."""
     with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(connection_to(url)) for _ in range(100)]
         for byte in b"POST /rerank HTTP/1.1":
@@ -102,7 +100,6 @@ def connections_that_drip_headers(url: str) -> set[int]:
 
 @attack(200, 408, 0)
 def connections_that_stop_in_a_body(url: str) -> set[int]:
-    """A hundred clients announce sixteen megabytes and send a kilobyte."""
     with contextlib.ExitStack() as stack:
         for _ in range(100):
             connection = stack.enter_context(connection_to(url))
@@ -113,7 +110,6 @@ def connections_that_stop_in_a_body(url: str) -> set[int]:
 
 @attack(200, 408, 0)
 def answers_that_nobody_reads(url: str) -> set[int]:
-    """Ten answers have ten megabytes each."""
     body = json.dumps({"query": "x", "candidates": ["man " * 2_500_000], "return_documents": True}).encode()
     with contextlib.ExitStack() as stack:
         for _ in range(10):
@@ -222,7 +218,6 @@ def budgets_that_nobody_can_keep(url: str) -> set[int]:
 
 @attack(200, 403, 413, 503, 507)
 def a_store_filled_with_short_texts(url: str) -> set[int]:
-    """Sixty thousand ids have empty texts."""
     lines = b"".join(b'{"id":"%d","text":""}\n' % n for n in range(60_000))
     return {status_of(url, "PUT", "/candidates", content=lines, headers=NDJSON)}
 

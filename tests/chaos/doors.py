@@ -27,12 +27,10 @@ def raw_post(path: str, body: bytes) -> bytes:
 
 
 def explained(candidate: bytes, query: bytes = b"x") -> bytes:
-    """The body of a request for an explanation."""
     return b'{"query":"' + query + b'","candidate":"' + candidate + b'"}'
 
 
 def embedded(texts: bytes) -> bytes:
-    """The body of a request for embeddings."""
     return b'{"model":"' + VECTORS.encode() + b'","input":' + texts + b"}"
 
 
@@ -158,7 +156,6 @@ register_body(
 
 @attack(200, 413, 429)
 def long_explanations_at_once(url: str) -> set[int]:
-    """Eight candidates have twelve thousand words each."""
     return together([lambda: post_to(url, EXPLAIN, {"query": "who", "candidate": LONG})] * 8)
 
 
@@ -204,7 +201,6 @@ def embeddings_that_nobody_reads(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def bodies_that_stop_at_every_door(url: str) -> set[int]:
-    """Five bodies for each endpoint lack their ends, which never come."""
     with contextlib.ExitStack() as stack:
         for path in DOORS * 5:
             connection = stack.enter_context(connection_to(url))

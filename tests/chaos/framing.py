@@ -119,7 +119,6 @@ def a_client_that_asks_for_another_protocol(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def a_request_in_single_bytes(url: str) -> set[int]:
-    """Each byte goes into a packet of its own, as fast as possible."""
     return send_raw(url, *(bytes([byte]) for byte in request()))
 
 

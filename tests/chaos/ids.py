@@ -29,18 +29,15 @@ register_body(
 
 
 def register(url: str, texts: dict[str, str]) -> int:
-    """Registers texts by their ids, and returns the status."""
     body = {"candidates": [{"id": name, "text": text} for name, text in texts.items()]}
     return status_of(url, "PUT", "/candidates", content=json.dumps(body).encode(), headers=JSON)
 
 
 def forget(url: str, *ids: str) -> int:
-    """Forgets ids, and returns the status."""
     return status_of(url, "DELETE", "/candidates", content=json.dumps({"ids": ids}).encode(), headers=JSON)
 
 
 def asked_for(url: str, ids: list[str]) -> int:
-    """The status of ranking candidates by their ids alone."""
     return post(url, {"query": "who", "candidates": [{"id": name} for name in ids]})
 
 

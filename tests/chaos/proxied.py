@@ -130,7 +130,6 @@ for name, written in PACKED.items():
 
 
 def unread_answers(url: str) -> set[int]:
-    """Twenty clients do not read their answers of fourteen megabytes."""
     body = json.dumps(MATCH).encode()
     head = RAW_HEAD.replace(b"/docs", b"/texts").replace(b": title", b": body")
     with contextlib.ExitStack() as stack:

@@ -121,7 +121,6 @@ def busy_script(server: RedisServer) -> None:
 
 
 def kills(server: RedisServer) -> None:
-    """Closes every connection, again and again."""
     for _ in range(50):
         server.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         time.sleep(0.02)

@@ -66,7 +66,7 @@ def register_body(
     method: str = "POST",
     **headers: str,
 ) -> None:
-    """Registers an attack of one request. A function writes a large body when it is sent, and is not quick."""
+    """Registers an attack of one request. content: the body, or a function that writes a large one when it is sent."""
     assert callable(content) or len(content) < MB
     sent = {name.replace("_", "-"): value for name, value in ({"content_type": "application/json"} | headers).items()}
 
@@ -96,7 +96,6 @@ def ask(url: str, method: str, path: str, **more: Any) -> httpx.Response:
 
 
 def post(url: str, body: Any, **more: Any) -> int:
-    """Sends a JSON body to POST /rerank, and returns the status."""
     return status_of(url, "POST", "/rerank", content=json.dumps(body).encode(), headers=JSON, **more)
 
 

@@ -48,7 +48,7 @@ class Attacked:
     def stored(self) -> list[bytes]:
         """The keys of the texts' representations, once all are in Redis and the relay forwards again.
 
-        Other keys may be in between: texts that an earlier witness asked about, which the service stores late.
+        Redis may have other keys, too: of texts that an earlier witness asked about, and that the service stores late.
         """
         self.proxy.calm()
         self.server.do("FLUSHALL")
@@ -76,7 +76,6 @@ class Attacked:
         wait_until(lambda: ask(self.service.url, "PUT", "/candidates", json=body).status_code == httpx.codes.OK)
 
     def keys(self, pattern: str) -> list[bytes]:
-        """The keys in Redis that match a pattern, sorted."""
         return sorted(self.server.do("KEYS", pattern))
 
     def used_again(self) -> None:

@@ -83,7 +83,6 @@ def connections_that_are_reset_at_once(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def connections_that_are_reset_in_a_header(url: str) -> set[int]:
-    """Two hundred connections are reset, each after another number of bytes."""
     whole = request()
     for number in range(200):
         with connection_to(url) as connection:
@@ -155,7 +154,6 @@ def clients_that_say_no_more_after_their_request(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def two_requests_of_which_the_second_is_broken_off(url: str) -> set[int]:
-    """Fifty clients read the first answer, and reset the connection before the second."""
     statuses = set()
     for _ in range(50):
         with connection_to(url) as connection:

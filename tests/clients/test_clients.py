@@ -61,7 +61,6 @@ class Services:
         return Scrape(text).value("bandrank_refused_requests_total", reason="rate")
 
     def use_up_the_slow_key(self) -> None:
-        """Sends requests with the slow key until one is refused."""
         headers = {"Authorization": f"Bearer {SLOW_KEY}"}
         while httpx.get(f"{self.keyed.url}/v1/models", headers=headers, trust_env=False).status_code != 429:
             pass
@@ -92,7 +91,6 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def for_ways(ways: list[Way]) -> pytest.MarkDecorator:
-    """Runs a test for each of these ways, with its client library."""
     return pytest.mark.parametrize(
         ("client", "way"), [(way.client, way) for way in ways], indirect=["client"], ids=map(str, ways), scope="module"
     )

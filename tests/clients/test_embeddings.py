@@ -34,7 +34,6 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def ask(client: RunningClient, way: str, service: RunningService, model: str = "text-embedding-3-small") -> Outcome:
-    """Embeds the query and the documents."""
     question = {"key": "any", "model": model, "query": QUERY, "documents": DOCUMENTS, "top_n": None}
     outcome = client.ask(way, url=service.url, **question)
     assert not outcome.strays

@@ -28,13 +28,11 @@ def v2_async(question: Question) -> list[Ranked]:
 
 
 def arguments(question: Question) -> dict[str, Any]:
-    """The arguments that both versions have."""
     optional = {} if question.top_n is None else {"top_n": question.top_n}
     return {"model": question.model, "query": question.query, "documents": question.documents, **optional}
 
 
 def ranked(response: Any) -> list[Ranked]:
-    """The results in an answer of either version."""
     documents = [getattr(result, "document", None) for result in response.results]
     return [
         Ranked(result.index, result.relevance_score, document.text if document else None)

@@ -33,7 +33,6 @@ def run(ranker: Any, question: Question) -> list[Ranked]:
 
 
 def arguments(question: Question) -> dict[str, Any]:
-    """The arguments of a ranker; each document has its index in its metadata."""
     documents = [Document(content=text, meta={"index": at}) for at, text in enumerate(question.documents)]
     return {"query": question.query, "documents": documents, "top_k": question.top_n}
 
@@ -43,7 +42,6 @@ def ranked(output: dict[str, Any]) -> list[Ranked]:
 
 
 def key(question: Question) -> Secret:
-    """A key as Haystack takes it."""
     return Secret.from_token(question.key)
 
 

@@ -44,7 +44,6 @@ def nvidia_reranker(question: Question, **options: None) -> NVIDIARerank:
 
 
 def documents(question: Question) -> list[Document]:
-    """The documents of a question, each with its index in its metadata."""
     return [Document(text, metadata={"index": index}) for index, text in enumerate(question.documents)]
 
 

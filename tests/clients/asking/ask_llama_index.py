@@ -34,7 +34,6 @@ def jina(question: Question, top_n: int) -> BaseNodePostprocessor:
 
 
 def nvidia(question: Question, top_n: int) -> BaseNodePostprocessor:
-    """The postprocessor for NVIDIA's NIM."""
     return NVIDIARerank(api_key=question.key, base_url=f"{question.url}/v1", model=question.model, top_n=top_n)
 
 

@@ -40,7 +40,6 @@ def arguments(question: Question) -> dict[str, Any]:
 
 
 def ranked(answer: Any) -> list[Ranked]:
-    """The documents in the order of their dot products with the query."""
     query, *documents = [item.embedding for item in sorted(answer.data, key=lambda item: item.index)]
     scores = [sum(a * b for a, b in zip(query, document, strict=True)) for document in documents]
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
