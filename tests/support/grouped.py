@@ -55,7 +55,7 @@ LLAMA: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
-GEMMA3: dict[str, Any] = {  # of google/embeddinggemma-300m, but with other layer types, and a window of 16, not 512
+GEMMA3: dict[str, Any] = {  # of google/embeddinggemma-300m, with layers in another order and a window of 16, not 512
     "layer_types": [LOCAL, GLOBAL, LOCAL],
     "sliding_window": 16,
     "max_position_embeddings": 2048,

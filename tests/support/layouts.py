@@ -12,7 +12,7 @@ from bandrank_kernels.windowed_attention import PackedRows
 CPU = torch.device("cpu")
 BACKENDS: list[Backend] = ["reference", "vectorized"]
 NUM_HEADS, HEAD_DIM = 2, 4
-# Bounds what two orders of summation make of 1,000 terms in float64; values and outputs are of the order of 1.
+# Bounds how far two sums of 1,000 terms in float64 differ by their order; values and outputs are of the order of 1.
 EXACT = 1e-10
 
 

@@ -31,7 +31,7 @@ class Answer:
 class Account:
     """What became of the requests of all clients, each counted once.
 
-    unread: those before whose reading the service closed the connection, or never accepted it.
+    unread: those that the service never read: it closed the connection before, or did not accept it.
     others: those that were answered with one of the statuses in `allowed`.
     lost: descriptions of those that were read and got no answer, part of one, a wrong one or an error.
     """
@@ -115,7 +115,8 @@ def exchange(connection: socket.socket, body: bytes) -> Answer | None:
     """The answer to a request; None if the service closed the connection before it had read the request.
 
     A connection that is closed with something unread is reset, and one whose data were all read ends properly; so the
-    kernel tells whether a service had read a request before it closed the connection. Raises Lost if it had.
+    kernel tells whether a service had read a request before it closed the connection. Raises Lost if it had,
+    or if the answer breaks off.
     """
     try:
         connection.sendall(HEAD % len(body) + body)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 
 class Proxy:
-    """delay_s: the delay of each reply.  cut: the share of replies after half of which the connection is reset.
+    """delay_s: the delay of each reply.  cut: the share of replies that a reset cuts off in the middle.
 
     instead: the bytes to send in place of each reply, if any.
     """
