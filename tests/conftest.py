@@ -1,4 +1,4 @@
-"""What all tests share: the event loop, how hypothesis draws, torch on one thread, and no proxy."""
+"""Fixtures and settings for all tests: the event loop, hypothesis, one torch thread, no proxy."""
 
 import gc
 import os
@@ -10,20 +10,20 @@ import torch
 from hypothesis import settings
 from support.redis_server import RedisServer, redis_server
 
-# A deadline would time the machine; a failure prints the line that repeats it.
+# A deadline would time the machine. A failure prints the line that reproduces it.
 settings.register_profile("bandrank", deadline=None, print_blob=True)
 settings.load_profile("bandrank")
 
-# Tensors this small are done before a second thread has woken up.
+# The tensors of tests are too small for a second thread to help.
 torch.set_num_threads(1)
 
-# All that they ask is on this machine, which may be behind a proxy.
+# Tests ask only servers on this machine, even where a proxy is configured.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays to the end: looking through it for garbage again and again would take seconds."""
+    """Keeps the garbage collector from scanning the collected tests again and again, which would take seconds."""
     gc.disable()
     try:
         return (yield)
