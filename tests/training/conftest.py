@@ -1,4 +1,4 @@
-"""What training tests share."""
+"""Fixtures that the training tests share."""
 
 from pathlib import Path
 
