@@ -79,8 +79,7 @@ def test_a_text_is_read_once_by_the_teacher() -> None:
     assert student.encoder.layers[0].qkv.weight.grad.abs().sum() > 0
 
 
-def test_who_cannot_learn_or_teach() -> None:
-    """Teacher and student must be bi-encoders whose vectors have the same size."""
+def test_teacher_and_student_must_be_bi_encoders_of_the_same_size() -> None:
     with pytest.raises(BadRecipe, match="tiny is a cross_encoder"):
         VectorLoss(loaded(tiny_cross_encoder()), 100)
     loss, student = VectorLoss(loaded(tiny_bi_encoder()), 100), tiny_cross_encoder()
