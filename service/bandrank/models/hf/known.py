@@ -75,6 +75,20 @@ KNOWN_FAMILIES = (
         ),
     ),
     KnownFamily(
+        "XLM-RoBERTa with rotary positions",
+        ("jina_embeddings_v3",),  # or a config class in its authors' own code
+        "as XLM-RoBERTa, with rotary positions in place of learnt ones",
+        (
+            KnownModel(
+                "jinaai/jina-colbert-v2",
+                COLBERT,
+                "560M",
+                300,
+                "128 dimensions, Stanford's format; multilingual; not for commercial use",
+            ),
+        ),
+    ),
+    KnownFamily(
         "MPNet",
         ("mpnet",),
         "a bias for the distance of two tokens; positions from 2; no token types",
