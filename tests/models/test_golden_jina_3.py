@@ -1,6 +1,5 @@
-"""XLM-RoBERTa with rotary positions as Jina AI's code saves it, as bi-encoder and as ColBERT: jina-embeddings-v3 and
-jina-colbert-v2 against `transformers`, whose class has the same tensors. Its cross-encoders are among those that are
-like BERT's.
+"""XLM-RoBERTa with rotary positions as Jina AI's code saves it: jina-colbert-v2 against `transformers`, whose class has
+the same tensors. Its cross-encoders are among those that are like BERT's.
 """
 
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.bert_likes import save, tiny, unigram_tokenizer
+from support.jina_3 import NAME, QUERY, TEXTS, as_jina_saves_it, states
 from support.models import as_served, change_weights, edit_json, write_json
 from support.text_scores import ids_of, scores_of_texts
 from torch import Tensor
@@ -22,16 +22,6 @@ from bandrank.models.layers.positions import Rotary
 from bandrank.models.loading import load_model
 
 CLOSE = 1e-5  # float32 in another order of summation
-NAME = "jinaai/jina-embeddings-v3"
-QUERY, TEXTS = "who is the man", ["the man", "", "she was over there; who?", "ñandú ☂ of the man " * 9]
-CODE = "configuration_xlm_roberta.XLMRobertaFlashConfig"
-SETTINGS = {  # of the authors' code
-    "auto_map": {"AutoConfig": f"jinaai/xlm-roberta-flash-implementation--{CODE}"},
-    "position_embedding_type": "rotary",
-    "rotary_emb_base": 20000.0,
-    "lora_adaptations": None,
-    "use_flash_attn": True,
-}
 MARKERS = ["[QueryMarker]", "[DocumentMarker]"]
 METADATA = {  # as jina-colbert-v2 has them
     "query_token_id": MARKERS[0],
@@ -41,22 +31,6 @@ METADATA = {  # as jina-colbert-v2 has them
     "mask_punctuation": True,
     "attend_to_mask_tokens": True,
 }
-
-
-def states(model: PreTrainedModel, texts: list[list[int]], unseen: int = 0) -> list[Tensor]:
-    """The library's states of each text's tokens, padded together. unseen: how many of the last tokens are masked."""
-    longest = max(map(len, texts))
-    ids = torch.tensor([text + [1] * (longest - len(text)) for text in texts])
-    seen = torch.arange(longest) < torch.tensor([[len(text) - unseen] for text in texts])
-    rows = model(input_ids=ids, attention_mask=seen.long()).last_hidden_state
-    return [each[: len(text)] for each, text in zip(rows, texts, strict=True)]
-
-
-def as_jina_saves_it(folder: Path, model: PreTrainedModel | None = None, **more: Any) -> Path:
-    """A folder of theirs, with the library's tensors. more: of its settings."""
-    save(folder, NAME, model)
-    edit_json(folder / "config.json", SETTINGS | more, remove=("model_type", "rope_parameters"))
-    return folder
 
 
 def colbert(folder: Path, metadata: dict[str, Any]) -> tuple[PreTrainedModel, Tensor]:

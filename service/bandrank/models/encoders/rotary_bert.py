@@ -11,7 +11,7 @@ from bandrank.models.layers.block import BlockOptions, PostNormBlock
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.positions import Rotary
 
-NOMIC_ROTARY, GTE_ROTARY, ROBERTA_ROTARY = Rotary(base=1_000.0), Rotary(base=160_000.0), Rotary(base=20_000.0)
+NOMIC_ROTARY, GTE_ROTARY, JINA_ROTARY = Rotary(base=1_000.0), Rotary(base=160_000.0), Rotary(base=20_000.0)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RotaryRobertaConfig(EncoderConfig):
 
     num_token_types: int = 1
     kind: str = "rotary_roberta"
-    rotary: Rotary = ROBERTA_ROTARY
+    rotary: Rotary = JINA_ROTARY
 
 
 def nomic_bert(config: NomicBertConfig) -> Stack:

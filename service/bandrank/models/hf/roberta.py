@@ -1,8 +1,7 @@
 """RoBERTa, XLM-RoBERTa and CamemBERT as transformers saves them: BERT with other positions, separators and names.
 
-Jina AI's own code for XLM-RoBERTa (jinaai/xlm-roberta-flash-implementation) computes the same
-(jinaai/jina-reranker-v2-base-multilingual), or rotary positions (jinaai/jina-colbert-v2), and saves it under the names
-of flash-attention's BERT. transformers has the rotary ones as `jina_embeddings_v3`, and saves the same names.
+Jina AI's own code for XLM-RoBERTa (jinaai/xlm-roberta-flash-implementation) computes the same, or rotary positions, and
+saves it under the names of flash-attention's BERT, as transformers does with its `jina_embeddings_v3`.
 """
 
 from dataclasses import replace
@@ -11,17 +10,18 @@ from typing import Any
 from transformers import RobertaConfig
 
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.encoders.rotary_bert import ROBERTA_ROTARY, RotaryRobertaConfig
+from bandrank.models.encoders.rotary_bert import JINA_ROTARY, RotaryRobertaConfig
 from bandrank.models.hf import bert, unplaced_bert
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames
 from bandrank.models.hf.model import Family, score_head
 from bandrank.models.hf.rotary import read_rotary
 from bandrank.models.hf.settings import require_plain
+from bandrank.models.hf.task_adapters import restore_names
 
-FLASH = "XLMRobertaFlashConfig"  # the AutoConfig of their config.json, whose model_type is XLM-RoBERTa's or missing
-JINA_3 = "jina_embeddings_v3"  # the model_type in transformers
-FLASH_PLAIN = {"hidden_act": "gelu", "lora_adaptations": None, "last_layer_subset": False}
+FLASH = "XLMRobertaFlashConfig"  # the AutoConfig of their config.json
+JINA_3 = "jina_embeddings_v3"  # transformers' model_type
+FLASH_PLAIN = {"hidden_act": "gelu", "last_layer_subset": False}
 ROTARY_PLAIN = {"position_embedding_type": "rotary", "rotary_emb_scale_base": None, "rotary_emb_interleaved": False}
 FLASH_NAMES = LayerNames(
     layer="encoder.layers",
@@ -47,11 +47,13 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
 
 
 def read_flash_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape, as Jina AI's code saves it; the embeddings' norm gets its usual name. Positions are rotary
-    if there is no table of them. Raises ValueError for missing or unsupported settings, such as adapters.
+    """The encoder's shape, as Jina AI's code saves it, with rotary positions if there is no table. Renames tensors.
+
+    Raises ValueError for missing or unsupported settings.
     """
     name = FLASH.removesuffix("Config")
     require_plain(settings, FLASH_PLAIN, name)
+    restore_names(settings, weights)
     for part in ("weight", "bias"):
         weights[f"embeddings.LayerNorm.{part}"] = weights.pop(f"emb_ln.{part}")
     if bert.POSITIONS in weights:
@@ -59,9 +61,8 @@ def read_flash_config(settings: dict[str, Any], weights: Weights) -> EncoderConf
     shape = unplaced_bert.read_shape({"layer_norm_eps": 1e-5} | settings, weights)  # the default of both classes
     head_dim = shape["hidden_size"] // shape["num_heads"]
     require_plain(settings, ROTARY_PLAIN | {"rotary_emb_dim": head_dim}, name)
-    rope = {"rope_theta": ROBERTA_ROTARY.base} | settings
-    if settings.get("model_type") != JINA_3:
-        rope = {"rope_theta": settings.get("rotary_emb_base", 10_000.0)}  # the default of their class
+    own = {"rope_theta": settings.get("rotary_emb_base", 10_000.0)}  # the default of their class
+    rope = {"rope_theta": JINA_ROTARY.base} | settings if settings.get("model_type") == JINA_3 else own
     return RotaryRobertaConfig(**shape, rotary=read_rotary(rope, head_dim))
 
 
