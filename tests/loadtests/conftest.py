@@ -1,4 +1,4 @@
-"""loadtests/ holds scripts, not a package: its folder goes on the path, as when one of them is run."""
+"""Puts loadtests/, which holds scripts and is no package, on the path, as when one of them is run."""
 
 import sys
 from pathlib import Path
