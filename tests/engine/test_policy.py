@@ -60,7 +60,7 @@ def plan_of(
 def test_a_plan(
     case: tuple[list[Role], str, int, float | None, float, tuple[str, list[tuple[str, int]], bool]],
 ) -> None:
-    """Each row of the table has stages, strategy, candidates, budget and predicted seconds, and the expected plan."""
+    """Each row has stages, strategy, number of candidates, budget, predicted seconds, and the expected plan."""
     roles, strategy, count, budget_s, predicted_s, expected = case
 
     assert plan_of(roles, strategy, count=count, budget_s=budget_s, predicted_s=predicted_s) == expected
@@ -78,13 +78,12 @@ def test_a_prediction_is_made_only_where_it_matters() -> None:
 
 @pytest.mark.parametrize(("roles", "strategy"), [([FAST], "accurate"), ([ACCURATE], "cascade"), ([FAST, FUSED], "")])
 def test_an_unknown_strategy_is_refused_with_the_served_ones(roles: list[Role], strategy: str) -> None:
-    """A model of one stage has no cascade."""
+    """A model of one stage has no cascade strategy."""
     with pytest.raises(UnknownStrategy, match=", ".join(strategies(roles))):
         plan_of(roles, strategy)
 
 
 def test_no_candidates_make_a_plan_too() -> None:
-    """All depths are 0."""
     plan = make_plan([FAST, ACCURATE], "cascade", num_candidates=0, budget_s=None, predict_s=lambda _: 0.0)
 
     assert plan == Plan("cascade", (Step(0, 0), Step(1, 0)), bounded=True)
