@@ -19,7 +19,7 @@ from bandrank.errors import InputTooLarge, NotReady, ScoringFailed
 BATCH = 160
 CLIENTS = {name: Client(name) for name in "abc"}
 COSTLY = NamedLane("costly", row_cost=100.0)
-# Requests that arrive between two batches: of whom, and the rows of each candidate.
+# Requests that arrive between two batches: the client's name, and the rows of each candidate.
 ARRIVALS = st.lists(
     st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.integers(1, 50), min_size=1, max_size=9)), max_size=3),
     max_size=30,
@@ -54,7 +54,7 @@ def batches(arrivals: list[list[tuple[str, list[int]]]], background: list[int]) 
     while batch := queue.take_batch(BATCH, wait=False):
         taken.append(batch)
     if background:
-        assert queue.take_batch(BATCH)[0].task.ticket.client is SHADOW  # it was there all the time
+        assert queue.take_batch(BATCH)[0].task.ticket.client is SHADOW  # the background work waited all the time
     return taken
 
 

@@ -21,7 +21,7 @@ def open_queue(
     max_waiting_rows: int = 10**9,
     max_wait_s: float = math.inf,
     patience: float = math.inf,
-    clock: Callable[[], float] = Clock(),  # noqa: B008  # one that stands still
+    clock: Callable[[], float] = Clock(),  # noqa: B008  # a clock that stands still
     on_drop: Callable[[str], None] = lambda _: None,
 ) -> TaskQueue:
     """A queue that refuses nothing unless told to."""
@@ -274,7 +274,7 @@ def test_fractions_of_rows_leave_no_rest() -> None:
 
 
 def test_a_refused_task_leaves_no_trace() -> None:
-    """None of its rows is queued, and the task may be put again."""
+    """No row of a refused task is queued, and the task may be put again."""
     queue = open_queue(max_waiting_rows=20)
     queue.put(task_of([10]))
     refused = task_of([1])
@@ -288,7 +288,7 @@ def test_a_refused_task_leaves_no_trace() -> None:
 
 
 def test_a_closed_queue_hands_out_its_tasks_and_takes_no_more() -> None:
-    """Once it is empty, the closed queue returns an empty list every time."""
+    """Once empty, the closed queue returns an empty list every time."""
     queue = open_queue()
     task = task_of([3, 3])
     queue.put(task)

@@ -124,7 +124,7 @@ async def test_auto_within_a_budget_is_what_fits(accurate: Scorer) -> None:
         assert (tight.strategy, tight.degraded) == ("cascade", True)
         assert order(tight) == ["she", "you", "he", "man", "no", "is"]
         await model.rank_each([(query, WORDS) for query in ("who", "he", "she")], budget_s=1e-6)
-        assert model.engine.metrics.registry.get_sample_value("bandrank_degraded_total") == 2  # in requests
+        assert model.engine.metrics.registry.get_sample_value("bandrank_degraded_total") == 2  # one for each request
 
 
 @pytest.mark.parametrize("depth", [3, 6])

@@ -17,7 +17,7 @@ QUERY = "who was the man"
 LIMIT = 40
 LONG = random_text(random.Random(1), 30)
 TEXTS = [LONG, LONG[:LIMIT], "she was"]
-TOLERANCE = 1e-3  # what is cached is a float16
+TOLERANCE = 1e-3  # cached representations are float16
 
 
 async def rank(limit: int, server: RedisServer | None = None, texts: list[str] = TEXTS) -> Ranking:

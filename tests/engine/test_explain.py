@@ -27,7 +27,7 @@ from bandrank.settings import Settings
 pytestmark = pytest.mark.anyio
 
 QUERY = "who is the man"
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 WEIGHT = 0.5
 
 
@@ -77,7 +77,7 @@ async def test_a_contribution_is_what_the_score_loses(variant: str) -> None:
 async def test_a_long_candidate_is_explained_by_its_best_passage() -> None:
     """The score, with or without a window of words, is always that of the best passage of the text that is left."""
     text = random_text(random.Random(2), 150)
-    async with served(VARIANTS["cross_encoder sparse"]()) as model:  # of at most 64 tokens
+    async with served(VARIANTS["cross_encoder sparse"]()) as model:  # in passages of at most 64 tokens
         explained = await explain(model, QUERY, text)
 
         assert explained.score == await score_of(model, text)
@@ -87,7 +87,9 @@ async def test_a_long_candidate_is_explained_by_its_best_passage() -> None:
 
 
 async def test_the_work_for_a_text_of_some_passages_is_bounded() -> None:
-    """Such a text gets fewer windows, so that all texts with a gap together stay below the bound on rows."""
+    """A text of several passages gets fewer windows, so that all texts with a gap together stay below the bound on
+    rows.
+    """
     async with served(tiny_cross_encoder(num_layers=1)) as model:
         explained = await explain(model, QUERY, random_text(random.Random(4), 900))
 

@@ -112,7 +112,7 @@ async def test_what_was_begun_for_a_client_that_hung_up_counts_as_its_own() -> N
     await asyncio.sleep(0)
     held.cancel()
     await asyncio.wait([held])
-    await asyncio.sleep(0.1)  # in which the thread goes on
+    await asyncio.sleep(0.1)  # the thread goes on meanwhile
     ends.set()
     await asyncio.gather(*waiting)
 
@@ -128,7 +128,7 @@ async def test_a_thread_that_was_handed_to_a_call_that_is_cancelled_is_handed_on
     waiting = asyncio.create_task(pool.run(POLITE, 2, 1, lambda: None))
     await asyncio.sleep(0)
     going.set()
-    while pool._waiting:  # noqa: ASYNC110  # until the thread is handed over, and not a turn of the loop longer
+    while pool._waiting:  # noqa: ASYNC110  # ends in the very turn in which the thread is handed over
         await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting, begun])

@@ -20,7 +20,7 @@ from bandrank.errors import Overloaded
 
 POLITE, FLOOD = Client("polite"), Client("flood")
 TIMEOUT_S, ENDS_S = 60.0, 120.0
-BATCH, CANDIDATES_A_SECOND, BATCH_S = 54, 100.0, 0.02  # a batch takes so much longer than its candidates
+BATCH, CANDIDATES_A_SECOND, BATCH_S = 54, 100.0, 0.02  # a batch takes BATCH_S longer than its candidates
 SMALL, LARGE = (10, 10, 10, 10, 30), (200, 400, 600, 800, 1000)
 
 

@@ -9,7 +9,7 @@ FAST, ACCURATE = Role("fast"), Role("accurate", depth=50)
 FUSED = Role("accurate", depth=50, weight=0.5)
 DEEP = Role("deep", depth=10)
 Told = tuple[str, list[tuple[str, int]], bool]
-LATE, IN_TIME = 2.0, 0.5  # seconds, with a budget of one
+LATE, IN_TIME = 2.0, 0.5  # predicted seconds; the budget is 1 s
 
 
 def plan_of(
@@ -23,7 +23,7 @@ def plan_of(
 @pytest.mark.parametrize(
     "case",
     [
-        # one stage: whatever is asked, it scores all; nothing could stand in its place
+        # a single stage scores every candidate, whatever the strategy: nothing could take its place
         ([FAST], "auto", 100, None, LATE, ("fast", [("fast", 100)], False)),
         ([FAST], "fast", 100, 1.0, LATE, ("fast", [("fast", 100)], False)),
         ([ACCURATE], "auto", 100, 1.0, LATE, ("accurate", [("accurate", 100)], False)),
@@ -38,7 +38,7 @@ def plan_of(
         # the cascade
         ([FAST, ACCURATE], "cascade", 100, None, LATE, ("cascade", [("fast", 100), ("accurate", 50)], True)),
         ([FAST, ACCURATE], "cascade", 20, None, LATE, ("cascade", [("fast", 20), ("accurate", 20)], True)),
-        # auto: the last stage alone where a cascade would drop nobody and the budget allows
+        # auto: the last stage alone where a cascade would drop no candidate and the budget allows
         ([FAST, ACCURATE], "auto", 50, None, LATE, ("accurate", [("accurate", 50)], False)),
         ([FAST, ACCURATE], "auto", 51, None, IN_TIME, ("cascade", [("fast", 51), ("accurate", 50)], True)),
         ([FAST, ACCURATE], "auto", 50, 1.0, IN_TIME, ("accurate", [("accurate", 50)], False)),

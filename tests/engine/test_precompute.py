@@ -110,7 +110,7 @@ def test_an_encoder_may_take_longer_for_the_corpus_than_a_request(server: RedisS
 def test_what_was_encoded_before_an_encoder_was_too_slow_is_kept(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """This holds even within one part of the corpus; the second run encodes only the other texts."""
+    """Even texts of the part of the corpus that failed are kept, and the second run encodes only the others."""
     path = write(tmp_path / "corpus.jsonl", records()[:60])
     encoded: list[int] = []
 

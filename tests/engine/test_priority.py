@@ -51,7 +51,7 @@ def test_no_priority_starves(priority: int) -> None:
 
 
 def test_a_later_priority_is_refused_sooner_and_by_its_own_client_alone() -> None:
-    """All that goes before it is known on arrival, and it may not wait for more work than other requests may."""
+    """All work that goes before the request is known on arrival, and it may wait for no more than others may."""
     queue = queue_of(patience=2.0)
     queue.put(task_of([1] * 3 * BATCH))
     queue.put(task_of([1] * BATCH))

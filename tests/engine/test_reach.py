@@ -20,7 +20,7 @@ from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 QUERY = "who was the man"
 LENGTHS = [0, 1, 7, 8, 9, 30, 100]  # in words of one piece each
 SCORERS = {
@@ -82,7 +82,7 @@ async def test_requests_of_different_limits_share_batches_and_caches(kind: str) 
 
     assert len({tuple(each) for each in alone}) == 4  # the limits do make a difference
     for one, other, third in zip(alone, cold, warm, strict=True):
-        assert other == pytest.approx(one, abs=1e-3)  # what is cached is a float16
+        assert other == pytest.approx(one, abs=1e-3)  # cached representations are float16
         assert third == pytest.approx(one, abs=1e-3)
 
 
@@ -127,7 +127,7 @@ async def test_a_candidate_is_read_as_far_as_its_passages_reach(num_passages: in
     texts = texts_of(4)
     async with served(tiny_cross_encoder(positions=64)) as model:
         limited = await model.rank(QUERY, texts, options=Options(Reach(passages=num_passages)))
-        most = most_tokens(num_passages, 58) - 1  # and [SEP]
+        most = most_tokens(num_passages, 58) - 1  # [SEP] takes one
         expected = await model.rank(QUERY, [cut(text, most) for text in texts])
 
     assert scores(limited) == pytest.approx(scores(expected), abs=TOLERANCE)

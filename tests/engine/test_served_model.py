@@ -26,7 +26,7 @@ from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 
 
 def sample(model: ServedModel, name: str, **labels: str) -> float:

@@ -21,7 +21,7 @@ from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 SETTINGS = Settings(device="cpu", max_batch_rows=400, cascade_depth=5, patience=1000)
 
 

@@ -27,7 +27,7 @@ from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 POISON = 4  # a token id that no random text has
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
 

@@ -104,7 +104,7 @@ def test_a_probe_that_is_abandoned_leaves_the_next_one_to_another() -> None:
 
 @pytest.mark.parametrize("probing", [False, True], ids=["while it is open", "beside the probe"])
 def test_calls_from_before_it_opened_change_nothing(*, probing: bool) -> None:
-    """Such calls change neither the state nor its duration; only the probe decides."""
+    """A late outcome changes neither the state nor its duration; only the probe decides."""
     clock = Clock()
     breaker = CircuitBreaker(clock, threshold=3, cooldown_s=1.0)
     before = permitted(breaker)

@@ -137,7 +137,7 @@ def test_what_is_not_a_number_is_refused(dtype: PayloadDtype, bad: float) -> Non
 
 
 def test_what_float16_cannot_hold_is_refused() -> None:
-    """Such a number would be stored as infinity."""
+    """A number too large for float16 would be stored as infinity."""
     with pytest.raises(ValueError, match="too large"):
         encoded(torch.tensor([[65520.0]]), [1], "float16")
 
@@ -205,7 +205,7 @@ def test_any_damage_is_noticed(dtype: PayloadDtype, rows: int) -> None:
 
 
 def test_a_value_under_another_key_is_refused() -> None:
-    """Such a value is of another text or another model, however it came there."""
+    """A value sealed under another key is of another text or another model."""
     codec, (payload,) = encoded(torch.ones(2, 3), [2], "float16")
 
     assert codec.open(codec.seal(payload, KEY), KEY + b"2") is None

@@ -12,7 +12,7 @@ from bandrank.engine.cache.lru import LruCache
 
 ENTRY_BYTES = 100  # that every entry takes besides its key and payload
 
-KEYS = st.sampled_from([bytes([letter]) * 16 for letter in b"abcdefgh"])  # few, so that they come again
+KEYS = st.sampled_from([bytes([letter]) * 16 for letter in b"abcdefgh"])  # few, so that keys repeat
 BATCHES = st.lists(st.lists(KEYS, min_size=1, max_size=4), max_size=30)
 
 
@@ -69,7 +69,7 @@ def test_what_was_used_last_is_held(uses: list[int], capacity: int) -> None:
 
 
 def test_an_entry_larger_than_the_cache_is_not_held() -> None:
-    """Such an entry pushes no other one out."""
+    """An oversized entry pushes no other one out."""
     cache = cache_of(2 * ENTRY_BYTES)
     cache.put_many({b"small": b"1"})
     cache.put_many({b"large": bytes(2 * ENTRY_BYTES)})

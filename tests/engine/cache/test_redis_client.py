@@ -47,7 +47,7 @@ async def test_whatever_goes_wrong_is_not_raised(error: Exception) -> None:
 
 
 async def test_after_three_failures_nothing_is_asked_until_the_cool_down_is_over() -> None:
-    """Then one call is made as a probe, and once it is answered all calls are made again."""
+    """After the cool-down one call is made as a probe, and once it is answered all calls are made again."""
     async with scripted() as one:
         await one.fail(3)
         assert (one.state, one.client.available) == (2, False)
@@ -223,7 +223,7 @@ async def test_a_probe_that_gets_no_turn_says_nothing_of_redis() -> None:
 
 
 async def test_closing_ends_calls_that_are_under_way() -> None:
-    """These calls return as if Redis had not answered, and so do later ones."""
+    """Calls under way and later ones return as if Redis had not answered."""
     async with scripted() as one:
         tasks = [await one.ask() for _ in range(3)]
         await one.client.close()

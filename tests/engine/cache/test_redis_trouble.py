@@ -13,7 +13,7 @@ from support.tasks import HANG_S, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-SHORT_S = 0.05  # the timeout that the service has unless it is told otherwise
+SHORT_S = 0.05  # the service's default timeout
 BOUND_S = 1.0  # for a lookup that waits for SHORT_S, with room for a machine that is busy with other things
 
 
@@ -116,7 +116,7 @@ async def test_a_late_reply_is_not_taken_for_another_calls(server: RedisServer) 
 
             assert late == [[None], [None]]
             for group in (old, new, old[::-1]):
-                await one.fetch(group)  # which checks every payload
+                await one.fetch(group)  # checks every payload
 
 
 async def test_an_event_loop_that_was_busy_does_not_blame_redis(server: RedisServer) -> None:
@@ -129,7 +129,7 @@ async def test_an_event_loop_that_was_busy_does_not_blame_redis(server: RedisSer
         lookup = asyncio.create_task(one.fetch(texts))
         for _ in range(20):
             await asyncio.sleep(0)
-        time.sleep(0.5)  # noqa: ASYNC251  # as a large request that is parsed does
+        time.sleep(0.5)  # noqa: ASYNC251  # as parsing a large request does
 
         assert (await lookup).redis_hits == 50
         assert one.sample("redis_errors_total", operation="get") == 0

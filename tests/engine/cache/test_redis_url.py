@@ -113,7 +113,7 @@ def test_files_of_a_tls_connection(tmp_path: Path) -> None:
 
 
 def test_the_password_may_be_in_a_file(tmp_path: Path) -> None:
-    """Neither the URL nor the logged address then has the password, and a newline at the end of the file is ignored."""
+    """With a file, neither the URL nor the logged address has the password; a newline at the file's end is ignored."""
     file = tmp_path / "password"
     file.write_text("p ss/word\n", encoding="utf-8")
 
