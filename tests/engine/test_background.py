@@ -36,7 +36,6 @@ def queue_of(**more: float) -> TaskQueue:
 
 
 def shape(batch: list[AnySlice]) -> list[tuple[str, list[float], int, int]]:
-    """Describes each slice of a batch by client, rows of the task, start and stop."""
     return [(part.task.ticket.client.name, list(part.task.rows), part.start, part.stop) for part in batch]
 
 
@@ -123,7 +122,6 @@ def test_background_work_ends_with_the_queue() -> None:
 
 
 def test_background_work_fails_with_a_thread_that_died() -> None:
-    """The error of the background task says why the thread died."""
     queue, shadow = queue_of(), task_of([1], client=SHADOW)
     queue.put(shadow)
     queue.close(ScoringFailed("it died"))

@@ -46,7 +46,6 @@ def test_attempts_become_rare_where_memory_is_short_for_good() -> None:
 
 
 def test_a_small_limit_stays() -> None:
-    """A limit that starts below LEAST_ROWS is not raised to it."""
     limit = BatchLimit(100)
     limit.fail(100)
     assert limit.rows == 100

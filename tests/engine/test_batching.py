@@ -43,7 +43,6 @@ def test_tasks_of_equal_size_go_first_come_first_served() -> None:
 
 
 def test_a_small_task_passes_a_large_one_that_came_before_it() -> None:
-    """Thirty candidates do not wait for the rest of a thousand."""
     queue = open_queue()
     large, small = task_of([1] * 1000), task_of([1] * 30)
     queue.put(large)
@@ -84,7 +83,6 @@ def test_a_large_task_does_not_starve(large: int, small: list[int], budget: int,
 
 
 def test_a_cancelled_task_is_dropped_when_tasks_are_taken() -> None:
-    """The rows of the cancelled task no longer count as waiting, and other tasks go on."""
     queue = open_queue()
     cancelled, other = task_of([5, 5]), task_of([7, 7])
     queue.put(cancelled)
@@ -121,7 +119,6 @@ def test_a_finished_task_is_not_counted_as_dropped() -> None:
 
 
 def test_an_expired_task_is_answered_when_tasks_are_taken() -> None:
-    """The task fails with DeadlineExceeded, counts as expired once, and is not handed out."""
     clock = Clock()
     drops: list[str] = []
     queue = open_queue(clock=clock, on_drop=drops.append)
@@ -136,7 +133,6 @@ def test_an_expired_task_is_answered_when_tasks_are_taken() -> None:
 
 
 def test_the_time_of_the_first_batch_is_kept() -> None:
-    """A task stops waiting when the first batch takes a part of it, not the last one."""
     clock = Clock()
     queue = open_queue(clock=clock)
     task = task_of([5, 5])
@@ -148,7 +144,6 @@ def test_the_time_of_the_first_batch_is_kept() -> None:
 
 
 def test_a_queue_is_bounded_in_rows() -> None:
-    """A task beyond the bound is refused, and told when there will be room."""
     queue = open_queue(max_waiting_rows=20)
     queue.throughput.report(LANE.name, 100, 2.0)
     queue.put(task_of([6]))
@@ -161,7 +156,6 @@ def test_a_queue_is_bounded_in_rows() -> None:
 
 
 def test_a_queue_is_bounded_in_seconds() -> None:
-    """A task that would not be done within the bound, at the measured speed, is refused."""
     queue = open_queue(max_wait_s=2.0)
     queue.throughput.report(LANE.name, 100, 1.0)
     for _ in range(2):
@@ -185,7 +179,6 @@ def test_a_task_is_judged_by_the_work_whose_turn_comes_before() -> None:
 
 
 def test_a_task_is_judged_by_its_own_deadline() -> None:
-    """A task that would be late is refused at once."""
     queue = open_queue(max_wait_s=60.0)
     queue.throughput.report(LANE.name, 100, 1.0)
     queue.put(task_of([100]))
@@ -249,7 +242,6 @@ def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:
 
 
 def test_the_wait_is_that_of_every_lane() -> None:
-    """Rows of a fast lane and of a slow one each count at the speed of their own lane."""
     queue = open_queue(max_wait_s=1.0)
     other = NamedLane("other")
     queue.throughput.report(LANE.name, 100, 1.0)
@@ -263,7 +255,6 @@ def test_the_wait_is_that_of_every_lane() -> None:
 
 
 def test_fractions_of_rows_leave_no_rest() -> None:
-    """An empty queue has exactly 0 rows, whatever it held before."""
     queue = open_queue()
     for _ in range(10):
         queue.put(task_of([0.1] * 7))
@@ -274,7 +265,6 @@ def test_fractions_of_rows_leave_no_rest() -> None:
 
 
 def test_a_refused_task_leaves_no_trace() -> None:
-    """No row of a refused task is queued, and the task may be put again."""
     queue = open_queue(max_waiting_rows=20)
     queue.put(task_of([10]))
     refused = task_of([1])
@@ -288,7 +278,6 @@ def test_a_refused_task_leaves_no_trace() -> None:
 
 
 def test_a_closed_queue_hands_out_its_tasks_and_takes_no_more() -> None:
-    """Once empty, the closed queue returns an empty list every time."""
     queue = open_queue()
     task = task_of([3, 3])
     queue.put(task)
@@ -301,7 +290,6 @@ def test_a_closed_queue_hands_out_its_tasks_and_takes_no_more() -> None:
 
 
 def test_a_queue_closed_with_a_refusal_fails_queued_and_later_tasks() -> None:
-    """All tasks get the same reason, and no rows are left."""
     queue = open_queue()
     tasks = [task_of([3, 3]) for _ in range(3)]
     for task in tasks:

@@ -58,7 +58,6 @@ async def test_what_is_deleted_or_replaced_makes_room(text: str) -> None:
 
 
 async def turns_during(work: Awaitable[object]) -> int:
-    """How many turns the event loop had until the work was done."""
     doing = asyncio.ensure_future(work)
     turns = 0
     while not doing.done():
@@ -69,7 +68,6 @@ async def turns_during(work: Awaitable[object]) -> int:
 
 
 async def test_many_deletions_leave_turns_to_others() -> None:
-    """The event loop has a turn after every few hundred deletions."""
     store = CandidateStore(None, max_bytes=2**40)
     await fill(store, "man")
     deletion = asyncio.ensure_future(store.delete_many([f"{number}" for number in range(2 * COUNT)]))
@@ -133,7 +131,6 @@ class Redis:
 
 
 async def test_texts_are_counted_before_they_are_read() -> None:
-    """Texts beyond what may be held are never read from Redis."""
     redis, room = Redis(), 3 * READ_AT_ONCE
 
     def hold(size: int) -> None:

@@ -43,7 +43,6 @@ async def cascade(
 
 
 def order(ranking: Ranking) -> list[str]:
-    """The words of WORDS, best first."""
     return [WORDS[candidate.index] for candidate in ranking.candidates]
 
 
@@ -74,7 +73,6 @@ def test_without_a_second_stage_the_first_keeps_its_scores() -> None:
 
 
 def test_ties_of_the_second_stage_keep_the_order_of_the_request() -> None:
-    """The order of the first stage does not break ties."""
     first, second = StageScores("fast", [0, 1, 2], [1.0, 3.0, 2.0]), StageScores("accurate", [1, 2, 0], [7.0, 7.0, 7.0])
 
     assert [c.index for c in merge([first, second])] == [0, 1, 2]
@@ -95,7 +93,6 @@ async def test_the_accurate_stage_orders_what_the_fast_one_sends() -> None:
     [("fast", ["she", "you", "he", "man", "no", "is"]), ("accurate", ["is", "no", "man", "he", "you", "she"])],
 )
 async def test_one_stage_alone(strategy: str, expected: list[str]) -> None:
-    """A strategy named after a stage answers with that stage's ranking."""
     async with cascade() as model:
         ranking = await model.rank("who", WORDS, strategy=strategy)
 
@@ -207,7 +204,6 @@ async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> Non
 
 
 async def test_an_unknown_strategy_is_refused() -> None:
-    """The message lists the strategies that are served."""
     async with served(lookup()) as model:
         for strategy in ("fast", "cascade", "slow"):
             with pytest.raises(UnknownStrategy, match=r"there are auto, accurate$"):
@@ -215,7 +211,6 @@ async def test_an_unknown_strategy_is_refused() -> None:
 
 
 async def test_closing_lets_a_cascade_finish() -> None:
-    """A request whose first stage is running when the service stops gets its second stage too."""
     gate = Gate()
     fast = encoded_lookup(watch=lambda _: gate(None), **FAST)  # type: ignore[arg-type]
     async with cascade(fast=fast) as model:
@@ -232,7 +227,6 @@ async def test_closing_lets_a_cascade_finish() -> None:
 
 
 def test_a_fast_model_must_precompute() -> None:
-    """Otherwise the service refuses to start."""
     with pytest.raises(BadSetting, match="fast_model must be a scorer that precomputes"):
         files_of(lookup(), fast=lookup())
 

@@ -38,7 +38,6 @@ def scores(ranking: Ranking) -> list[float]:
 
 
 def cut_of(ranking: Ranking) -> list[int]:
-    """How many tokens of each candidate were cut."""
     return list(ranking.reports[0].truncated_candidate_tokens)
 
 

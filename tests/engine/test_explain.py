@@ -43,7 +43,6 @@ class AnywhereScorer(LookupScorer):
 
 
 async def score_of(model: ServedModel, text: str, strategy: str = "auto") -> float:
-    """The score of a candidate that is ranked alone."""
     [candidate] = (await model.rank(QUERY, [text], strategy=strategy)).candidates
     return candidate.score
 
@@ -175,7 +174,6 @@ async def test_what_is_cut_is_left_out_and_counted() -> None:
 
 
 async def test_stages_add_up_where_their_scores_are_added() -> None:
-    """The score and every contribution are weighted sums over the stages."""
     text = random_text(random.Random(3), 9)
     accurate, fast = tiny_cross_encoder(), tiny_bi_encoder(similarity="dot")
     async with served(accurate, fast=fast, fusion=Fusion("tiny-fast", WEIGHT)) as model:

@@ -168,7 +168,6 @@ async def test_a_refusal_of_the_tokenizer_says_when_there_will_be_room() -> None
 
 
 async def test_whoever_waits_while_the_threads_end_hears_of_it() -> None:
-    """Each waiting call raises RuntimeError, and none waits for ever."""
     pool, going = FairPool(1, max_size=100, name="test"), threading.Event()
     begun = asyncio.create_task(pool.run(POLITE, 1, 1, lambda: going.wait(HANG_S)))
     waiting = [asyncio.create_task(pool.run(POLITE, turn, 1, lambda: None)) for turn in (2, 3)]

@@ -158,7 +158,6 @@ def test_of_new_clients_the_one_with_the_smaller_request_goes_first() -> None:
 
 
 def test_a_client_is_forgotten_once_nothing_waits() -> None:
-    """A client that asked for much earlier does not rank behind others later."""
     queue = queue_of()
     queue.put(task_of([1] * 100 * BATCH, client=GREEDY))
     while queue.waiting_tasks:
@@ -299,7 +298,6 @@ def test_rows_that_wait_are_shared() -> None:
 
 
 def test_what_a_costly_model_is_handed_counts_by_its_cost() -> None:
-    """A client whose model costs ten times as much per row gets a tenth of the rows."""
     queue = queue_of()
     large = NamedLane("large", row_cost=10.0)
     for _ in range(400):
@@ -325,7 +323,6 @@ def test_what_a_request_was_not_expected_to_need_delays_it() -> None:
 
 
 def test_a_task_keeps_the_turn_of_its_request() -> None:
-    """The second task of an early request goes before the first task of a late one."""
     queue = queue_of()
     early, late = task_of([1] * 10), task_of([1] * 11)
     with queue.admitted(early.ticket, {LANE: 20}):

@@ -54,7 +54,6 @@ class Simulation:
             moment += rng.expovariate(a_second)
 
     def run(self) -> None:
-        """Runs until the last request has ended."""
         while self._events:
             self.clock.now, _, happens, facts = heapq.heappop(self._events)
             happens(*facts)

@@ -31,7 +31,6 @@ async def fused(depth: int) -> AsyncIterator[ServedModel]:
 
 
 def scores(ranking: Ranking) -> dict[str, float]:
-    """Maps each word to its score, best first."""
     return {WORDS[candidate.index]: candidate.score for candidate in ranking.candidates}
 
 

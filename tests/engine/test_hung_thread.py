@@ -37,7 +37,6 @@ async def test_a_thread_that_hangs_is_noticed_and_left_behind() -> None:
 
 
 async def test_a_thread_that_is_idle_does_not_hang() -> None:
-    """Time spent waiting for work does not count as hanging."""
     serving = assemble([files_of(lookup())], Settings(device="cpu", hang_timeout_s=0.05))
     await serving.models.default.rank("who", ["man"])
     await asyncio.sleep(0.2)

@@ -30,7 +30,6 @@ def mixed(pairs: Sequence[tuple[float, float | None]], weight: float) -> Ranking
 
 
 def order(ranking: Ranking) -> list[int]:
-    """The candidates' indices, best first."""
     return [candidate.index for candidate in ranking.candidates]
 
 
@@ -45,7 +44,6 @@ def test_a_mixture_worked_out_by_hand() -> None:
 
 @given(PAIRS)
 def test_without_a_weight_nothing_changes(pairs: list[tuple[float, float | None]]) -> None:
-    """Order and scores stay the same to the last bit."""
     assert mixed(pairs, 0.0) == ranking_of([own for own, _ in pairs])
 
 

@@ -31,7 +31,6 @@ def test_words_are_what_is_between_spaces(text: str, words: list[str]) -> None:
 
 @given(st.text(alphabet="ab \n蜂🐝"), st.integers(1, 9))
 def test_windows_hold_every_word_once(text: str, most: int) -> None:
-    """The windows are in order, at most as many as allowed, and begin and end with a word."""
     found = in_all(text, most)
 
     assert len(found) <= most
@@ -80,7 +79,6 @@ def test_a_word_is_where_it_begins() -> None:
 
 
 def test_excerpts_are_the_text_in_parts() -> None:
-    """All parts have equally many words, except that the last may have fewer."""
     text = "one two three four five"
 
     assert [text[start:end] for start, end in excerpts(text, 2)] == ["one two three", "four five"]

@@ -215,7 +215,6 @@ def test_every_task_gets_its_own_results_or_its_own_failure(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("event", ["begin b 1", "end a 1", "end b 1"])
 def test_a_dying_thread_leaves_nobody_waiting(event: str) -> None:
-    """Every task fails, whether it is in flight, just started or queued."""
     device = Device()
 
     def die(_: Sequence[AnySlice]) -> None:

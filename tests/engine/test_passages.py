@@ -38,7 +38,6 @@ def texts_of(seed: int) -> list[str]:
 
 
 def candidates_of(ranking: Ranking) -> list[tuple[int, float]]:
-    """Pairs of index and score, best first."""
     return [(each.index, each.score) for each in ranking.candidates]
 
 
@@ -111,7 +110,6 @@ async def test_a_candidate_that_is_cut_has_what_was_read() -> None:
 
 
 async def test_only_the_results_have_passages() -> None:
-    """No passage is looked up for candidates beyond `top_n`."""
     texts = texts_of(4)
     async with served(tiny_cross_encoder(positions=64)) as model:
         found = await ask(model, texts, top_n=2)
@@ -163,7 +161,6 @@ async def test_in_a_cascade_those_have_passages_that_the_accurate_stage_scored()
 
 
 async def test_in_a_cascade_that_is_cut_before_the_accurate_stage_there_are_none() -> None:
-    """The answer has scores of the fast stage alone."""
     accurate = tiny_cross_encoder(positions=64, pattern=sparse(4))
     async with served(accurate, fast=tiny_bi_encoder()) as model:
         found = await ask(model, texts_of(7), strategy="cascade", budget_s=1e-6)
@@ -193,7 +190,6 @@ async def test_scores_that_are_mixed_in_choose_whose_passage_is_told() -> None:
 
 
 async def test_a_scorer_that_reads_candidates_whole_has_none() -> None:
-    """The scores are the same as without passages."""
     async with served(encoded_lookup(man=1.0)) as model:
         found = await ask(model, ["she", "man"])
 

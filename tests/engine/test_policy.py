@@ -67,8 +67,6 @@ def test_a_plan(
 
 
 def test_a_prediction_is_made_only_where_it_matters() -> None:
-    """Without a budget nothing is predicted."""
-
     def predict_s(_: int) -> float:
         raise AssertionError
 

@@ -29,7 +29,6 @@ NUM_LINES = 2 * LINES_AT_ONCE + 7
 
 
 def settings(server: RedisServer, **more: Any) -> Settings:
-    """The settings of a replica that caches nothing in memory."""
     return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0, **more)
 
 
@@ -155,7 +154,6 @@ def test_large_representations_wait_for_redis(server: RedisServer, tmp_path: Pat
 def test_a_redis_that_goes_away_ends_the_run_with_an_error(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command never reports as stored what is not."""
     scorers = watched(lambda _: server.kill())
 
     assert precompute(write(tmp_path / "corpus.jsonl", records()), scorers, settings(server)) == 1
@@ -187,7 +185,6 @@ def test_a_redis_that_is_not_there_is_named_before_anything_is_encoded(
 
 
 def test_without_a_scorer_that_precomputes(server: RedisServer, tmp_path: Path) -> None:
-    """There is nothing to compute, and the error says so."""
     path = write(tmp_path / "corpus.jsonl", records())
     with pytest.raises(BadSetting, match="fast_model"):
         precompute(path, [files_of(lookup())], settings(server))
@@ -211,13 +208,11 @@ def test_without_a_scorer_that_precomputes(server: RedisServer, tmp_path: Path) 
 def test_a_bad_line_is_reported(
     server: RedisServer, tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message has the number of the line."""
     assert precompute(write(tmp_path / "corpus.jsonl", ["", line]), models(), settings(server)) == 1
     assert "line 2" in capsys.readouterr().err
 
 
 def cut_short(packed: bytes) -> bytes:
-    """A file whose end was lost."""
     return packed[:-100]
 
 

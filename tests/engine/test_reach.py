@@ -32,13 +32,11 @@ SCORERS = {
 
 
 def texts_of(seed: int) -> list[str]:
-    """A text of each length."""
     rng = random.Random(seed)
     return [random_text(rng, length) for length in LENGTHS]
 
 
 def cut(text: str, num_words: int) -> str:
-    """The first words of a text."""
     return " ".join(text.split()[:num_words])
 
 
@@ -114,7 +112,6 @@ async def test_texts_that_the_limit_does_not_cut_are_found_in_redis(
 @pytest.mark.parametrize("num_passages", [1, 2, 5])
 @pytest.mark.parametrize("room", [2, 3, 10, 57])
 def test_so_many_tokens_make_so_many_passages(num_passages: int, room: int) -> None:
-    """One token more than `most_tokens` makes one passage more."""
     most = most_tokens(num_passages, room)
 
     assert len(passage_bounds(most, room)) == num_passages

@@ -96,7 +96,6 @@ async def test_scores_are_those_of_the_scorer() -> None:
 
 
 async def test_concurrent_requests_get_their_own_scores() -> None:
-    """Each request gets the scores that it gets alone."""
     rng = random.Random(3)
     requests = [(random_text(rng, 3), [random_text(rng, rng.randint(0, 40)) for _ in range(n)]) for n in range(1, 9)]
     async with served(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_rows=300)) as model:
@@ -115,7 +114,6 @@ async def test_no_candidates_are_an_empty_ranking() -> None:
 
 
 async def test_the_answer_reports_its_cost() -> None:
-    """The answer counts the tokens of the query and of every candidate, and those cut from each text."""
     scorer = LookupScorer({}, max_tokens=8)
     async with served(scorer) as model:
         ranking = await model.rank("who is it", ["", "the man", "the " * 20])
@@ -127,7 +125,6 @@ async def test_the_answer_reports_its_cost() -> None:
 
 
 async def test_a_cancelled_request_frees_its_room() -> None:
-    """The cancelled request counts as dropped, and the one before it is answered."""
     gate = Gate()
     async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
         scored = asyncio.ensure_future(model.rank("who", ["man"]))
@@ -146,7 +143,6 @@ async def test_a_cancelled_request_frees_its_room() -> None:
 
 
 async def test_a_request_that_is_cancelled_while_it_is_scored_affects_no_other() -> None:
-    """The batch goes on, and the next request is answered."""
     gate = Gate()
     async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
         given_up = asyncio.ensure_future(model.rank("who", ["man"]))
@@ -194,7 +190,6 @@ async def test_a_request_that_is_late_is_not_scored() -> None:
 
 
 async def test_a_request_beyond_the_bound_is_refused() -> None:
-    """Requests that were admitted before are answered."""
     gate = Gate()
     settings = Settings(device="cpu", max_waiting_rows=8)
     async with served(WatchedScorer(lookup(man=1.0), gate), settings=settings) as model:
@@ -247,7 +242,6 @@ async def test_closing_answers_admitted_requests() -> None:
 
 @given(st.lists(st.integers(0, 12), max_size=5))
 async def test_metrics_of_requests_are_sums_over_the_requests(sizes: list[int]) -> None:
-    """Candidates, tokens and truncated tokens add up, and every duration is observed once per request."""
     async with served(LookupScorer({}, max_tokens=8)) as model:
         rankings = [await model.rank("the " * size, ["who is the man"] * size) for size in sizes]
 
@@ -259,7 +253,6 @@ async def test_metrics_of_requests_are_sums_over_the_requests(sizes: list[int]) 
 
 
 async def test_a_self_test_is_no_request() -> None:
-    """A self-test is scored, but changes no metric of requests."""
     async with served(tiny_cross_encoder()) as model:
         await model.self_test()
 
@@ -312,7 +305,6 @@ async def test_what_was_encoded_for_a_request_that_is_given_up_is_kept(failed: b
 
 
 async def test_a_success_is_fresh_for_a_while() -> None:
-    """Before the first batch, nothing counts as scored."""
     clock = Clock(100.0)
     async with served(lookup(), clock=clock) as model:
         assert not model.engine.scored_within(1e9)

@@ -66,7 +66,6 @@ async def test_each_model_answers_under_mixed_load_as_it_does_alone() -> None:
 
 
 async def test_models_of_unlike_scorers_share_no_batch() -> None:
-    """A batch has candidates of one lane, and each scorer has its own lane."""
     seen: list[tuple[str, int]] = []
 
     def watch(name: str) -> WatchedScorer:

@@ -24,8 +24,6 @@ REVERSED = {word: -score for word, score in SCORES.items()}
 
 
 def failing(error: Exception) -> WatchedScorer:
-    """A scorer that raises the error on every batch."""
-
     def fail(_: ScoreBatch) -> None:
         raise error
 

@@ -8,7 +8,6 @@ from bandrank.errors import InputTooLarge, Overloaded
 
 
 def open_queue(*, max_wait_s: float, max_waiting_rows: float = 1e9) -> tuple[TaskQueue, Clock]:
-    """A queue and its clock."""
     clock = Clock()
     return TaskQueue(max_waiting_rows=max_waiting_rows, max_wait_s=max_wait_s, clock=clock), clock
 

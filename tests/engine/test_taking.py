@@ -14,7 +14,6 @@ BUDGETS = st.integers(1, 100)
 
 
 def queue_of(tasks: Sequence[Task]) -> ClientQueue:
-    """A queue in which tasks wait in this order."""
     queue = ClientQueue(CLIENT, 0.0)
     for turn, task in enumerate(tasks):
         queue.put(task, float(turn))
@@ -70,7 +69,6 @@ def test_a_candidate_over_the_budget_is_alone_when_its_turn_comes() -> None:
 
 
 def test_a_batch_is_of_one_lane() -> None:
-    """A batch is of the lane of the task whose turn it is, and skips tasks of other lanes."""
     other = NamedLane("other")
     first, second, third = task_of([1, 1]), task_of([1], lane=other), task_of([1])
 

@@ -142,7 +142,6 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
 
 
 def test_closing_wakes_a_consumer_that_waits() -> None:
-    """The consumer would otherwise wait for a task that cannot come."""
     queue = TaskQueue(max_waiting_rows=1, max_wait_s=1.0, clock=Clock())
     batches: list[list[TaskSlice]] = []
     consumer = threading.Thread(target=lambda: batches.append(queue.take_batch(1)))
@@ -182,7 +181,6 @@ def test_refusals_do_not_pile_up() -> None:
 
 
 def test_turns_are_by_cost_and_not_by_rows() -> None:
-    """Ten rows that cost ten times as much wait for tasks of fifty and of ninety plain rows."""
     queue = TaskQueue(max_waiting_rows=10**9, max_wait_s=math.inf, clock=Clock())
     large, small = NamedLane("large", row_cost=10.0), NamedLane("small")
     tasks = {"large": task_of([1] * 10, lane=large), "50": task_of([1] * 50, lane=small)}

@@ -74,7 +74,6 @@ def test_a_pause_of_the_machine_is_no_speed(rows: int) -> None:
 
 
 def test_a_changed_speed_is_learnt() -> None:
-    """After many batches at the new speed, the old one is forgotten."""
     throughput = Throughput()
     throughput.report("lane", 1000, 1.0)
     for _ in range(100):

@@ -37,7 +37,6 @@ QDS = tiny_cross_encoder(positions=128, long_candidates="truncate", sentence_tok
 def tokenizer_of(
     scorer: Scorer, *, cache_bytes: int = 2**20, metrics: Metrics | None = None, limits: TextLimits | None = None
 ) -> Iterator[RequestTokenizer]:
-    """A tokenizer with one thread."""
     tokenizer = RequestTokenizer(
         TextEncoder(VOCABULARY, scorer),
         cache_bytes=cache_bytes,
@@ -114,7 +113,6 @@ def test_a_candidate_that_passages_can_cover_is_whole() -> None:
 
 
 def test_both_sides_of_a_bi_encoder_are_framed() -> None:
-    """A text becomes [CLS] pieces [SEP], and an empty one [CLS] [SEP]."""
     with tokenizer_of(BI) as tokenizer:
         request = tokenizer.tokenize_now("the man", ["", "she was"])
 
@@ -142,7 +140,6 @@ def test_a_text_without_pieces_is_its_frame(text: str) -> None:
 
 @given(st.lists(st.sampled_from(["the man", "she", "", "was it?", "no", "ж"]), min_size=1, max_size=12))
 def test_with_and_without_a_cache_the_ids_are_the_same(texts: list[str]) -> None:
-    """The smallest cache has room for a single text."""
     with (
         tokenizer_of(TRUNCATING, cache_bytes=0) as without,
         tokenizer_of(TRUNCATING) as with_cache,
@@ -278,7 +275,6 @@ def test_what_lies_beyond_the_characters_that_are_read_counts_as_truncated() -> 
 
 @pytest.mark.anyio
 async def test_slices_give_the_ids_of_the_whole() -> None:
-    """The request's texts are tokenised in several slices, each with its own counts."""
     texts = [text_of(6000, seed=seed) for seed in range(20)]
     assert sum(map(len, texts)) > 3 * SLICE_CHARACTERS
     with tokenizer_of(TRUNCATING, cache_bytes=0) as tokenizer:

@@ -33,7 +33,6 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
 
 
 def scorer_of(watch: Callable[[ScoreBatch], None] = lambda _: None) -> WatchedScorer:
-    """A tiny sparse cross-encoder, ready to serve."""
     return WatchedScorer(as_served(tiny_cross_encoder(pattern=sparse(window=4))), watch)
 
 
@@ -86,7 +85,6 @@ def test_each_task_gets_the_scores_that_it_gets_alone(max_batch_rows: int) -> No
 
 
 def test_requests_with_the_same_query_share_it() -> None:
-    """Three requests share one batch, which holds two queries."""
     rng = random.Random(3)
     recorder = Recorder()
     queue, scorer = open_queue(), scorer_of(recorder)
@@ -126,7 +124,6 @@ def test_a_candidate_that_cannot_be_scored_fails_its_request_only() -> None:
 
 
 def test_the_rest_of_a_failed_request_is_not_scored() -> None:
-    """The later candidates of the failed request leave the queue."""
     rng = random.Random(5)
     recorder = Recorder()
 
@@ -189,7 +186,6 @@ def test_out_of_memory_is_answered_with_smaller_batches(
 
 
 def test_after_out_of_memory_the_budget_is_halved() -> None:
-    """The budget falls from 1,000 rows to 500, and no later batch is larger."""
     rng = random.Random(7)
     recorder = Recorder()
 
@@ -277,7 +273,6 @@ def test_a_score_that_is_no_number_fails_its_request_only(bad: float) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dying_thread_leaves_nobody_waiting() -> None:
-    """Running and queued tasks fail, `on_death` is called once, and later requests are refused."""
     rng = random.Random(10)
 
     def die(_: ScoreBatch) -> None:

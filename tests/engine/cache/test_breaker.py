@@ -11,7 +11,6 @@ CLOSED, HALF_OPEN, OPEN = BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerSt
 
 
 def opened(clock: Clock) -> CircuitBreaker:
-    """A breaker that has just opened."""
     breaker = CircuitBreaker(clock, threshold=3, cooldown_s=1.0, max_cooldown_s=8.0)
     for _ in range(3):
         breaker.failed(permitted(breaker))
@@ -43,7 +42,6 @@ def test_it_opens_after_failures_in_a_row() -> None:
 
 
 def test_one_call_probes_after_the_cool_down() -> None:
-    """No call is made earlier, and none besides the probe."""
     clock = Clock()
     breaker = opened(clock)
     clock.now = 0.99
@@ -56,7 +54,6 @@ def test_one_call_probes_after_the_cool_down() -> None:
 
 
 def test_a_probe_that_succeeds_closes() -> None:
-    """All calls are permitted again, and as many failures as before are needed to open the breaker."""
     clock = Clock(5.0)
     breaker = opened(clock)
     clock.now = 6.0

@@ -34,14 +34,12 @@ def representations(draw: st.DrawFn, width: Literal[16, 32] = 32, most: float = 
 
 
 def encoded(values: Tensor, lengths: list[int], dtype: PayloadDtype) -> tuple[RepresentationCodec, list[bytes]]:
-    """A codec for the values, and their payloads."""
     codec = RepresentationCodec(values.shape[1], dtype)
     return codec, codec.payloads(Ragged(values, offsets(lengths)))
 
 
 @given(representations())
 def test_float32_comes_back_unchanged(drawn: tuple[Tensor, list[int]]) -> None:
-    """Every bit comes back, in as many rows."""
     values, lengths = drawn
     codec, payloads = encoded(values, lengths, "float32")
     decoded = codec.decode(payloads)
@@ -118,7 +116,6 @@ def test_any_dtype_of_the_scorer_is_taken(dtype: PayloadDtype, computed: torch.d
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(drawn=representations(width=16, most=100.0), seed=st.integers(0, 99))
 def test_payloads_are_decoded_in_any_company(dtype: PayloadDtype, drawn: tuple[Tensor, list[int]], seed: int) -> None:
-    """A representation decodes from its payload alone, whichever others are decoded with it."""
     codec, payloads = encoded(*drawn, dtype)
     shuffled = random.Random(seed).choices(range(len(payloads)), k=8) if payloads else []
     decoded = codec.decode([payloads[position] for position in shuffled])
@@ -131,7 +128,6 @@ def test_payloads_are_decoded_in_any_company(dtype: PayloadDtype, drawn: tuple[T
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_not_a_number_is_refused(dtype: PayloadDtype, bad: float) -> None:
-    """A broken representation must never be stored."""
     with pytest.raises(ValueError, match="not finite"):
         encoded(torch.tensor([[1.0, 2.0], [bad, 0.0]]), [1, 1], dtype)
 
@@ -151,7 +147,6 @@ def test_rows_of_another_size_are_refused() -> None:
 
 
 def test_payloads_carry_counts() -> None:
-    """Counts change neither the rows nor what they decode to."""
     values = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     codec, payloads = encoded(values, [1, 0, 2], "float32")
     counted = codec.with_counts(payloads, [7, 2**32 - 1, 0], [0, 5, 1])

@@ -18,7 +18,6 @@ from bandrank.models.scorer import Scorer
 
 
 def fingerprint_of(scorer: Scorer, tokenizer: Tokenizer | None = None) -> bytes:
-    """The fingerprint of a scorer with the tiny tokenizer and float16 payloads."""
     return fingerprint(scorer, tokenizer or tiny_tokenizer(), "float16")
 
 
@@ -29,7 +28,6 @@ def test_a_digest_is_blake2b() -> None:
 
 @given(st.lists(st.text(max_size=3), unique=True, max_size=30))
 def test_different_texts_have_different_digests(texts: list[str]) -> None:
-    """This includes texts whose difference is invisible."""
     assert len({digest(text) for text in texts}) == len(texts)
 
 
@@ -78,7 +76,6 @@ def test_the_dtype_of_what_computes_is_in_the_fingerprint() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "a longer text"])
 def test_a_key_says_whose_it_is(text: str) -> None:
-    """A key names the service, the format, the scorer and the text."""
     (key,) = redis_keys(b"\xab" * 16, [digest(text)])
 
     name, format_name, tag, text_name = key.decode().split(":")

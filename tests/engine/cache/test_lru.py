@@ -27,7 +27,6 @@ def entry_bytes(key: bytes, payload: bytes) -> int:
 
 
 def cache_of(max_bytes: int) -> LruCache[bytes]:
-    """An empty cache of payloads."""
     return LruCache(max_bytes, entry_bytes)
 
 
@@ -56,7 +55,6 @@ def test_a_key_is_not_held_or_has_its_own_payload(batches: list[list[bytes]], ma
 
 @given(st.lists(st.sampled_from(range(7)), min_size=1, max_size=40), st.integers(1, 5))
 def test_what_was_used_last_is_held(uses: list[int], capacity: int) -> None:
-    """If all entries are of equal size, exactly the `capacity` ones looked up or put last are held."""
     entry = ENTRY_BYTES + 16 + 100
     cache = cache_of(capacity * entry + entry // 2)
     for use in uses:
@@ -96,7 +94,6 @@ def threads_that_interleave() -> Iterator[None]:
 
 @pytest.mark.usefixtures("threads_that_interleave")
 def test_threads_may_share_a_cache() -> None:
-    """Each thread gets the payloads that were put, and the bytes are counted correctly in the end."""
     cache = cache_of(12 * ENTRY_BYTES)
 
     def use(start: int) -> None:

@@ -43,13 +43,11 @@ def key_of(text: str) -> bytes:
 
 
 def calls(server: RedisServer, command: str) -> int:
-    """How often a command was sent since the test started."""
     stats = server.do("INFO", "commandstats")
     return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
 async def test_what_one_replica_computed_another_reads(server: RedisServer) -> None:
-    """The other replica reads everything first from Redis and then from memory, and computes nothing."""
     texts = texts_of(random.Random(1), 300)
     async with replica(server.url) as first, replica(server.url) as second:
         assert await first.store(texts)
@@ -100,7 +98,6 @@ async def test_what_was_read_before_redis_failed_is_a_hit(server: RedisServer, m
 
 
 async def test_metrics_count_reads_and_writes(server: RedisServer) -> None:
-    """The metrics count one lookup for each candidate, by tier and outcome, and the writes, bytes and calls."""
     texts = texts_of(random.Random(3), 7)
     async with replica(server.url) as first, replica(server.url) as second:
         await first.store([*texts, texts[0]])
@@ -158,7 +155,6 @@ async def test_keys_spread_over_the_slots_of_a_cluster(server: RedisServer) -> N
 
 @pytest.mark.parametrize(("ttl_s", "least", "most"), [(100.0, 1, 100_000), (None, -1, -1)])
 async def test_entries_expire_when_they_should(server: RedisServer, ttl_s: float | None, least: int, most: int) -> None:
-    """Entries expire after the time to live, or never if there is none."""
     async with replica(server.url, ttl_s=ttl_s) as one:
         await one.store(["a text"])
 
@@ -224,7 +220,6 @@ async def test_a_key_that_holds_no_string_is_a_miss(server: RedisServer) -> None
 
 
 async def test_replicas_with_another_model_share_nothing(server: RedisServer) -> None:
-    """Replicas with different models have different fingerprints."""
     async with replica(server.url) as one, replica(server.url, fingerprint=bytes(16)) as other:
         await one.store(["a text"])
         await other.store(["a text"])
@@ -308,7 +303,6 @@ async def test_what_may_wait_for_the_queue_is_stored(server: RedisServer, max_by
 
 
 async def test_a_closed_client_answers_nothing(server: RedisServer) -> None:
-    """Lookups after closing miss and raise nothing."""
     async with replica(server.url) as one:
         assert one.redis is not None
         await one.fetch(["before"])

@@ -26,7 +26,6 @@ SHORT_S = 0.01
     "error", [ConnectionError("gone"), OSError(5, "io"), RuntimeError("a bug"), TimeoutError(), AttributeError("None")]
 )
 async def test_whatever_goes_wrong_is_not_raised(error: Exception) -> None:
-    """Reads, writes and deletions report that they failed."""
     async with scripted() as one:
         calls = [
             asyncio.create_task(call)
@@ -172,7 +171,6 @@ async def test_time_in_which_the_process_was_busy_is_not_held_against_redis() ->
 
 
 async def test_further_calls_wait_for_their_turn() -> None:
-    """Only MAX_CONNECTIONS calls are under way at a time."""
     async with scripted() as one:
         tasks = [asyncio.create_task(one.client.get_many([b"a"])) for _ in range(3 * MAX_CONNECTIONS)]
         await until(lambda: len(one.commands.answers) == MAX_CONNECTIONS)
@@ -223,7 +221,6 @@ async def test_a_probe_that_gets_no_turn_says_nothing_of_redis() -> None:
 
 
 async def test_closing_ends_calls_that_are_under_way() -> None:
-    """Calls under way and later ones return as if Redis had not answered."""
     async with scripted() as one:
         tasks = [await one.ask() for _ in range(3)]
         await one.client.close()
@@ -284,7 +281,6 @@ async def test_a_large_write_has_the_time_of_its_parts(count: int, size: int) ->
 
 
 async def test_a_write_that_stops_midway_says_how_far_it_came() -> None:
-    """After a part that is not answered, nothing more is tried."""
     commands = SlowCommands()
     commands.fails_after = 3
     client = slow_client(commands)

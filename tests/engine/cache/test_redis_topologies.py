@@ -121,7 +121,6 @@ async def test_sentinels_that_say_nothing(tmp_path: Path, num_silent: int) -> No
 
 
 async def test_sentinels_name_the_new_master(tmp_path: Path) -> None:
-    """When the master dies, its replica takes over, and the cache uses that one."""
     rng = random.Random(3)
     login = ["--requirepass", PASSWORD, "--masterauth", PASSWORD]
     with redis_server(tmp_path / "a", *login) as master, redis_server(tmp_path / "b", *login) as heir:
@@ -144,7 +143,6 @@ async def test_sentinels_name_the_new_master(tmp_path: Path) -> None:
 
 
 async def until_replicated(heir: RedisServer) -> None:
-    """Returns once the replica has the master's data."""
     async with asyncio.timeout(HANG_S):
         while heir.do("ROLE", password=PASSWORD)[3] != b"connected":  # noqa: ASYNC110  # Redis tells nobody
             await asyncio.sleep(0.05)
@@ -186,7 +184,6 @@ async def test_a_cluster_with_the_url_of_a_server(tmp_path: Path, caplog: pytest
 
 
 async def test_a_cluster_whose_slots_move(tmp_path: Path) -> None:
-    """A replica that knew where the slots were finds where they have moved."""
     rng = random.Random(5)
     with redis_cluster(tmp_path, nodes=2) as nodes:
         url = f"redis+cluster://127.0.0.1:{nodes[0].port},127.0.0.1:{nodes[1].port}"

@@ -36,7 +36,6 @@ async def recovered(one: Replica, rng: random.Random) -> None:
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The warnings that the cache logged."""
     return [record.getMessage() for record in caplog.records if record.name.startswith("bandrank")]
 
 
@@ -101,7 +100,6 @@ async def test_redis_that_is_killed_under_load_and_comes_back(server: RedisServe
 
 
 async def test_a_late_reply_is_not_taken_for_another_calls(server: RedisServer) -> None:
-    """A reply that comes after its lookup gave up belongs to no other lookup."""
     rng = random.Random(3)
     old, new = texts_of(rng, 40), texts_of(rng, 40)
     async with replica(server.url) as first:
@@ -154,7 +152,6 @@ async def test_lookups_that_are_cancelled_leave_no_trace(server: RedisServer) ->
 
 
 async def test_a_probe_that_is_cancelled_is_not_the_last(server: RedisServer) -> None:
-    """The next call may probe instead."""
     rng = random.Random(7)
     async with replica(server.url, timeout_s=SHORT_S) as one:
         server.freeze()
@@ -169,7 +166,6 @@ async def test_a_probe_that_is_cancelled_is_not_the_last(server: RedisServer) ->
 
 
 async def test_redis_that_is_not_there_yet() -> None:
-    """The service starts without Redis and serves from memory."""
     rng = random.Random(8)
     async with replica(f"redis://127.0.0.1:{free_port()}") as one:
         for _ in range(5):

@@ -25,7 +25,6 @@ ENTRY_BYTES = 350  # more than an entry of these tests takes
 
 
 async def test_what_was_computed_is_found() -> None:
-    """Every candidate is counted, even one that comes twice."""
     async with replica() as one:
         cold = await one.fetch(["a", "b", "a"])
         warm = await one.fetch(["b", "c", "a", "b"])
@@ -67,7 +66,6 @@ async def test_without_memory_everything_is_computed_each_time() -> None:
 
 
 async def test_requests_at_once_compute_a_text_once() -> None:
-    """All requests get the payload of that one computation."""
     texts = texts_of(random.Random(2), 30)
     async with replica() as one:
         await asyncio.gather(*(one.fetch(random.Random(seed).sample(texts, 20)) for seed in range(50)))
@@ -76,7 +74,6 @@ async def test_requests_at_once_compute_a_text_once() -> None:
 
 
 async def test_what_was_computed_between_lookup_and_computation_is_not_computed_again() -> None:
-    """Another request has put the payload into memory by then."""
     async with replica() as one:
         key = digest("a")
         looked_up = await one.cache.lookup([key])
@@ -87,18 +84,15 @@ async def test_what_was_computed_between_lookup_and_computation_is_not_computed_
 
 
 async def must_not_compute(keys: list[bytes], _: Rescue) -> list[bytes]:
-    """Fails the test if it is called."""
     raise AssertionError(keys)
 
 
 async def fails(keys: list[bytes], _: Rescue) -> list[bytes]:
-    """Raises an error like that of a failing scorer."""
     del keys
     raise ScoringFailed("no")
 
 
 async def test_a_failure_is_not_kept() -> None:
-    """The error is raised once, and the next request computes the text."""
     async with replica() as one:
         with pytest.raises(ScoringFailed):
             await one.cache.compute_missing([digest("a")], fails)

@@ -46,7 +46,6 @@ async def instant(keys: Keys) -> dict[bytes, bytes]:
 
 
 def answers(*keys: bytes) -> dict[bytes, bytes]:
-    """The expected payload of each key."""
     return {key: key * 2 for key in keys}
 
 
@@ -101,7 +100,6 @@ async def test_what_another_owner_computes_is_not_awaited() -> None:
 
 
 async def test_what_another_computes_is_awaited() -> None:
-    """A caller computes only the keys that no other caller computes."""
     callers, first, second = Callers(), Computation(), Computation()
     one = await callers.call([b"a", b"b"], first)
     two = await callers.call([b"b", b"c"], second)
@@ -117,7 +115,6 @@ async def test_what_another_computes_is_awaited() -> None:
 
 
 async def test_results_are_not_kept() -> None:
-    """Keeping results is up to the caches."""
     callers, again = Callers(), Computation()
     again.end()
     await (await callers.call([b"a"], instant))
@@ -162,7 +159,6 @@ async def test_a_caller_keeps_waiting_for_what_it_has_joined() -> None:
 
 
 async def test_a_failure_reaches_everybody_who_waits_for_the_same() -> None:
-    """The next caller tries again."""
     callers, failing = Callers(), Computation()
     tasks = [await callers.call([b"a", b"b"], failing) for _ in range(3)]
     failing.end(ScoringFailed("no"))
@@ -220,7 +216,6 @@ async def test_a_callers_own_deadline_is_raised() -> None:
 
 
 async def test_a_computation_outlives_its_caller_while_others_wait() -> None:
-    """The client that started the computation may hang up."""
     callers, computing = Callers(), Computation()
     one = await callers.call([b"a", b"b"], computing)
     two = await callers.call([b"b"], instant)

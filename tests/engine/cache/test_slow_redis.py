@@ -41,7 +41,6 @@ class SlowLine:
         return values
 
     async def sizes(self, keys: Sequence[bytes]) -> list[int]:
-        """The bytes of each value."""
         return [len(self.stored.get(key, b"")) for key in keys]
 
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[str]:
@@ -58,12 +57,10 @@ class SlowLine:
 
 
 def client(line: SlowLine) -> RedisClient:
-    """A client whose timeout is twice the time that reading a MiB takes."""
     return RedisClient(parse_redis_url("redis://slow"), line, timeout_s=2 * READ_S, metrics=Metrics())
 
 
 def cache(redis: RedisClient, *, memory_bytes: int = 0, max_pending_writes_bytes: int = 1 << 26) -> RepresentationCache:
-    """A cache of representations in front of a Redis."""
     return RepresentationCache(
         bytes(16),
         CODEC,
