@@ -53,7 +53,7 @@ def colbert(folder: Path, metadata: dict[str, Any]) -> tuple[PreTrainedModel, Te
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
 @torch.inference_mode()
 def test_a_colbert(seen: bool, dtype: torch.dtype, tmp_path: Path) -> None:
-    """Markers behind the first token, 32 rows of a query, of whose masks the others see all or none."""
+    """A marker follows the first token; a query has 32 rows, of whose masks the others see all or none."""
     encoder, linear = colbert(tmp_path, {"attend_to_mask_tokens": seen})
     model = load_model(str(tmp_path))
     assert isinstance(model.scorer, ColBERT)

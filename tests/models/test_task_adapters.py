@@ -82,7 +82,7 @@ def library_of(folder: Path, task: int) -> PreTrainedModel:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
 @torch.inference_mode()
 def test_queries_and_candidates_have_adapters_of_their_own(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Cosines of means, with the prompts of the same names."""
+    """Scores are cosines of means over all tokens, and each side has the prompt named like its adapter."""
     model = load_model(str(folder_of(tmp_path / "adapters")))
     assert isinstance(model.scorer, BiEncoder)
     query, texts = ids_of(model, QUERY, TEXTS)
@@ -137,7 +137,7 @@ def test_adapters_without_the_modules_of_a_bi_encoder_are_refused(tmp_path: Path
 
 
 def test_adapters_in_folders_are_refused(tmp_path: Path) -> None:
-    """As jinaai/jina-embeddings-v3-hf has them, whose own weights are those without an adapter."""
+    """The weights of jinaai/jina-embeddings-v3-hf are those without an adapter, and its adapters lie in folders."""
     folder = folder_of(tmp_path)
     save(folder, NAME)
     (folder / "retrieval_query").mkdir()
