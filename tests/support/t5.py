@@ -12,7 +12,7 @@ from support.tokenizer import vocab_size
 from torch import nn
 from transformers import MT5Config, MT5EncoderModel, PreTrainedModel, T5Config, T5EncoderModel, T5Tokenizer
 
-from bandrank.models.encoders.t5 import T5Activation
+from bandrank.models.encoders.t5 import Activation
 from bandrank.models.encoders.t5 import T5Config as OurT5Config
 
 KINDS = {"t5": (T5EncoderModel, T5Config), "mt5": (MT5EncoderModel, MT5Config)}
@@ -64,7 +64,7 @@ def save_t5_bi_encoder(folder: Path, model_type: str = "t5", *, max_seq_length: 
     return folder / "saved"
 
 
-def tiny_t5_config(*, activation: T5Activation = "relu") -> OurT5Config:
+def tiny_t5_config(*, activation: Activation = "relu") -> OurT5Config:
     """Our config of a tiny encoder for the tiny word pieces, whose heads together are wider than its states."""
     return OurT5Config(
         vocab_size=vocab_size(),

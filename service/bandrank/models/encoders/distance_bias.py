@@ -8,7 +8,8 @@ from torch import Tensor
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.stack import Stack
-from bandrank.models.layers.distance_bias import DistanceBias, DistanceBiasAttention
+from bandrank.models.layers.block import Block
+from bandrank.models.layers.distance_bias import DistanceBias
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows
 
@@ -28,7 +29,7 @@ class DistanceBiasStack(Stack):
         self,
         config: EncoderConfig,
         embeddings: Embeddings,
-        blocks: Sequence[DistanceBiasAttention],
+        blocks: Sequence[Block],
         relative: DistanceBias,
     ) -> None:
         super().__init__(config, embeddings, blocks)

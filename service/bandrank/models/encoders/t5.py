@@ -11,36 +11,31 @@ from bandrank.models.layers.linear import WholeLinear
 from bandrank.models.layers.norm import RMSNorm
 from bandrank.models.layers.relative_bias import RelativeBias
 
-T5Activation = Literal["geglu_tanh", "relu"]
+Activation = Literal["geglu_tanh", "relu"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class T5Config(DistanceBiasConfig):
-    """The shape of such an encoder, whose queries are multiplied beforehand by what scores are divided by.
-
-    head_size: the width of one head, which need not divide hidden_size.  activation: T5's, or that of the gated units
-    of T5 1.1 and mT5 (Shazeer 2020).
-    """
+    """Such a shape. head_size: the width of one head.  activation: that of a gated unit in T5 1.1 and mT5."""
 
     overflows_float16: ClassVar[bool] = True
 
     head_size: int
-    activation: T5Activation
+    activation: Activation
     num_token_types: int = 0
     layer_norm_eps: float = 1e-6
     kind: str = "t5"
 
     def __post_init__(self) -> None:
-        """Nothing: heads of any number and width are legal."""
+        """Any number of heads is legal."""
+
+    @property
+    def gated(self) -> bool:  # type: ignore[override]  # of the class in other families
+        return self.activation != "relu"
 
     @property
     def head_dim(self) -> int:
         return self.head_size
-
-    @property
-    def products_per_layer(self) -> int:
-        matrices = 2 if self.activation == "relu" else 3
-        return self.hidden_size * (4 * self.num_heads * self.head_size + matrices * self.intermediate_size)
 
 
 def t5(config: T5Config) -> DistanceBiasStack:

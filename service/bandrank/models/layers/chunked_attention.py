@@ -73,9 +73,7 @@ Plan = TypeVar("Plan", bound=ChunkedPlan)
 
 
 class ChunkedBlock(Block, Generic[Plan]):
-    """The part of a block with its own attention, which takes only the plans of its encoder's table; another class
-    places the norms.
-    """
+    """A block with its own attention, which takes only the plans of its encoder's table, whatever places its norms."""
 
     @abstractmethod
     def attend_layouts(self, layouts: Sequence[Layout], qkv: Tensor, positions: Tensor, plan: Plan) -> Tensor:

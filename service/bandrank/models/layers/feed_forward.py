@@ -26,8 +26,7 @@ def up_size(intermediate_size: int, activation: Activation) -> int:
 
 
 def feed_forward(up: Linear, down: Linear, rows: Tensor, activation: Activation) -> Tensor:
-    """(total, hidden_size) down(gelu(up(x))), down(relu(up(x))), or down(act(gate) * gated) with GELU, ReLU or SiLU as
-    act.
+    """(total, hidden_size) down(gelu(up(x))), or down(act(gate) * gated) with GELU, ReLU or SiLU.
 
     rows: (total, hidden_size). GELU is the exact erf form, except in geglu_tanh.
     """
