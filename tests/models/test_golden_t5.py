@@ -105,9 +105,9 @@ def test_embeddings_under_either_name(kept: str, tmp_path: Path) -> None:
         ({"is_decoder": True}, "a T5 with {'is_decoder': True} is not"),
         (
             {"feed_forward_proj": "gated-silu", "dense_act_fn": "silu", "is_gated_act": True},
-            "proj gated-silu .silu. is not",
+            "a T5 with gated-silu .silu. is not",
         ),
-        ({"dense_act_fn": "gelu"}, "feed_forward_proj relu .gelu. is not"),
+        ({"dense_act_fn": "gelu"}, "a T5 with relu .gelu. is not"),
         ({"num_layers": 2}, "config.json names 2 layers, the weights have 3"),
         ({"feed_forward_proj": "gated-x-y"}, "is not a valid activation function"),
         ({"model_type": "umt5"}, "model_type 'umt5' is not supported"),
@@ -123,5 +123,5 @@ def test_settings_that_are_not_supported(settings: dict[str, Any], message: str,
 
 def test_a_re_ranker_is_refused(tmp_path: Path) -> None:
     folder = save_t5(tmp_path, tiny_t5(*KINDS["t5"]))
-    with pytest.raises(BadCheckpoint, match="a T5 that re-ranks is not supported; an embedding model has a modules"):
+    with pytest.raises(BadCheckpoint, match="a t5 that re-ranks is not supported; an embedding model has a modules"):
         load_model(str(folder))

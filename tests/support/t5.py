@@ -12,8 +12,8 @@ from support.tokenizer import vocab_size
 from torch import nn
 from transformers import MT5Config, MT5EncoderModel, PreTrainedModel, T5Config, T5EncoderModel, T5Tokenizer
 
-from bandrank.models.encoders.t5 import Activation
 from bandrank.models.encoders.t5 import T5Config as OurT5Config
+from bandrank.models.layers.feed_forward import Activation
 
 KINDS = {"t5": (T5EncoderModel, T5Config), "mt5": (MT5EncoderModel, MT5Config)}
 SIZES = {  # published: heads of 64, which in the smallest and the largest models do not add up to d_model

@@ -26,11 +26,7 @@ class DistanceBiasStack(Stack):
     """A stack whose blocks share the biases."""
 
     def __init__(
-        self,
-        config: EncoderConfig,
-        embeddings: Embeddings,
-        blocks: Sequence[Block],
-        relative: DistanceBias,
+        self, config: EncoderConfig, embeddings: Embeddings, blocks: Sequence[Block], relative: DistanceBias
     ) -> None:
         super().__init__(config, embeddings, blocks)
         self.relative = relative

@@ -1,4 +1,4 @@
-"""T5 and mT5 as transformers saves them, with or without their decoders."""
+"""T5 and mT5 as transformers saves them."""
 
 from typing import Any
 
@@ -8,39 +8,39 @@ from bandrank.models.encoders import t5
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
-from bandrank.models.hf.model import SUPPORTED, Family, Model
+from bandrank.models.hf.model import SUPPORTED, Family
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS
 from bandrank.models.hf.settings import require_plain
+from bandrank.models.layers.feed_forward import Activation
 from bandrank.models.layers.relative_bias import BUCKETS, FARTHEST
-from bandrank.models.scorer import Scorer
 
 TABLE = {"relative_attention_max_distance": FARTHEST, "relative_attention_num_buckets": BUCKETS}
-ACTIVATIONS: dict[tuple[str, bool], t5.Activation] = {("relu", False): "relu", ("gelu_new", True): "geglu_tanh"}
+ACTIVATIONS: dict[tuple[str, bool], Activation] = {("relu", False): "relu", ("gelu_new", True): "geglu_tanh"}
 EMBEDDINGS = "encoder.embed_tokens.weight"
-ATTENTION = "layer.0.SelfAttention"
+ATTENTION, DENSE = "layer.0.SelfAttention", "layer.1.DenseReluDense"
 PARTS: dict[str, str | tuple[str, ...]] = {
     "attention_norm": "layer.0.layer_norm",
-    "qkv": (f"{ATTENTION}.q", f"{ATTENTION}.k", f"{ATTENTION}.v"),
+    "qkv": tuple(f"{ATTENTION}.{each}" for each in "qkv"),
     "attention_out": f"{ATTENTION}.o",
     "out_norm": "layer.1.layer_norm",
-    "up": "layer.1.DenseReluDense.wi",
-    "down": "layer.1.DenseReluDense.wo",
+    "up": f"{DENSE}.wi",
+    "down": f"{DENSE}.wo",
 }
-GATED = {"up": ("layer.1.DenseReluDense.wi_0", "layer.1.DenseReluDense.wi_1")}
+GATED = {"up": (f"{DENSE}.wi_0", f"{DENSE}.wi_1")}
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. T5 does not divide scores by the root of the heads' width, so queries are multiplied by it.
+    """The encoder's shape. T5 does not divide scores by the root of the heads' width; queries are multiplied by it.
 
-    Raises ValueError for unsupported settings, and KeyError for missing embeddings.
+    Raises ValueError for unsupported settings.
     """
     require_plain(settings, TABLE | {"is_decoder": False}, "T5")
     saved = (MT5Config if settings["model_type"] == "mt5" else T5Config).from_dict(settings)
     activation = ACTIVATIONS.get((saved.dense_act_fn, saved.is_gated_act))
     if activation is None:
-        found = f"{saved.feed_forward_proj} ({saved.dense_act_fn})"
-        raise ValueError(f"a T5 with feed_forward_proj {found} is not supported; {SUPPORTED}")
-    if EMBEDDINGS not in weights:  # saved once if the decoder has the same
+        unit = f"{saved.feed_forward_proj} ({saved.dense_act_fn})"
+        raise ValueError(f"a T5 with {unit} is not supported; {SUPPORTED}")
+    if EMBEDDINGS not in weights:
         weights[EMBEDDINGS] = weights["shared.weight"]
     for name in [each for each in weights if each.endswith(f"{ATTENTION}.q.weight")]:
         weights[name] = weights[name].float() * saved.d_kv**0.5
@@ -51,7 +51,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         num_heads=saved.num_heads,
         head_size=saved.d_kv,
         intermediate_size=saved.d_ff,
-        max_positions=MAX_DECODER_TOKENS,  # not n_positions: distances have no limit
+        max_positions=MAX_DECODER_TOKENS,  # no limit
         layer_norm_eps=saved.layer_norm_epsilon,
         activation=activation,
     )
@@ -68,16 +68,4 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     return translated | layer_weights(weights, config, LayerNames("encoder.block", parts))
 
 
-def read_reranker(model: Model) -> Scorer:
-    """Raises BadCheckpoint: no form is known."""
-    raise model.refuse("a T5 that re-ranks is not supported; an embedding model has a modules.json")
-
-
-T5 = Family(
-    prefixes=("transformer.",),
-    tokens={},
-    read_config=read_config,
-    encoder_weights=encoder_weights,
-    head={},
-    read_reranker=read_reranker,
-)
+T5 = Family(prefixes=("transformer.",), tokens={}, read_config=read_config, encoder_weights=encoder_weights, head={})

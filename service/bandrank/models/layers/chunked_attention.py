@@ -73,7 +73,7 @@ Plan = TypeVar("Plan", bound=ChunkedPlan)
 
 
 class ChunkedBlock(Block, Generic[Plan]):
-    """A block with its own attention, which takes only the plans of its encoder's table, whatever places its norms."""
+    """A block with its own attention, which takes only the plans of its encoder's table."""
 
     @abstractmethod
     def attend_layouts(self, layouts: Sequence[Layout], qkv: Tensor, positions: Tensor, plan: Plan) -> Tensor:

@@ -112,8 +112,8 @@ class DistanceBiasAttention(ChunkedBlock[DistanceBiasPlan]):
 
 
 class DistanceBiasBlock(DistanceBiasAttention, PostNormBlock):
-    """A post-norm block with such attention."""
+    """Of which the norms follow each half."""
 
 
-class PreNormDistanceBiasBlock(DistanceBiasAttention, PreNormBlock):
-    """A pre-norm block with such attention."""
+class PreNormBiasBlock(DistanceBiasAttention, PreNormBlock):
+    """Of which the norms precede each half."""
