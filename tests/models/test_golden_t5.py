@@ -123,5 +123,5 @@ def test_settings_that_are_not_supported(settings: dict[str, Any], message: str,
 
 def test_a_re_ranker_is_refused(tmp_path: Path) -> None:
     folder = save_t5(tmp_path, tiny_t5(*KINDS["t5"]))
-    with pytest.raises(BadCheckpoint, match="a t5 that re-ranks is not supported; an embedding model has a modules"):
+    with pytest.raises(BadCheckpoint, match="a t5 that re-ranks is not supported; embedding models have a modules"):
         load_model(str(folder))

@@ -78,9 +78,8 @@ class Model:
         """
         names = self.family.head
         if not names:
-            raise self.refuse(
-                f"a {self.settings['model_type']} that re-ranks is not supported; an embedding model has a modules.json"
-            )
+            kind = self.settings["model_type"]
+            raise self.refuse(f"a {kind} that re-ranks is not supported; embedding models have a modules.json")
         classifier = self.weights.get(names["classifier.weight"])
         if (outputs := "no" if classifier is None else len(classifier)) != 1:
             raise self.refuse(f"a re-ranker has a classifier of one output, this model has {outputs}")
