@@ -15,7 +15,7 @@ from bandrank.models.layers.relative_bias import RelativeBias
 
 @dataclass(frozen=True, kw_only=True)
 class T5Config(DistanceBiasConfig):
-    """Such a shape. head_size: the width of one head.  activation: of a gated unit in T5 1.1 and mT5."""
+    """Such a shape. head_size: the width of a head.  activation: of a gated unit in T5 1.1 and mT5."""
 
     overflows_float16: ClassVar[bool] = True
 
@@ -38,7 +38,7 @@ class T5Config(DistanceBiasConfig):
 
 
 def t5(config: T5Config) -> DistanceBiasStack:
-    """An encoder of this shape, with random weights."""
+    """An encoder with random weights."""
     options = BlockOptions(activation=config.activation, bias=False, norm_bias=False, linear=WholeLinear, norm=RMSNorm)
     layers = range(1, config.num_layers + 1)
     blocks = [PreNormBiasBlock(config, options, final=number == config.num_layers) for number in layers]

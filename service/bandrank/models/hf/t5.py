@@ -51,7 +51,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         num_heads=saved.num_heads,
         head_size=saved.d_kv,
         intermediate_size=saved.d_ff,
-        max_positions=MAX_DECODER_TOKENS,  # no limit
+        max_positions=MAX_DECODER_TOKENS,
         layer_norm_eps=saved.layer_norm_epsilon,
         activation=activation,
     )
