@@ -36,7 +36,7 @@ SUPPORTED_IS_NAMED = "`bandrank models` lists the families that load"
     ("settings", "message"),
     [
         ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported"),
-        ({"model_type": "t5"}, "model_type 't5'"),
+        ({"model_type": "bart"}, "model_type 'bart'"),
         ({"model_type": None}, "model_type None"),
         ({"model_type": ["bert"]}, r"model_type \['bert'\]"),
         ({"position_embedding_type": "relative_key"}, "model_type 'bert' with relative_key positions"),

@@ -77,6 +77,9 @@ class Model:
         KeyError for a missing tensor.
         """
         names = self.family.head
+        if not names:
+            kind = self.settings["model_type"]
+            raise self.refuse(f"a {kind} that re-ranks is not supported; embedding models have a modules.json")
         classifier = self.weights.get(names["classifier.weight"])
         if (outputs := "none" if classifier is None else len(classifier)) != 1:
             raise self.refuse(f"a re-ranker needs a classifier with one output, but this model has {outputs}")
