@@ -14,12 +14,13 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, normalizers
 from tokenizers.normalizers import BertNormalizer, Lowercase, Normalizer, Strip
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, T5Tokenizer
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object, unread
+from bandrank.models.hf import spiece
 
 # A star matches folders too. A module's weights are small, and may be pickled even if the encoder's are not.
-SETTINGS_FILES = ["*.json", "*.txt", "chat_template.jinja", "*/pytorch_model.bin", "artifact.metadata"]
+SETTINGS_FILES = ["*.json", "*.txt", "spiece.model", "chat_template.jinja", "*/pytorch_model.bin", "artifact.metadata"]
 NO_WEIGHTS = (
     "no model.safetensors and no pytorch_model.bin; of a model that is here only in ONNX, OpenVINO or GGUF, take the "
     "one that it was exported from"
@@ -105,6 +106,8 @@ def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
             raise BadCheckpoint(f"{path}: damaged: {error}") from error
     elif any((folder / name).is_file() for name in ("vocab.txt", "merges.txt")):  # a slow tokenizer's files, converted
         tokenizer = _converted(folder)
+    elif (folder / "spiece.model").is_file():
+        tokenizer = _of_t5(folder)
     else:
         raise BadCheckpoint(f"{folder}: no tokenizer.json and no vocab.txt")
     _configure(tokenizer, folder)
@@ -133,6 +136,19 @@ def _converted(folder: Path) -> Tokenizer:
     if tokenizer.get_vocab_size() == len(tokenizer.get_added_tokens_decoder()):
         raise BadCheckpoint(f"{failed}: it would know special tokens alone")
     return tokenizer
+
+
+def _of_t5(folder: Path) -> Tokenizer:
+    """A fast tokenizer made from the file of T5's slow one. Raises BadCheckpoint for another one's."""
+    path = folder / "spiece.model"
+    try:
+        pieces, rules = spiece.read(path)
+    except ValueError as error:
+        raise BadCheckpoint(f"{path}: not T5's: {error}; save the tokenizer again, with transformers") from error
+    extra = read_object(folder / "tokenizer_config.json", optional=True).get("extra_ids", 100)
+    pieces += [(f"<extra_id_{index}>", 0.0) for index in reversed(range(extra))]
+    made = T5Tokenizer(vocab=pieces, extra_ids=extra, _spm_precompiled_charsmap=rules or None)
+    return made.backend_tokenizer
 
 
 def _configure(tokenizer: Tokenizer, folder: Path) -> None:
