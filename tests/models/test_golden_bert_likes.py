@@ -1,5 +1,5 @@
-"""RoBERTa, XLM-RoBERTa, ELECTRA, MPNet, DistilBERT, NomicBERT and GTE against `transformers`, and JinaBERT against its
-formulas, from texts on: tokenizer, template, encoder and head.
+"""RoBERTa, XLM-RoBERTa with learnt and with rotary positions, ELECTRA, MPNet, DistilBERT, NomicBERT and GTE against
+`transformers`, and JinaBERT against its formulas, from texts on: tokenizer, template, encoder and head.
 """
 
 import random

@@ -37,9 +37,11 @@ def test_the_nearest_by_vectors(tmp_path: Path) -> None:
     again = DenseIndex(load_model(str(tmp_path / "model")), texts, CPU, folder=tmp_path / "vectors")
     assert (again.vectors == index.vectors).all()
     assert {file: file.stat().st_mtime_ns for file in sorted((tmp_path / "vectors").glob("*.npy"))} == before
-    save_cross_encoder(tmp_path / "cross")
-    with pytest.raises(BadInput, match="expected a bi-encoder that compares by the cosine"):
-        DenseIndex(load_model(str(tmp_path / "cross")), texts, CPU)
+    save_cross_encoder(tmp_path / "other")
+    other = load_model(str(tmp_path / "other"))
+    for no_index in (other, replace(other, scorer=tiny_bi_encoder(separate_towers=True))):
+        with pytest.raises(BadInput, match="expected a bi-encoder of one encoder that compares by the cosine"):
+            DenseIndex(no_index, texts, CPU)
 
 
 def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Path) -> None:

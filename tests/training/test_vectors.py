@@ -80,9 +80,10 @@ def test_a_text_is_read_once_by_the_teacher() -> None:
 
 
 def test_who_cannot_learn_or_teach() -> None:
-    """Teacher and student must be bi-encoders whose vectors have the same size."""
-    with pytest.raises(BadRecipe, match="tiny is a cross_encoder"):
-        VectorLoss(loaded(tiny_cross_encoder()), 100)
+    """Teacher and student must be bi-encoders whose vectors have the same size; a teacher has one encoder."""
+    for teacher in (tiny_cross_encoder(), tiny_bi_encoder(separate_towers=True)):
+        with pytest.raises(BadRecipe, match="a bi-encoder of one encoder, which tiny is not"):
+            VectorLoss(loaded(teacher), 100)
     loss, student = VectorLoss(loaded(tiny_bi_encoder()), 100), tiny_cross_encoder()
     with pytest.raises(BadRecipe, match=r"vectors have \d+ numbers; see `align`"):
         loss(student, batch_of(tiny_bi_encoder()), QUERIES, CANDIDATES)

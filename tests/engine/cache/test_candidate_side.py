@@ -44,6 +44,8 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
 }
 # Values for single variants, instead of those above or besides them: the variants' own values differ.
 SWITCHED: dict[str, dict[str, Any]] = {
+    "bi_encoder mean": {"separate_towers": True},
+    "bi_encoder apart": {"separate_towers": False},
     "mix_encoder b": {"strategy": "C"},
     "mix_encoder lexical": {"strategy": "C", "interaction_layers": (0,), "similarity": "cosine"},
     "mix_encoder codes dot": {"strategy": "S"},
