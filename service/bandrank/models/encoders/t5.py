@@ -39,7 +39,7 @@ class T5Config(DistanceBiasConfig):
     kind: str = "t5"
 
     def __post_init__(self) -> None:
-        """Any number of heads is legal."""
+        """Any heads are legal."""
 
     @property
     def gated(self) -> bool:  # type: ignore[override]  # of the class in other families

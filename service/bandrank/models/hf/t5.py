@@ -28,8 +28,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     saved = saved_config(settings)
     activation = ACTIVATIONS.get((saved.dense_act_fn, saved.is_gated_act))
     if activation is None:
-        unit = f"{saved.feed_forward_proj} ({saved.dense_act_fn})"
-        raise ValueError(f"a T5 with {unit} is not supported; {SUPPORTED}")
+        raise ValueError(f"a T5 with {saved.feed_forward_proj} ({saved.dense_act_fn}) is not supported; {SUPPORTED}")
     if EMBEDDINGS not in weights:
         weights[EMBEDDINGS] = weights["shared.weight"]
     for name in [each for each in weights if each.endswith("Attention.q.weight")]:
