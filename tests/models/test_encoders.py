@@ -63,7 +63,7 @@ OF_OTHER_SHAPES: dict[str, Callable[[], EncoderConfig]] = {
     "modernbert": tiny_modernbert_config,
     "t5": tiny_t5_config,
 }
-ON_ENCODERS = sorted(ARCHITECTURES.keys() - {"decoder_reranker"})
+ON_ENCODERS = sorted(ARCHITECTURES.keys() - {"decoder_reranker", "seq2seq_reranker"})
 # All but ColBERT on DeBERTa, whose attention has no mask for single keys.
 every_pair = pytest.mark.parametrize(
     ("architecture", "kind"),

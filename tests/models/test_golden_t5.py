@@ -8,7 +8,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from support.models import as_served, change_weights, edit_json
 from support.native import needs_native
-from support.t5 import GATED, KINDS, save_t5, save_t5_bi_encoder, tiny_t5
+from support.t5 import GATED, save_t5_bi_encoder
 from support.text_scores import scores_of_texts
 
 from bandrank.models import checkpoint
@@ -118,10 +118,4 @@ def test_settings_that_are_not_supported(settings: dict[str, Any], message: str,
     folder = save_t5_bi_encoder(tmp_path)
     edit_json(folder / "config.json", settings)
     with pytest.raises(BadCheckpoint, match=message):
-        load_model(str(folder))
-
-
-def test_a_re_ranker_is_refused(tmp_path: Path) -> None:
-    folder = save_t5(tmp_path, tiny_t5(*KINDS["t5"]))
-    with pytest.raises(BadCheckpoint, match="a t5 that re-ranks is not supported; embedding models have a modules"):
         load_model(str(folder))

@@ -9,6 +9,7 @@ from support.tokenizer import CLS_ID, SEP_ID, tiny_tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.hf import files
 from bandrank.models.loading import load_model
 
 
@@ -28,6 +29,14 @@ def test_a_tokenizer_that_is_written_in_python(tmp_path: Path) -> None:
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PhobertTokenizer"})
     with pytest.raises(BadCheckpoint, match=r"no tokenizer\.json, and none can be made .*PhobertTokenizer"):
         load_model(str(folder))
+
+
+def test_a_sentencepiece_model_without_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packages with which transformers reads such a file are no dependencies of bandrank."""
+    (tmp_path / "spiece.model").touch()
+    monkeypatch.setattr(files, "is_sentencepiece_available", lambda: False)
+    with pytest.raises(BadCheckpoint, match="pip install sentencepiece protobuf"):
+        files.load_tokenizer(tmp_path)
 
 
 def test_the_vocabulary_of_another_tokenizer(tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from support.decoders import drawn
-from support.models import INTERMEDIATE_SIZE, randomise
+from support.models import INTERMEDIATE_SIZE, random_scorer, randomise
 from support.tokenizer import vocab_size
 from torch import nn
 from transformers import MT5Config, MT5EncoderModel, PreTrainedModel, T5Config, T5EncoderModel, T5Tokenizer
 
+from bandrank.models.architectures import Seq2SeqReranker
+from bandrank.models.architectures.decoder_reranker import Prompt
+from bandrank.models.architectures.seq2seq_reranker import Seq2SeqRerankerConfig
 from bandrank.models.encoders.t5 import T5Config as OurT5Config
 from bandrank.models.layers.feed_forward import Activation
 
@@ -26,7 +29,10 @@ SIZES = {  # published: heads of 64, which in the smallest and the largest model
     "decoder_start_token_id": 0,
 }
 GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}  # T5 1.1
-WORDS = "bees find their way home by the sun honey is sweet Query Document Relevant true false yes no"
+WORDS = """
+    bees find their way home by the sun honey is sweet Query Document Relevant true false yes no Pergunta Documento
+    Relevante Sim Não sim não
+"""
 
 
 @cache
@@ -64,7 +70,7 @@ def save_t5_bi_encoder(folder: Path, model_type: str = "t5", *, max_seq_length: 
     return folder / "saved"
 
 
-def tiny_t5_config(*, activation: Activation = "relu") -> OurT5Config:
+def tiny_t5_config(*, activation: Activation = "relu", answer_layers: int = 0) -> OurT5Config:
     """Our config of a tiny encoder for the tiny word pieces, whose heads together are wider than its states."""
     return OurT5Config(
         vocab_size=vocab_size(),
@@ -75,4 +81,12 @@ def tiny_t5_config(*, activation: Activation = "relu") -> OurT5Config:
         intermediate_size=INTERMEDIATE_SIZE,
         max_positions=512,
         activation=activation,
+        num_answer_layers=answer_layers,
     )
+
+
+def tiny_t5_reranker(*, seed: int = 0, **more: Any) -> Seq2SeqReranker:
+    """A random re-ranker with a made-up prompt, in eval mode, not yet prepared. more: fields of its config."""
+    prompt, limits = Prompt(head=(10, 11), between=(12,), tail=(13, 14)), {"max_tokens": 64, "max_query_tokens": 26}
+    config = Seq2SeqRerankerConfig(tiny_t5_config(answer_layers=2), prompt, **limits | more)
+    return random_scorer(Seq2SeqReranker(config), seed)

@@ -15,6 +15,7 @@ from support.precomputing import (
     tiny_virt,
     with_words,
 )
+from support.t5 import tiny_t5_reranker
 from support.tokenizer import SENTENCE_ID
 
 from bandrank.models.architectures import ARCHITECTURES
@@ -41,6 +42,8 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "bi_encoder gemma3": tiny_gemma3_bi_encoder,
     "decoder_reranker maxp": tiny_decoder_reranker,
     "decoder_reranker truncate": lambda: tiny_decoder_reranker(long_candidates="truncate", max_tokens=512),
+    "seq2seq_reranker maxp": tiny_t5_reranker,
+    "seq2seq_reranker truncate": lambda: tiny_t5_reranker(long_candidates="truncate", max_tokens=512),
     "mix_encoder a dot": lambda: tiny_mix_encoder(paper="a"),
     "mix_encoder b": lambda: tiny_mix_encoder(paper="b", num_layers=3, similarity="cosine", seed=5),
     "mix_encoder c dot": lambda: tiny_mix_encoder(paper="c"),

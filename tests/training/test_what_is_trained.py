@@ -10,7 +10,6 @@ import torch
 from support.models import some_scores
 from support.training import CPU, recipe, train
 
-from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.fusion import Fusion
 from bandrank.models.ids import unpack_ids
 from bandrank.models.loading import load_model
@@ -269,7 +268,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "poly_encoder": {"num_codes": 4, "output_scaling": 0.3},
     "virt": {},
 }
-every_architecture = pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"decoder_reranker"}))
+every_architecture = pytest.mark.parametrize("name", sorted(CONFIGS))
 
 
 def steps_of(toy: Path, out: Path, name: str, steps: int, precision: str = "float32") -> list[float]:

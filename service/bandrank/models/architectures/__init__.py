@@ -7,6 +7,7 @@ from bandrank.models.architectures.decoder_reranker import DecoderReranker
 from bandrank.models.architectures.deformer import Deformer
 from bandrank.models.architectures.mix_encoder import MixEncoder
 from bandrank.models.architectures.poly_encoder import PolyEncoder
+from bandrank.models.architectures.seq2seq_reranker import Seq2SeqReranker
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder
 from bandrank.models.architectures.virt import VIRT
 from bandrank.models.scorer import Scorer
@@ -17,6 +18,7 @@ ARCHITECTURES: dict[str, type[Scorer]] = {
         CrossEncoder,
         SequenceCrossEncoder,
         DecoderReranker,
+        Seq2SeqReranker,
         BiEncoder,
         MixEncoder,
         PolyEncoder,
@@ -36,5 +38,6 @@ __all__ = [
     "Deformer",
     "MixEncoder",
     "PolyEncoder",
+    "Seq2SeqReranker",
     "SequenceCrossEncoder",
 ]

@@ -15,7 +15,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder import Decoder
 from bandrank.models.encoders.decoder_config import DecoderConfig
-from bandrank.models.encoders.families import build_head
+from bandrank.models.encoders.families import build_encoder, build_head
 from bandrank.models.layers import passages
 from bandrank.models.layers.causal import Continuations
 from bandrank.models.ragged import Ragged
@@ -58,6 +58,8 @@ class DecoderRerankerConfig:
     beside the longest query.
     """
 
+    family: ClassVar[type[EncoderConfig]] = DecoderConfig
+
     encoder: EncoderConfig
     prompt: Prompt
     max_tokens: int = 8192
@@ -66,8 +68,8 @@ class DecoderRerankerConfig:
     long_candidates: Literal["maxp", "truncate"] = "maxp"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.encoder, DecoderConfig):
-            raise ValueError(f"the encoder must be a decoder, got {self.encoder.kind!r}")  # noqa: TRY004  # a bad value
+        if not isinstance(self.encoder, self.family):
+            raise ValueError(f"the encoder must be a {self.family.kind}, got {self.encoder.kind!r}")  # noqa: TRY004  # a bad value
         least = max(self.max_query_tokens, len(self.prompt.head) + len(self.prompt.between)) + len(self.prompt.tail) + 2
         if not least <= self.max_tokens <= self.encoder.max_positions:
             raise ValueError(
@@ -88,11 +90,10 @@ class DecoderReranker(Scorer):
         super().__init__()
         self.config: DecoderRerankerConfig = config
         prompt = config.prompt
-        assert isinstance(config.encoder, DecoderConfig), "the config has checked it. This is a bug."
         self.query_template = TokenTemplate(prompt.head, prompt.between, config.max_query_tokens, wording=prompt.query)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens
         self.candidate_template = TokenTemplate((), prompt.tail, longest, wording=prompt.candidate)
-        self.encoder = Decoder(config.encoder)
+        self.encoder = build_encoder(config.encoder)  # type: ignore[assignment]  # the config has checked its kind
         self.head = build_head(config.encoder)
 
     def candidate_limit(self, query_tokens: int) -> int:
@@ -103,9 +104,12 @@ class DecoderReranker(Scorer):
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """The rows of all passages of a candidate, each with a copy of the tail."""
-        closing = len(self.config.prompt.tail)
-        bounds = passages.passage_bounds(candidate_rows, self.config.max_tokens - query_tokens, closing=closing)
-        return sum(end - begin for begin, end in bounds) + closing * (len(bounds) - 1)
+        bounds = self._bounds(query_tokens, candidate_rows)
+        return sum(end - begin for begin, end in bounds) + len(self.config.prompt.tail) * (len(bounds) - 1)
+
+    def _bounds(self, query_tokens: int, candidate_rows: int) -> list[tuple[int, int]]:
+        room = self.config.max_tokens - query_tokens
+        return passages.passage_bounds(candidate_rows, room, closing=len(self.config.prompt.tail))
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """The token ids themselves: a candidate's states depend on the query before it."""

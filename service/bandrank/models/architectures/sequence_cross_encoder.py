@@ -51,16 +51,17 @@ class SequenceCrossEncoder(JointScorer):
         return parts.best(self.head(pooled), len(batch.candidates))
 
 
-def sequences(batch: ScoreBatch, cls_id: int) -> Ragged:
-    """[CLS], query and candidate in one sequence, in host memory; templates have put any [SEP] behind both texts."""
+def sequences(batch: ScoreBatch, cls_id: int | None) -> Ragged:
+    """Any [CLS], query and candidate as one sequence, in host memory; templates put any [SEP] behind both texts."""
     owner, queries, candidates = batch.candidate_query, batch.queries, batch.candidates
     query_lengths = queries.lengths[owner]
-    cu_seqlens = offsets(1 + query_lengths + candidates.lengths)
-    starts = cu_seqlens[:-1]
+    first = [] if cls_id is None else [cls_id]
+    cu_seqlens = offsets(len(first) + query_lengths + candidates.lengths)
+    starts = cu_seqlens[:-1] + len(first)
     # Where each id is found in [CLS], all queries, all candidates.
     source = np.zeros(int(cu_seqlens[-1]), np.int64)
-    source[ranges(starts + 1, query_lengths)] = 1 + ranges(queries.cu_seqlens[:-1][owner], query_lengths)
-    behind = ranges(starts + 1 + query_lengths, candidates.lengths)
-    source[behind] = 1 + len(queries.values) + np.arange(len(behind))
-    ids = torch.cat([torch.tensor([cls_id]), queries.values, candidates.values])
+    source[ranges(starts, query_lengths)] = len(first) + ranges(queries.cu_seqlens[:-1][owner], query_lengths)
+    behind = ranges(starts + query_lengths, candidates.lengths)
+    source[behind] = len(first) + len(queries.values) + np.arange(len(behind))
+    ids = torch.cat([torch.tensor(first, dtype=torch.int64), queries.values, candidates.values])
     return Ragged(ids[torch.from_numpy(source)], cu_seqlens)

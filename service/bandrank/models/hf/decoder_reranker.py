@@ -162,13 +162,8 @@ def read(model: Model, modules: list[str]) -> Scorer:
             model.folder,
             model.settings["model_type"],
         )
-    elif not (templated or own_class(model.settings) or is_asked_as_known(model.name)):
-        log.warning(
-            "%s: neither its files nor its name tell which prompt it was trained with; bandrank gives it that of the "
-            "published %s re-rankers, and a model that was trained with another, or for another task, ranks badly",
-            model.name,
-            model.settings["model_type"],
-        )
+    elif not (templated or own_class(model.settings)):
+        warn_unless_known(model)
     max_tokens = min(MAX_DECODER_TOKENS, model.encoder.max_positions)
     config = DecoderRerankerConfig(
         encoder=model.encoder,
@@ -179,6 +174,17 @@ def read(model: Model, modules: list[str]) -> Scorer:
     )
     head = {"head.classifier.weight": _head(model, text).float()}
     return assemble(DecoderReranker, config, model.encoder_weights | head, source=str(model.folder))
+
+
+def warn_unless_known(model: Model) -> None:
+    """Logs a warning unless the name tells that a re-ranker is asked in the words of the published ones."""
+    if not is_asked_as_known(model.name):
+        log.warning(
+            "%s: neither its files nor its name tell which prompt it was trained with; bandrank gives it that of the "
+            "published %s re-rankers, and a model that was trained with another, or for another task, ranks badly",
+            model.name,
+            model.settings["model_type"],
+        )
 
 
 def _prompt(model: Model) -> PromptText:

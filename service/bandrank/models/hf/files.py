@@ -15,11 +15,13 @@ from tokenizers import Tokenizer, normalizers
 from tokenizers.normalizers import BertNormalizer, Lowercase, Normalizer, Strip
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
+from transformers.utils import is_protobuf_available, is_sentencepiece_available
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object, unread
 
 # A star matches folders too. A module's weights are small, and may be pickled even if the encoder's are not.
-SETTINGS_FILES = ["*.json", "*.txt", "chat_template.jinja", "*/pytorch_model.bin", "artifact.metadata"]
+SETTINGS_FILES = ["*.json", "*.txt", "spiece.model", "chat_template.jinja", "*/pytorch_model.bin", "artifact.metadata"]
+SLOW = ("vocab.txt", "merges.txt", SENTENCEPIECE := "spiece.model")  # files of tokenizers that become fast ones
 NO_WEIGHTS = (
     "no model.safetensors and no pytorch_model.bin; of a model that is here only in ONNX, OpenVINO or GGUF, take the "
     "one that it was exported from"
@@ -103,7 +105,7 @@ def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise BadCheckpoint(f"{path}: damaged: {error}") from error
-    elif any((folder / name).is_file() for name in ("vocab.txt", "merges.txt")):  # a slow tokenizer's files, converted
+    elif any((folder / name).is_file() for name in SLOW):
         tokenizer = _converted(folder)
     else:
         raise BadCheckpoint(f"{folder}: no tokenizer.json and no vocab.txt")
@@ -126,6 +128,8 @@ def _converted(folder: Path) -> Tokenizer:
     words (vinai/phobert-base), or if it has no vocabulary, because the file that its class reads is missing.
     """
     failed = f"{folder}: no tokenizer.json, and none can be made of the other files"
+    if (folder / SENTENCEPIECE).is_file() and not (is_sentencepiece_available() and is_protobuf_available()):
+        raise BadCheckpoint(f"{failed} without two packages: pip install sentencepiece protobuf")
     try:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder).backend_tokenizer
     except Exception as error:  # the packages raise anything, and the library an AttributeError

@@ -90,10 +90,17 @@ KNOWN_FAMILIES = (
     KnownFamily(
         "T5 and mT5",
         ("t5", "mt5"),
-        "encoders alone; a bias for the distance of two tokens; overflow float16",
+        "a bias for the distance of two tokens; re-rankers answer with a decoder; overflows float16",
         (
             KnownModel("sentence-transformers/gtr-t5-base", BI, "110M", 512, "mean, a layer, cosine"),
             KnownModel("sentence-transformers/gtr-t5-large", BI, "335M", 512, "the same"),
+            KnownModel("castorini/monot5-base-msmarco", CROSS, "", 512, "true against false"),
+            KnownModel("castorini/monot5-base-msmarco-10k", CROSS, "", 512, "the same, trained for less"),
+            KnownModel("castorini/monot5-large-msmarco", CROSS, "", 512, "the same"),
+            KnownModel("castorini/monot5-3b-msmarco-10k", CROSS, "", 512, "the same"),
+            KnownModel("unicamp-dl/InRanker-base", CROSS, "", 512, "the same"),
+            KnownModel("unicamp-dl/mt5-base-mmarco-v2", CROSS, "", 512, "multilingual; yes against no"),
+            KnownModel("unicamp-dl/monoptt5-base", CROSS, "", 512, "Portuguese; Sim against Não"),
         ),
     ),
     KnownFamily(

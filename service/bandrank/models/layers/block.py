@@ -141,13 +141,15 @@ class Block(nn.Module, ABC):
         if self._folded is not None:
             averaged = plan.attend_cls(self._folded.queries(rows[:num_candidates]), rows, self.head_dim**-0.5)
             return self.add_and_feed_forward(self._folded.outputs(averaged), hidden[:num_candidates])
+        return self._after_attention(self.attend_absorbed(rows[:num_candidates], rows, plan), hidden[:num_candidates])
+
+    def attend_absorbed(self, cls: Tensor, rows: Tensor, plan: AttentionPlan) -> Tensor:
+        """(n, num_heads * head_dim) outputs of the heads for `cls`, (n, hidden_size). rows: keys and values at once."""
         query_rows, key_rows, value_rows = self.qkv.thirds
-        query = self.qkv.project(rows[:num_candidates], query_rows)
-        absorbed = self.qkv.absorb(query.view(num_candidates, self.num_heads, -1).transpose(0, 1), key_rows)
-        # (num_candidates, num_heads, hidden_size)
+        query = self.qkv.project(cls, query_rows).view(len(cls), self.num_heads, -1)
+        absorbed = self.qkv.absorb(query.transpose(0, 1), key_rows)  # (num_heads, n, hidden_size)
         averaged = plan.attend_cls(absorbed.transpose(0, 1), rows, self.head_dim**-0.5)
-        attended = self.qkv.project_heads(averaged.transpose(0, 1), value_rows).transpose(0, 1).flatten(1)
-        return self._after_attention(attended, hidden[:num_candidates])
+        return self.qkv.project_heads(averaged.transpose(0, 1), value_rows).transpose(0, 1).flatten(1)
 
     def forward_some(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
         """(n, hidden_size) output of `forward` for some rows; for others, only what these attend to is computed.

@@ -37,4 +37,6 @@ class KeyMaskPlan(AttentionPlan):
         return scaled_dot_product_attention(query, key, value, attn_mask=self.bias).transpose(1, 2).flatten(0, 1)
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("ColBERT needs the states of all rows")
+        texts = rows.view(len(self.bias), -1, rows.shape[-1])
+        scores = (scale * query @ texts.transpose(1, 2)).float() + self.bias[:, 0]
+        return scores.softmax(-1).to(rows.dtype) @ texts

@@ -1,0 +1,43 @@
+"""Encoders with a decoder as re-rankers: the first token of the answer says whether the candidate is relevant (monoT5;
+Nogueira et al. 2020, arXiv 2003.06713).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from bandrank.models.architectures.decoder_reranker import DecoderReranker, DecoderRerankerConfig
+from bandrank.models.architectures.sequence_cross_encoder import sequences
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.t5 import T5Config, T5Stack
+
+
+@dataclass(frozen=True)
+class Seq2SeqRerankerConfig(DecoderRerankerConfig):
+    """As a decoder's."""
+
+    family: ClassVar[type[EncoderConfig]] = T5Config
+
+
+class Seq2SeqReranker(DecoderReranker):
+    """Scores as a decoder, but each prompt is encoded as a whole."""
+
+    architecture: ClassVar[str] = "seq2seq_reranker"
+    config_class: ClassVar[type] = Seq2SeqRerankerConfig
+    encoder: T5Stack  # type: ignore[assignment]  # in place of a decoder
+
+    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
+        """The rows of all passages of a candidate, each with a copy of the query and of the tail."""
+        copies = query_tokens * len(self._bounds(query_tokens, candidate_rows))
+        return super().num_rows(query_tokens, candidate_rows) + copies
+
+    def query_rows(self, query_tokens: int) -> float:
+        """None that candidates share."""
+        del query_tokens
+        return 0
+
+    def _score_whole(self, batch: ScoreBatch) -> Tensor:
+        return self.head(self.encoder.answer(tower.read(self.encoder, sequences(batch, None))))  # type: ignore[no-any-return]
