@@ -1,6 +1,7 @@
 """The families of encoders, by the `kind` that a checkpoint's config.json carries."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
@@ -33,6 +34,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "decoder": Decoder,
     "distilbert": bert,
     "electra": electra,
+    "eurobert": llama,
     "gemma3": gemma3,
     "gte": gte,
     "jina_bert": jina_bert,
@@ -46,6 +48,7 @@ HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have B
     "decoder": LogitHead,
     "distilbert": distilbert_head,
     "electra": electra_head,
+    "eurobert": partial(ScoreHead, activation="gelu"),
     "llama": LogitHead,
     "modernbert": NormedHead,
 }

@@ -1,5 +1,5 @@
 """Llama 3 (arXiv 2407.21783) without its causal mask, so that each token sees those behind it too, as in NVIDIA's
-re-rankers and bi-encoders (LlamaBidirectionalModel).
+re-rankers and bi-encoders (LlamaBidirectionalModel), and in EuroBERT (Boizard et al. 2025, arXiv 2503.05500).
 """
 
 from dataclasses import dataclass
@@ -20,6 +20,13 @@ class LlamaConfig(GroupedConfig):
 
     kind: str = "llama"
     rotary: Rotary = ROTARY
+
+
+@dataclass(frozen=True, kw_only=True)
+class EuroBertConfig(LlamaConfig):
+    """The shape of a EuroBERT."""
+
+    kind: str = "eurobert"
 
 
 def llama(config: LlamaConfig) -> Stack:

@@ -199,6 +199,20 @@ KNOWN_FAMILIES = (
         ),
     ),
     KnownFamily(
+        "EuroBERT",
+        ("eurobert",),
+        "Llama without its causal mask; the score is a mean of its tokens'",
+        (
+            KnownModel(
+                "jinaai/jina-embeddings-v5-text-nano-retrieval",
+                BI,
+                "239M",
+                8192,
+                "last token, cosine; texts have prompts; not for commercial use",
+            ),
+        ),
+    ),
+    KnownFamily(
         "Gemma 3 without its causal mask",
         ("gemma3_text",),
         "norms on both sides of each half; local attention of 256 tokens on each side in five of six layers; overflows "

@@ -24,7 +24,7 @@ from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Family, Model
 from bandrank.models.hf.prompts import require_no_prompt
-from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, frame, read_sizes
+from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, read_sizes
 from bandrank.models.hf.rotary import read_rotary
 from bandrank.models.hf.settings import require_plain
 from bandrank.models.scorer import Scorer
@@ -39,10 +39,18 @@ QUERY, CANDIDATE = Wording("question:{text} \n \n passage"), Wording(":{text}")
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """The encoder's shape. Raises ValueError for missing or unsupported settings."""
-    require_plain(settings, PLAIN, "Llama")
+    return LlamaConfig(**read_fields(settings, weights, "Llama"))
+
+
+def read_fields(settings: dict[str, Any], weights: Weights, name: str) -> dict[str, Any]:
+    """The fields of a config of Llama's shape. Raises ValueError for missing or unsupported settings."""
+    classes = [str(each).rpartition(".")[2] for each in (settings.get("auto_map") or {}).values()]
+    if other := [each for each in classes if name.lower() not in each.lower()]:
+        raise ValueError(f"a {name} with code of its own ({', '.join(other)}), which is not run, is not supported")
+    require_plain(settings, PLAIN, name)
     sizes = read_sizes(settings, weights)
     sizes["max_positions"] = min(sizes["max_positions"], MAX_DECODER_TOKENS)
-    return LlamaConfig(**sizes, rotary=read_rotary(DEFAULTS | settings, sizes["head_size"]))
+    return sizes | {"rotary": read_rotary(DEFAULTS | settings, sizes["head_size"])}
 
 
 def encoder_weights(
@@ -70,16 +78,13 @@ def read_reranker(model: Model) -> Scorer:
         raise model.refuse(f"pooling {pooling!r} is not supported, only {', '.join(POOLINGS)}")
     if not isinstance(temperature, int | float) or not temperature > 0:
         raise model.refuse(f"temperature must be a number above 0, got {temperature!r}")
-    tokens = frame(model)
-    if (cls_id := tokens["cls_id"]) is None:
-        raise model.refuse("the tokenizer puts no token before a text; a re-ranker's puts one there")
+    tokens = model.ids("cls", "sep")
     require_no_prompt(model)
     if in_messages := puts_into_messages(model.folder):
         require_words(model, _text)
     max_tokens = most_tokens(model, model.encoder.max_positions, in_messages=in_messages)
     config = SequenceCrossEncoderConfig(
-        cls_id=cls_id,
-        sep_id=tokens["sep_id"],
+        **tokens,
         encoder=model.encoder,
         pooling=POOLINGS[pooling],
         max_tokens=max_tokens,

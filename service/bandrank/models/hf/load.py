@@ -20,6 +20,7 @@ from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
+from bandrank.models.hf.eurobert import EUROBERT
 from bandrank.models.hf.files import own_class, read_weights
 from bandrank.models.hf.gemma import GEMMA
 from bandrank.models.hf.gemma3 import GEMMA3
@@ -41,6 +42,7 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "deberta-v2": DEBERTA,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
+    "eurobert": EUROBERT,
     "gemma": GEMMA,
     "gemma3_text": GEMMA3,
     "gte": GTE,

@@ -49,7 +49,7 @@ class ScoreHead(Float32Head):
 
     def extra_repr(self) -> str:
         """The head in a few words."""
-        return f"[CLS], a layer with {self.activation}, 1 output"
+        return f"a layer with {self.activation}, 1 output"
 
     def forward(self, cls: Tensor) -> Tensor:
         """(n,) float32 scores. cls: (n, hidden_size) of any float dtype."""

@@ -1,0 +1,131 @@
+"""EuroBERT against `transformers` and `sentence-transformers`, which read padded batches of texts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer
+from support.eurobert import (
+    LIKE_BERT,
+    LIKE_LLAMA,
+    assert_scores,
+    save_embedder,
+    save_like_llama,
+    tiny,
+)
+from support.models import HIDDEN_SIZE, as_served, edit_json
+from support.modernbert import save_pylate
+from support.text_scores import scores_of_texts
+from torch import nn
+from transformers import (
+    EuroBertForMaskedLM,
+    EuroBertForSequenceClassification,
+    EuroBertModel,
+)
+
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.loading import load_model
+
+QUERY = "how do bees find their way home?"
+TEXTS = ["By the sun.", "", "42 bees", '"No," she said\n\n', "bees and honey " * 70, "é 🐝 ñandú: x"]
+EURO = {"rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 250_000.0, "rope_type": "default"}, "mask_token_id": 2}
+
+
+def theirs(folder: Path) -> list[float]:
+    """The library's scores of all of `TEXTS`, in one padded batch."""
+    pairs = [(QUERY, text) for text in TEXTS]
+    return CrossEncoder(str(folder), device="cpu").predict(pairs, activation_fn=nn.Identity()).tolist()  # type: ignore[no-any-return]
+
+
+def reranker(folder: Path, templates: tuple[str, str] = LIKE_LLAMA, **more: Any) -> Path:
+    """The folder of a random EuroBERT that re-ranks. more: fields of its config."""
+    return save_like_llama(folder, tiny(EuroBertForSequenceClassification, **EURO | more), templates)
+
+
+@pytest.mark.parametrize("pooling", ["late", "mean", "bos"])
+@pytest.mark.parametrize("templates", [LIKE_LLAMA, LIKE_BERT], ids=["llama", "bert"])
+def test_a_eurobert_that_reranks(tmp_path: Path, pooling: str, templates: tuple[str, str]) -> None:
+    """By each pooling, with whatever its tokenizer puts between two texts."""
+    folder = reranker(tmp_path, templates, classifier_pooling=pooling)
+
+    assert_scores(folder, QUERY, TEXTS, theirs(folder))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_other_precisions(tmp_path: Path, dtype: torch.dtype) -> None:
+    """To within a hundredth of how far scores lie apart, or a few."""
+    folder = reranker(tmp_path)
+    model = load_model(str(folder))
+    as_served(model.scorer, dtype)
+
+    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs(folder), abs=0.05)
+
+
+def test_a_folder_of_the_authors_code(tmp_path: Path) -> None:
+    """Which is not run; it calls the pooling `clf_pooling`, and has the base of positions beside their scaling."""
+    folder = reranker(tmp_path, classifier_pooling="bos")
+    expected = theirs(folder)
+    code = {"AutoConfig": "configuration_eurobert.EuroBertConfig", "AutoModel": "modeling_eurobert.EuroBertModel"}
+    old = {"auto_map": code, "clf_pooling": "bos", "rope_theta": 250_000.0, "rope_scaling": None, "head_dim": None}
+    edit_json(folder / "config.json", old, remove=("classifier_pooling", "rope_parameters"))
+
+    assert_scores(folder, QUERY, TEXTS, expected)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "lasttoken", "cls"])
+def test_bi_encoders(tmp_path: Path, pooling: str) -> None:
+    """jinaai/jina-embeddings-v5-text-nano-retrieval is a EuroBERT that pools the last token, with prompts."""
+    folder = save_embedder(tmp_path, tiny(EuroBertModel), pooling)
+    library = SentenceTransformer(str(folder), device="cpu")
+
+    assert_scores(folder, QUERY, TEXTS, (library.encode_document(TEXTS) @ library.encode_query(QUERY)).tolist())
+    assert load_model(str(folder)).scorer.config.max_tokens == 8192
+
+
+@pytest.mark.parametrize("templates", [LIKE_LLAMA, LIKE_BERT], ids=["llama", "bert"])
+def test_a_colbert(tmp_path: Path, templates: tuple[str, str]) -> None:
+    """With and without a token behind a text; queries are filled up with the mask that the tokenizer names."""
+    save_pylate(tmp_path, query_prefix="q", document_prefix="d", query_length=24, skiplist_words=[","])
+    save_like_llama(tmp_path, tiny(EuroBertModel, hidden_size=HIDDEN_SIZE), templates)
+    library = MultiVectorEncoder(str(tmp_path), device="cpu")
+    query = library.encode_query(QUERY)
+    expected = [float((query @ library.encode_document(text).T).amax(-1).sum()) for text in TEXTS]
+
+    assert scores_of_texts(load_model(str(tmp_path)), QUERY, TEXTS) == pytest.approx(expected, abs=1e-4)
+
+
+def refusal(folder: Path) -> str:
+    """What is said of a folder that does not load."""
+    with pytest.raises(BadCheckpoint) as error:
+        load_model(str(folder))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden_act": "gelu"}, "a EuroBERT with {'hidden_act': 'gelu'} is not"),
+        ({"attention_bias": True, "mlp_bias": True}, "a EuroBERT with {'attention_bias': True, 'mlp_bias': True} is"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rotary positions of {'rope_type': 'yarn'} are not"),
+        ({"classifier_pooling": "max"}, "classifier_pooling max is not supported, only one of ['bos', 'late', 'mean']"),
+        ({"clf_pooling": "bos"}, "classifier_pooling bos and late is not supported"),
+        ({"num_key_value_heads": None}, "no number for num_key_value_heads"),
+        ({"auto_map": {"AutoModel": "modeling_x.JinaEmbeddingsV5Model"}}, "code of its own (JinaEmbeddingsV5Model)"),
+    ],
+)
+def test_a_eurobert_that_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    """Because it would give wrong scores."""
+    edit_json(reranker(tmp_path) / "config.json", settings)
+
+    assert message in refusal(tmp_path)
+
+
+def test_heads_and_tokenizers_that_are_refused(tmp_path: Path) -> None:
+    """Two outputs, none, and pairs that no token begins."""
+    masked = save_like_llama(tmp_path / "masked", tiny(EuroBertForMaskedLM))
+    bare = reranker(tmp_path / "bare", (LIKE_LLAMA[0], "$A $B"))
+
+    assert "one output, this model has 2" in refusal(reranker(tmp_path / "two", num_labels=2))
+    assert "one output, this model has no" in refusal(masked)
+    assert "puts the tokens [0] around a text and [] around two" in refusal(bare)
