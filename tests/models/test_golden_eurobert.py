@@ -1,4 +1,4 @@
-"""EuroBERT against `transformers` and `sentence-transformers`, which read padded batches of texts."""
+"""EuroBERT and UltraBERT against `transformers` and `sentence-transformers`, which read padded batches of texts."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer
 from support.eurobert import (
+    CLOSE,
     LIKE_BERT,
     LIKE_LLAMA,
     assert_scores,
@@ -22,6 +23,8 @@ from transformers import (
     EuroBertForMaskedLM,
     EuroBertForSequenceClassification,
     EuroBertModel,
+    UltrabertForSequenceClassification,
+    UltrabertModel,
 )
 
 from bandrank.models.checkpoint import BadCheckpoint
@@ -30,6 +33,9 @@ from bandrank.models.loading import load_model
 QUERY = "how do bees find their way home?"
 TEXTS = ["By the sun.", "", "42 bees", '"No," she said\n\n', "bees and honey " * 70, "é 🐝 ñandú: x"]
 EURO = {"rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 250_000.0, "rope_type": "default"}, "mask_token_id": 2}
+# As UltraBERT's authors saved it.
+ULTRA: dict[str, Any] = {"attention_windows": [8, 8, 0], "rope_theta": [10_000.0, 10_000.0, 2_560_000.0]}
+SINCE = ("layer_types", "rope_parameters", "sliding_window")
 
 
 def theirs(folder: Path) -> list[float]:
@@ -41,6 +47,12 @@ def theirs(folder: Path) -> list[float]:
 def reranker(folder: Path, templates: tuple[str, str] = LIKE_LLAMA, **more: Any) -> Path:
     """The folder of a random EuroBERT that re-ranks. more: fields of its config."""
     return save_like_llama(folder, tiny(EuroBertForSequenceClassification, **EURO | more), templates)
+
+
+def ultra_reranker(folder: Path, **more: Any) -> Path:
+    """The folder of a random UltraBERT that re-ranks; the first two of its three layers are local."""
+    plain = tiny(UltrabertForSequenceClassification, **{"sliding_window": 8} | more)
+    return save_like_llama(folder, plain, LIKE_BERT)
 
 
 @pytest.mark.parametrize("pooling", ["late", "mean", "bos"])
@@ -74,9 +86,10 @@ def test_a_folder_of_the_authors_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "lasttoken", "cls"])
-def test_bi_encoders(tmp_path: Path, pooling: str) -> None:
+@pytest.mark.parametrize("kind", [EuroBertModel, UltrabertModel])
+def test_bi_encoders(tmp_path: Path, kind: Any, pooling: str) -> None:
     """jinaai/jina-embeddings-v5-text-nano-retrieval is a EuroBERT that pools the last token, with prompts."""
-    folder = save_embedder(tmp_path, tiny(EuroBertModel), pooling)
+    folder = save_embedder(tmp_path, tiny(kind), pooling)
     library = SentenceTransformer(str(folder), device="cpu")
 
     assert_scores(folder, QUERY, TEXTS, (library.encode_document(TEXTS) @ library.encode_query(QUERY)).tolist())
@@ -93,6 +106,20 @@ def test_a_colbert(tmp_path: Path, templates: tuple[str, str]) -> None:
     expected = [float((query @ library.encode_document(text).T).amax(-1).sum()) for text in TEXTS]
 
     assert scores_of_texts(load_model(str(tmp_path)), QUERY, TEXTS) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_an_ultrabert_that_reranks(tmp_path: Path, pooling: str) -> None:
+    """As it is saved now, and as its authors saved it; the comparison would fail if a window were a row wider."""
+    folder = ultra_reranker(tmp_path / "8", classifier_pooling=pooling)
+    expected = theirs(folder)
+
+    assert_scores(folder, QUERY, TEXTS, expected)
+    edit_json(folder / "config.json", ULTRA, remove=SINCE)
+    assert theirs(folder) == expected
+    assert_scores(folder, QUERY, TEXTS, expected)
+    wider = theirs(ultra_reranker(tmp_path / "9", classifier_pooling=pooling, sliding_window=9))
+    assert max(abs(one - other) for one, other in zip(wider, expected, strict=True)) > 100 * CLOSE
 
 
 def refusal(folder: Path) -> str:
@@ -119,6 +146,26 @@ def test_a_eurobert_that_is_refused(tmp_path: Path, settings: dict[str, Any], me
     edit_json(reranker(tmp_path) / "config.json", settings)
 
     assert message in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attention_windows": [8, 4, 0]},
+        {"attention_windows": 8},
+        {"rope_theta": 10_000.0},
+        {"rope_theta": [1.0, 2.0, 3.0]},
+        {"layer_types": ["sliding_attention"] * 3},
+        {"layer_types": ["chunked_attention"] * 3},
+    ],
+    ids=str,
+)
+def test_an_ultrabert_that_is_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Because its local layers are not alike, or are of another kind."""
+    edit_json(ultra_reranker(tmp_path) / "config.json", {}, remove=SINCE)
+    edit_json(tmp_path / "config.json", ULTRA | settings)
+
+    assert "an UltraBERT with layers of" in refusal(tmp_path)
 
 
 def test_heads_and_tokenizers_that_are_refused(tmp_path: Path) -> None:

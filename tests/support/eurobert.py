@@ -1,4 +1,4 @@
-"""Folders of tiny EuroBERTs, and of other models with a tokenizer like Llama 3's."""
+"""Folders of tiny EuroBERTs and UltraBERTs, and of other models with a tokenizer like Llama 3's."""
 
 from pathlib import Path
 from typing import Any

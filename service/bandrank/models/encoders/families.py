@@ -42,6 +42,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "modernbert": modernbert,
     "mpnet": mpnet,
     "nomic_bert": nomic_bert,
+    "ultrabert": llama,
 }
 HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have BERT's head
     "deberta": deberta_head,
@@ -51,6 +52,7 @@ HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have B
     "eurobert": partial(ScoreHead, activation="gelu"),
     "llama": LogitHead,
     "modernbert": NormedHead,
+    "ultrabert": partial(LogitHead, bias=True),
 }
 
 

@@ -199,9 +199,9 @@ KNOWN_FAMILIES = (
         ),
     ),
     KnownFamily(
-        "EuroBERT",
-        ("eurobert",),
-        "Llama without its causal mask; the score is a mean of its tokens'",
+        "EuroBERT and UltraBERT",
+        ("eurobert", "ultrabert"),
+        "Llama without its causal mask; EuroBERT's score is a mean of its tokens'; UltraBERT's layers are mostly local",
         (
             KnownModel(
                 "jinaai/jina-embeddings-v5-text-nano-retrieval",

@@ -20,7 +20,7 @@ from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
-from bandrank.models.hf.eurobert import EUROBERT
+from bandrank.models.hf.eurobert import EUROBERT, ULTRABERT
 from bandrank.models.hf.files import own_class, read_weights
 from bandrank.models.hf.gemma import GEMMA
 from bandrank.models.hf.gemma3 import GEMMA3
@@ -54,6 +54,7 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "qwen2": QWEN,
     "qwen3": QWEN,
     "roberta": ROBERTA,
+    "ultrabert": ULTRABERT,
     "xlm-roberta": ROBERTA,
 }
 FAMILIES_OF_CODE: dict[str, Family] = {  # by the config class in the authors' own code

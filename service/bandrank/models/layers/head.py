@@ -63,9 +63,9 @@ class LogitHead(Float32Head):
     states.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, *, bias: bool = False) -> None:
         super().__init__()
-        self.classifier = nn.Linear(config.hidden_size, 1, bias=False)
+        self.classifier = nn.Linear(config.hidden_size, 1, bias=bias)
 
     def forward(self, last: Tensor) -> Tensor:
         """(n,) float32 scores. last: (n, hidden_size) of any float dtype."""
