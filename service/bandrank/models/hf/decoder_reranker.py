@@ -190,7 +190,9 @@ def _prompt(model: Model) -> PromptText:
         raise model.refuse(
             f"a decoder that is asked with the document before the query ({model.name}) is not supported"
         )
-    return PROMPTS[model.settings["model_type"]]
+    if (kind := model.settings["model_type"]) not in PROMPTS:
+        raise model.refuse(f"a {kind} that re-ranks is not supported: nothing says in which words it is asked")
+    return PROMPTS[kind]
 
 
 def _compared(model: Model) -> dict[str, Any]:

@@ -213,6 +213,16 @@ KNOWN_FAMILIES = (
         ),
     ),
     KnownFamily(
+        "Llama and Mistral",
+        ("llama", "mistral"),
+        "decoders with causal attention, as bi-encoders only; Mistral reads no more than its sliding window",
+        (
+            KnownModel(
+                "intfloat/e5-mistral-7b-instruct", BI, "7B", 4096, "last token, cosine; queries take an instruction"
+            ),
+        ),
+    ),
+    KnownFamily(
         "Gemma 3 without its causal mask",
         ("gemma3_text",),
         "norms on both sides of each half; local attention of 256 tokens on each side in five of six layers; overflows "

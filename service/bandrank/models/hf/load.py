@@ -27,7 +27,7 @@ from bandrank.models.hf.gemma3 import GEMMA3
 from bandrank.models.hf.gte import GTE
 from bandrank.models.hf.jina_bert import CODE as JINA
 from bandrank.models.hf.jina_bert import JINA_BERT
-from bandrank.models.hf.llama import LLAMA
+from bandrank.models.hf.llama import CAUSAL_LLAMA, LLAMA
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
 from bandrank.models.hf.mpnet import MPNET
@@ -46,7 +46,9 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "gemma": GEMMA,
     "gemma3_text": GEMMA3,
     "gte": GTE,
+    "llama": CAUSAL_LLAMA,
     "llama_bidirec": LLAMA,
+    "mistral": CAUSAL_LLAMA,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
     "new": GTE,
