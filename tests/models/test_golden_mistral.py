@@ -54,15 +54,21 @@ def test_texts_fit_the_sliding_window(tmp_path: Path, window: int | None, longes
     assert_scores(folder, QUERY, TEXTS, similarities(library))
 
 
-def test_the_prompt_of_e5_mistral(tmp_path: Path) -> None:
-    """That for web search, among several; its task is an instruction."""
-    folder = save_embedder(tmp_path, tiny(MistralModel), "lasttoken", LIKE_BERT)
-    write_json(folder / "config_sentence_transformers.json", {"prompts": E5, "default_prompt_name": None})
-    library, ours = SentenceTransformer(str(folder), device="cpu"), load_model(str(folder))
+def test_what_e5_mistral_says_elsewhere(tmp_path: Path) -> None:
+    """Its prompt for web search, among several; and the token behind a text, which only tokenizer_config.json has."""
+    whole = save_embedder(tmp_path / "whole", tiny(MistralModel), "lasttoken", LIKE_BERT)
+    published = save_embedder(tmp_path / "published", tiny(MistralModel), "lasttoken", LIKE_LLAMA)
+    write_json(published / "config_sentence_transformers.json", {"prompts": E5, "default_prompt_name": None})
+    write_json(whole / "config_sentence_transformers.json", {})
+    edit_json(published / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer", "add_eos_token": True})
+    library, ours = SentenceTransformer(str(whole), device="cpu"), load_model(str(published))
 
     for instruction, prompt in (("", WORDS), ("Find the opposite.", "Instruct: Find the opposite.\nQuery: ")):
         found = scores_of_texts(ours, QUERY, TEXTS, instruction)
         assert found == pytest.approx(similarities(library, prompt=prompt), abs=CLOSE)
+    edit_json(published / "tokenizer_config.json", {"eos_token": "</s>"})
+    with pytest.raises(BadCheckpoint, match="the tokenizer has no eos_token '</s>'"):
+        load_model(str(published))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +76,6 @@ def test_the_prompt_of_e5_mistral(tmp_path: Path) -> None:
     [
         ({"is_causal": False}, "a Mistral with {'is_causal': False} is not"),
         ({"auto_map": {"AutoModel": "modeling_gritlm7b.MistralForCausalLM"}}, "code of its own .* is not supported"),
-        ({"auto_map": {"AutoModel": "modeling_nvmm.NVEmbedModel"}}, "a Mistral with code of its own .NVEmbedModel."),
     ],
 )
 def test_settings_that_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

@@ -3,7 +3,7 @@ intfloat/multilingual-e5-small is a BERT that reads XLM-RoBERTa's tokens.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +15,9 @@ from bandrank.models.hf.files import load_tokenizer
 # PreTrainedTokenizerFast, as transformers 4 called such a tokenizer: models were trained with its types, although
 # transformers 5 reads the same folder without them.
 UNTYPED = {"DistilBertTokenizer", "DistilBertTokenizerFast", "TokenizersBackend"}
+# Classes that in transformers 4 heeded add_eos_token, with which models were trained. Version 5 follows tokenizer.json
+# alone, to the harm of intfloat/e5-mistral-7b-instruct (https://github.com/embeddings-benchmark/mteb/pull/5237).
+ENDING = {"LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer", "GemmaTokenizerFast"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,12 @@ class Frame:
         frame = cls(cls_id, sep_id, around, pair.ids, typed and pair.type_ids[-1:] == [1])
         if len(around) > added[0] + added[-1]:
             raise frame.another
+        if sep_id is None and settings.get("add_eos_token") and settings.get("tokenizer_class") in ENDING:
+            named = settings.get("eos_token")
+            end = tokenizer.token_to_id(str(named.get("content") if isinstance(named, dict) else named))
+            if end is None:
+                raise ValueError(f"add_eos_token, but the tokenizer has no eos_token {named!r}")
+            return replace(frame, sep_id=end, text=[*around, end])
         return frame
 
     @property
