@@ -6,15 +6,7 @@ from typing import Any
 import pytest
 import torch
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer
-from support.eurobert import (
-    CLOSE,
-    LIKE_BERT,
-    LIKE_LLAMA,
-    assert_scores,
-    save_embedder,
-    save_like_llama,
-    tiny,
-)
+from support.eurobert import LIKE_BERT, LIKE_LLAMA, assert_scores, save_embedder, save_like_llama, tiny
 from support.models import HIDDEN_SIZE, as_served, edit_json
 from support.modernbert import save_pylate
 from support.text_scores import scores_of_texts
@@ -49,14 +41,14 @@ def reranker(folder: Path, templates: tuple[str, str] = LIKE_LLAMA, **more: Any)
     return save_like_llama(folder, tiny(EuroBertForSequenceClassification, **EURO | more), templates)
 
 
-def ultra_reranker(folder: Path, **more: Any) -> Path:
+def ultra_reranker(folder: Path, pooling: str = "cls") -> Path:
     """The folder of a random UltraBERT that re-ranks; the first two of its three layers are local."""
-    plain = tiny(UltrabertForSequenceClassification, **{"sliding_window": 8} | more)
+    plain = tiny(UltrabertForSequenceClassification, sliding_window=8, classifier_pooling=pooling)
     return save_like_llama(folder, plain, LIKE_BERT)
 
 
 @pytest.mark.parametrize("pooling", ["late", "mean", "bos"])
-@pytest.mark.parametrize("templates", [LIKE_LLAMA, LIKE_BERT], ids=["llama", "bert"])
+@pytest.mark.parametrize("templates", [LIKE_LLAMA, LIKE_BERT])
 def test_a_eurobert_that_reranks(tmp_path: Path, pooling: str, templates: tuple[str, str]) -> None:
     """By each pooling, with whatever its tokenizer puts between two texts."""
     folder = reranker(tmp_path, templates, classifier_pooling=pooling)
@@ -66,7 +58,7 @@ def test_a_eurobert_that_reranks(tmp_path: Path, pooling: str, templates: tuple[
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
 def test_other_precisions(tmp_path: Path, dtype: torch.dtype) -> None:
-    """To within a hundredth of how far scores lie apart, or a few."""
+    """To within a few hundredths of how far scores lie apart."""
     folder = reranker(tmp_path)
     model = load_model(str(folder))
     as_served(model.scorer, dtype)
@@ -78,7 +70,7 @@ def test_a_folder_of_the_authors_code(tmp_path: Path) -> None:
     """Which is not run; it calls the pooling `clf_pooling`, and has the base of positions beside their scaling."""
     folder = reranker(tmp_path, classifier_pooling="bos")
     expected = theirs(folder)
-    code = {"AutoConfig": "configuration_eurobert.EuroBertConfig", "AutoModel": "modeling_eurobert.EuroBertModel"}
+    code = {"AutoModel": "modeling_eurobert.EuroBertModel"}
     old = {"auto_map": code, "clf_pooling": "bos", "rope_theta": 250_000.0, "rope_scaling": None, "head_dim": None}
     edit_json(folder / "config.json", old, remove=("classifier_pooling", "rope_parameters"))
 
@@ -93,10 +85,9 @@ def test_bi_encoders(tmp_path: Path, kind: Any, pooling: str) -> None:
     library = SentenceTransformer(str(folder), device="cpu")
 
     assert_scores(folder, QUERY, TEXTS, (library.encode_document(TEXTS) @ library.encode_query(QUERY)).tolist())
-    assert load_model(str(folder)).scorer.config.max_tokens == 8192
 
 
-@pytest.mark.parametrize("templates", [LIKE_LLAMA, LIKE_BERT], ids=["llama", "bert"])
+@pytest.mark.parametrize("templates", [LIKE_LLAMA, LIKE_BERT])
 def test_a_colbert(tmp_path: Path, templates: tuple[str, str]) -> None:
     """With and without a token behind a text; queries are filled up with the mask that the tokenizer names."""
     save_pylate(tmp_path, query_prefix="q", document_prefix="d", query_length=24, skiplist_words=[","])
@@ -110,16 +101,14 @@ def test_a_colbert(tmp_path: Path, templates: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_an_ultrabert_that_reranks(tmp_path: Path, pooling: str) -> None:
-    """As it is saved now, and as its authors saved it; the comparison would fail if a window were a row wider."""
-    folder = ultra_reranker(tmp_path / "8", classifier_pooling=pooling)
+    """As it is saved now, and as its authors saved it."""
+    folder = ultra_reranker(tmp_path, pooling)
     expected = theirs(folder)
 
     assert_scores(folder, QUERY, TEXTS, expected)
     edit_json(folder / "config.json", ULTRA, remove=SINCE)
     assert theirs(folder) == expected
     assert_scores(folder, QUERY, TEXTS, expected)
-    wider = theirs(ultra_reranker(tmp_path / "9", classifier_pooling=pooling, sliding_window=9))
-    assert max(abs(one - other) for one, other in zip(wider, expected, strict=True)) > 100 * CLOSE
 
 
 def refusal(folder: Path) -> str:
@@ -132,12 +121,9 @@ def refusal(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hidden_act": "gelu"}, "a EuroBERT with {'hidden_act': 'gelu'} is not"),
         ({"attention_bias": True, "mlp_bias": True}, "a EuroBERT with {'attention_bias': True, 'mlp_bias': True} is"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rotary positions of {'rope_type': 'yarn'} are not"),
         ({"classifier_pooling": "max"}, "classifier_pooling max is not supported, only one of ['bos', 'late', 'mean']"),
         ({"clf_pooling": "bos"}, "classifier_pooling bos and late is not supported"),
-        ({"num_key_value_heads": None}, "no number for num_key_value_heads"),
         ({"auto_map": {"AutoModel": "modeling_x.JinaEmbeddingsV5Model"}}, "code of its own (JinaEmbeddingsV5Model)"),
     ],
 )
@@ -158,7 +144,6 @@ def test_a_eurobert_that_is_refused(tmp_path: Path, settings: dict[str, Any], me
         {"layer_types": ["sliding_attention"] * 3},
         {"layer_types": ["chunked_attention"] * 3},
     ],
-    ids=str,
 )
 def test_an_ultrabert_that_is_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
     """Because its local layers are not alike, or are of another kind."""

@@ -34,8 +34,7 @@ def save_like_llama(folder: Path, model: PreTrainedModel, templates: tuple[str, 
     tokenizer.post_processor = processors.TemplateProcessing(*templates, [(BEGIN, 0), (END, 1)])
     tokenizer.save(str(folder / "tokenizer.json"))
     spelled = {"bos_token": BEGIN, "eos_token": END, "pad_token": END, "mask_token": MASK}
-    inputs = {"model_input_names": ["input_ids", "attention_mask"], "tokenizer_class": "PreTrainedTokenizerFast"}
-    write_json(folder / "tokenizer_config.json", spelled | inputs)
+    write_json(folder / "tokenizer_config.json", spelled | {"tokenizer_class": "TokenizersBackend"})
     return folder
 
 

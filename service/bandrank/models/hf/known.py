@@ -201,7 +201,7 @@ KNOWN_FAMILIES = (
     KnownFamily(
         "EuroBERT and UltraBERT",
         ("eurobert", "ultrabert"),
-        "Llama without its causal mask; EuroBERT's score is a mean of its tokens'; UltraBERT's layers are mostly local",
+        "Llama without its causal mask, in UltraBERT with mostly local layers",
         (
             KnownModel(
                 "jinaai/jina-embeddings-v5-text-nano-retrieval",
@@ -215,7 +215,7 @@ KNOWN_FAMILIES = (
     KnownFamily(
         "Llama and Mistral",
         ("llama", "mistral"),
-        "decoders with causal attention, as bi-encoders only; Mistral reads no more than its sliding window",
+        "as Qwen2, but bi-encoders only; Mistral reads no more than its sliding window",
         (
             KnownModel(
                 "intfloat/e5-mistral-7b-instruct", BI, "7B", 4096, "last token, cosine; queries take an instruction"

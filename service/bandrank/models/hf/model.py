@@ -111,8 +111,8 @@ class Model:
 
     @cached_property
     def frame(self) -> Frame | None:
-        """The tokens that the tokenizer puts around texts; None if the family spells them, and it puts none. Raises
-        ValueError as `Frame.of`, also for one of two that the family spells.
+        """The tokens that the tokenizer puts around texts; None if it puts none, and the family spells them. Raises
+        ValueError as `Frame.of`.
         """
         frame = Frame.of(self.folder)
         if "cls" not in self.family.tokens or len(frame.text) == 2:
