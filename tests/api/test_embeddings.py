@@ -188,14 +188,20 @@ async def test_the_stage_that_embeds_answers_for_its_model() -> None:
     np.testing.assert_allclose(embedded, own(fast, ["man"]), atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("scorer", [tiny_cross_encoder, encoded_lookup], ids=["reads pairs", "precomputes no vectors"])
+@pytest.mark.parametrize(
+    "scorer",
+    [tiny_cross_encoder, encoded_lookup, lambda: tiny_bi_encoder(separate_towers=True)],
+    ids=["reads pairs", "precomputes no vectors", "two encoders"],
+)
 async def test_what_is_no_bi_encoder_gives_none(scorer: Any) -> None:
-    """The error says that neither this model nor any other that is served gives embeddings."""
+    """The error says that neither this model nor any other that is served gives embeddings. A bi-encoder with two
+    encoders cannot compare any two texts.
+    """
     async with running_app(scorer()) as running:
         message = assert_openai_error(await ask(running, "man"), 400, "no_embeddings")
 
     assert message == (
-        "model 'tiny' gives no embeddings: none of its scorers is a bi-encoder; "
+        "model 'tiny' gives no embeddings: none of its scorers is a bi-encoder of one encoder; "
         "neither does any other that is served here"
     )
 
@@ -289,11 +295,10 @@ async def test_a_client_that_hangs_up_has_nothing_embedded() -> None:
         gate(None)  # type: ignore[arg-type]  # the gate ignores its batch
         return encode(tokens)
 
-    gate.let_through(2)  # the self-test of the start encodes candidates, then the query
+    gate.let_through(1)  # the self-test of the start encodes candidates
     scorer.encode_candidates = held  # type: ignore[method-assign]
     async with running_app(scorer) as running:
-        for _ in range(2):
-            await asyncio.to_thread(gate.wait_for_batch)
+        await asyncio.to_thread(gate.wait_for_batch)
         message: Message = {
             "type": "http.request",
             "body": json.dumps({"input": "man"}).encode(),

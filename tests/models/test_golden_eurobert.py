@@ -158,6 +158,6 @@ def test_heads_and_tokenizers_that_are_refused(tmp_path: Path) -> None:
     masked = save_like_llama(tmp_path / "masked", tiny(EuroBertForMaskedLM))
     bare = reranker(tmp_path / "bare", (LIKE_LLAMA[0], "$A $B"))
 
-    assert "one output, this model has 2" in refusal(reranker(tmp_path / "two", num_labels=2))
-    assert "one output, this model has no" in refusal(masked)
+    assert "one output, but this model has 2" in refusal(reranker(tmp_path / "two", num_labels=2))
+    assert "one output, but this model has none" in refusal(masked)
     assert "puts the tokens [0] around a text and [] around two" in refusal(bare)

@@ -1,5 +1,5 @@
-"""Tiny random RoBERTas, XLM-RoBERTas, ELECTRAs, MPNets, DistilBERTs, NomicBERTs, GTEs and JinaBERTs: Hugging Face
-folders with the settings of published models.
+"""Tiny random RoBERTas, XLM-RoBERTas with learnt and with rotary positions, ELECTRAs, MPNets, DistilBERTs, NomicBERTs,
+GTEs and JinaBERTs: Hugging Face folders with the settings of published models.
 """
 
 import json
@@ -21,6 +21,8 @@ from transformers import (
     ElectraForSequenceClassification,
     GteConfig,
     GteForSequenceClassification,
+    JinaEmbeddingsV3Config,
+    JinaEmbeddingsV3ForSequenceClassification,
     MPNetConfig,
     MPNetForSequenceClassification,
     NomicBertConfig,
@@ -186,6 +188,14 @@ KNOWN: dict[str, Known] = {
         {"max_position_embeddings": 2048, "type_vocab_size": 2, "rope_parameters": rope(1000.0)},
         2048,
     ),
+    # 24 layers of 1024, 16 heads; here with a classifier added, and with fewer positions, to save time.
+    "jinaai/jina-embeddings-v3": Known(
+        JinaEmbeddingsV3Config,
+        JinaEmbeddingsV3ForSequenceClassification,
+        unigram_tokenizer,
+        XLM | {"max_position_embeddings": 2048, "rope_parameters": rope(20_000.0)},
+        2048,
+    ),
     # 12 layers of 768, 12 heads; here with fewer positions, to save time.
     "Alibaba-NLP/gte-multilingual-reranker-base": Known(
         GteConfig,
@@ -233,14 +243,15 @@ ALL: dict[str, Known] = KNOWN | {  # and models that `transformers` lacks
 def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
     """A random cross-encoder with a known model's settings, in eval mode. more: further fields of its config."""
     known = ALL[name]
-    config = known.config(
-        vocab_size=max(vocab_size(), known.tokenizer().get_vocab_size()),
-        hidden_size=HIDDEN_SIZE,
-        num_hidden_layers=2,
-        num_attention_heads=NUM_HEADS,
-        intermediate_size=INTERMEDIATE_SIZE,
-        **known.settings | {"num_labels": 1} | more,
-    )
+    shape = {
+        "vocab_size": max(vocab_size(), known.tokenizer().get_vocab_size()),
+        "hidden_size": HIDDEN_SIZE,
+        "num_hidden_layers": 2,
+        "num_attention_heads": NUM_HEADS,
+        "intermediate_size": INTERMEDIATE_SIZE,
+        "num_labels": 1,
+    }
+    config = known.config(**shape | known.settings | more)
     model: PreTrainedModel = known.model(config)
     randomise(model, seed=seed)
     model.eval()

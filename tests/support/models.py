@@ -291,6 +291,7 @@ def tiny_bi_encoder(
     num_layers: int = 2,
     positions: int = 512,
     num_heads: int = NUM_HEADS,
+    separate_towers: bool = False,
 ) -> BiEncoder:
     """A random bi-encoder in eval mode, not yet prepared."""
     config = BiEncoderConfig(
@@ -300,6 +301,7 @@ def tiny_bi_encoder(
         pooling=pooling,
         similarity=similarity,
         max_tokens=max_tokens,
+        separate_towers=separate_towers,
     )
     return random_scorer(BiEncoder(config), seed)
 

@@ -62,8 +62,8 @@ KNOWN_FAMILIES = (
     ),
     KnownFamily(
         "RoBERTa and XLM-RoBERTa",
-        ("roberta", "xlm-roberta", "camembert"),
-        "positions from 2; two separators between query and candidate; the first token through a tanh layer",
+        ("roberta", "xlm-roberta", "camembert", "jina_embeddings_v3"),
+        "positions from 2, or rotary; two separators between query and candidate; the first token through a tanh layer",
         (
             KnownModel("BAAI/bge-reranker-base", CROSS, "278M", 512, "Chinese and English"),
             KnownModel("BAAI/bge-reranker-large", CROSS, "560M", 512, "Chinese and English"),
@@ -71,6 +71,8 @@ KNOWN_FAMILIES = (
             KnownModel(
                 "jinaai/jina-reranker-v2-base-multilingual", CROSS, "278M", 1024, "multilingual; not for commercial use"
             ),
+            KnownModel("jinaai/jina-colbert-v2", COLBERT, "560M", 300, "128 dimensions; not for commercial use"),
+            KnownModel("jinaai/jina-embeddings-v3", BI, "572M", 8192, "two encoders; not for commercial use"),
             KnownModel("intfloat/multilingual-e5-base", BI, "278M", 512, "put `query: ` and `passage: ` before texts"),
         ),
     ),
@@ -83,6 +85,15 @@ KNOWN_FAMILIES = (
             KnownModel(
                 "sentence-transformers/multi-qa-mpnet-base-dot-v1", BI, "109M", 512, "[CLS], dot product", dot=True
             ),
+        ),
+    ),
+    KnownFamily(
+        "T5 and mT5",
+        ("t5", "mt5"),
+        "encoders alone; a bias for the distance of two tokens; overflow float16",
+        (
+            KnownModel("sentence-transformers/gtr-t5-base", BI, "110M", 512, "mean, a layer, cosine"),
+            KnownModel("sentence-transformers/gtr-t5-large", BI, "335M", 512, "the same"),
         ),
     ),
     KnownFamily(

@@ -33,7 +33,8 @@ from bandrank.models.hf.modernbert import MODERNBERT
 from bandrank.models.hf.mpnet import MPNET
 from bandrank.models.hf.nomic_bert import NOMIC_BERT
 from bandrank.models.hf.qwen import QWEN
-from bandrank.models.hf.roberta import FLASH, FLASH_ROBERTA, ROBERTA
+from bandrank.models.hf.roberta import FLASH, FLASH_ROBERTA, JINA_3, ROBERTA
+from bandrank.models.hf.t5 import T5
 from bandrank.models.scorer import Scorer
 
 FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
@@ -46,16 +47,19 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "gemma": GEMMA,
     "gemma3_text": GEMMA3,
     "gte": GTE,
+    JINA_3: FLASH_ROBERTA,
     "llama": CAUSAL_LLAMA,
     "llama_bidirec": LLAMA,
     "mistral": CAUSAL_LLAMA,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
+    "mt5": T5,
     "new": GTE,
     "nomic_bert": NOMIC_BERT,
     "qwen2": QWEN,
     "qwen3": QWEN,
     "roberta": ROBERTA,
+    "t5": T5,
     "ultrabert": ULTRABERT,
     "xlm-roberta": ROBERTA,
 }
@@ -106,6 +110,8 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
         return sequence_cross_encoder.read_chain(model)
     if "Pooling" in modules:
         return bi_encoder.read(model, modules)
+    if tasks := model.settings.get("lora_adaptations"):
+        raise model.refuse(f"adapters for {tasks} are not supported but in a bi-encoder of sentence-transformers")
     if read := _of_colbert(model, modules):
         if model.encoder.causal:
             raise model.refuse("a decoder as a ColBERT is not supported")

@@ -8,8 +8,9 @@ from bandrank.models.checkpoint import read_object
 from bandrank.models.hf.model import Model
 from bandrank.models.wording import INSTRUCTION, TEXT, Wording
 
-# In order of precedence; intfloat/e5-mistral-7b-instruct has several for queries.
-QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query", "web_search_query"), ("document", "passage", "corpus")
+# In order of precedence; of intfloat/e5-mistral-7b-instruct's, several are for queries.
+QUERY_PROMPTS = ("query", "retrieval.query", "web_search_query")
+DOCUMENT_PROMPTS = ("document", "passage", "corpus", "retrieval.passage")
 
 
 def wordings(library: Mapping[str, Any]) -> tuple[Wording, Wording]:
