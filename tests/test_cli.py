@@ -154,7 +154,7 @@ def test_check_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture
                 "reads": "[CLS] QUERY [SEP] CANDIDATE [SEP]",
                 "length": "512 tokens, at most 256 of them the query's; longer candidates in passages, up to 16384 "
                 "tokens",
-                "head": "[CLS], a layer with gelu, 1 output",
+                "head": "a layer with gelu, 1 output",
                 "pattern": "full attention",
                 "precision": "float32; float16 may overflow",
                 "attention": "plain torch: the kernels do not compute disentangled attention",

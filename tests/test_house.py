@@ -33,6 +33,7 @@ FENCES = {
     "prometheus_client": {"service/bandrank/metrics.py"},
     "transformers": {
         f"{HF}/chat_template.py",
+        f"{HF}/eurobert.py",
         f"{HF}/files.py",
         *(f"{HF}/{family}.py" for family in ("bert", "deberta", "electra", "gemma3", "modernbert", "roberta", "t5")),
     },

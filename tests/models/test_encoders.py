@@ -31,6 +31,7 @@ from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.families import ENCODERS, HEADS
+from bandrank.models.encoders.llama import EuroBertConfig, UltraBertConfig
 from bandrank.models.layers.packing import pack
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.layers.window_plans import WindowPlans, plan_within
@@ -58,10 +59,12 @@ ENCODER_CONFIGS: dict[str, Callable[[], EncoderConfig]] = {
 }
 OF_OTHER_SHAPES: dict[str, Callable[[], EncoderConfig]] = {
     "decoder": tiny_decoder_config,
+    "eurobert": lambda: tiny_llama_config(kind=EuroBertConfig),
     "gemma3": tiny_gemma3_config,
     "llama": tiny_llama_config,
     "modernbert": tiny_modernbert_config,
     "t5": tiny_t5_config,
+    "ultrabert": lambda: tiny_llama_config(kind=UltraBertConfig),
 }
 ON_ENCODERS = sorted(ARCHITECTURES.keys() - {"decoder_reranker", "seq2seq_reranker"})
 # All but ColBERT on DeBERTa, whose attention has no mask for single keys.

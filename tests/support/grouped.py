@@ -150,9 +150,9 @@ def shape(num_layers: int) -> dict[str, Any]:
     }
 
 
-def tiny_llama_config(*, num_layers: int = 2) -> GroupedConfig:
+def tiny_llama_config(*, num_layers: int = 2, kind: type[OurLlamaConfig] = OurLlamaConfig) -> GroupedConfig:
     """Our config of a tiny Llama, with Llama 3's rotary positions."""
-    return OurLlamaConfig(**shape(num_layers), rotary=SlowRotary(500_000.0, 32.0, trained=8192))
+    return kind(**shape(num_layers), rotary=SlowRotary(500_000.0, 32.0, trained=8192))
 
 
 def tiny_gemma3_config(*, num_layers: int = 3) -> GroupedConfig:

@@ -35,6 +35,7 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "sequence_cross_encoder cls": lambda: tiny_sequence_cross_encoder(max_tokens=64),
     "sequence_cross_encoder mean long": lambda: tiny_sequence_cross_encoder(pooling="mean"),
     "sequence_cross_encoder llama": tiny_llama_reranker,
+    "sequence_cross_encoder late": lambda: tiny_llama_reranker(pooling="late", between=(SENTENCE_ID,)),
     "bi_encoder mean": lambda: tiny_bi_encoder(max_tokens=512),
     "bi_encoder cls dot": lambda: tiny_bi_encoder(max_tokens=512, pooling="cls", similarity="dot"),
     "bi_encoder apart": lambda: tiny_bi_encoder(max_tokens=512, separate_towers=True),

@@ -13,6 +13,7 @@ from bandrank.models.architectures.joint import JointConfig, JointScorer
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders import tower
 from bandrank.models.layers import passages
+from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged
 from bandrank.models.wording import PLAIN, Wording
 from bandrank_kernels.arrays import offsets, ranges
@@ -22,11 +23,12 @@ from bandrank_kernels.arrays import offsets, ranges
 class SequenceCrossEncoderConfig(JointConfig):
     """The settings of a sequence cross-encoder, saved in config.json.
 
-    pooling: what the head reads: the last state of [CLS] or of the last token, or the mean of all.
+    pooling: what the head reads: the last state of [CLS] or of the last token, or the mean of all; "late" is the mean
+    of the scores of all.
     query_wording: the words around a query.  candidate_wording: the words before a candidate.
     """
 
-    pooling: Literal["cls", "last", "mean"] = "cls"
+    pooling: Literal["cls", "last", "late", "mean"] = "cls"
     query_wording: Wording = PLAIN
     candidate_wording: Wording = PLAIN
 
@@ -47,8 +49,13 @@ class SequenceCrossEncoder(JointScorer):
         if len(batch.candidates) == 0:
             return torch.empty(0, device=self.encoder.device)
         parts = passages.split(batch, self.config.max_tokens, closing=self.closing)
-        pooled = tower.read_pooled(self.encoder, sequences(parts.batch, self.config.cls_id), self.config.pooling)
-        return parts.best(self.head(pooled), len(batch.candidates))
+        texts = sequences(parts.batch, self.config.cls_id)
+        if self.config.pooling == "late":
+            states = tower.read(self.encoder, texts)
+            scores = pool(Ragged(self.head(states.values)[:, None], states.cu_seqlens), "mean")[:, 0]
+        else:
+            scores = self.head(tower.read_pooled(self.encoder, texts, self.config.pooling))
+        return parts.best(scores, len(batch.candidates))
 
 
 def sequences(batch: ScoreBatch, cls_id: int | None) -> Ragged:

@@ -29,7 +29,7 @@ class TwoTowerConfig:
     least_tokens: ClassVar[int] = 2
     encoder: EncoderConfig
     cls_id: int
-    sep_id: int
+    sep_id: int | None
     max_query_tokens: int = 128
     max_candidate_tokens: int = 256
 

@@ -1,6 +1,7 @@
 """The families of encoders, by the `kind` that a checkpoint's config.json carries."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
@@ -34,6 +35,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "decoder": Decoder,
     "distilbert": bert,
     "electra": electra,
+    "eurobert": llama,
     "gemma3": gemma3,
     "gte": gte,
     "jina_bert": jina_bert,
@@ -43,15 +45,18 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "nomic_bert": nomic_bert,
     "rotary_roberta": rotary_roberta,
     "t5": T5Stack,
+    "ultrabert": llama,
 }
 HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have BERT's head
     "deberta": deberta_head,
     "decoder": LogitHead,
     "distilbert": distilbert_head,
     "electra": electra_head,
+    "eurobert": partial(ScoreHead, activation="gelu"),
     "llama": LogitHead,
     "modernbert": NormedHead,
     "t5": LogitHead,
+    "ultrabert": partial(LogitHead, bias=True),
 }
 
 

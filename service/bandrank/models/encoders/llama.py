@@ -1,5 +1,6 @@
 """Llama 3 (arXiv 2407.21783) without its causal mask, so that each token sees those behind it too, as in NVIDIA's
-re-rankers and bi-encoders (LlamaBidirectionalModel).
+re-rankers and bi-encoders (LlamaBidirectionalModel), in EuroBERT (Boizard et al. 2025, arXiv 2503.05500), and in
+UltraBERT, most of whose layers are local.
 """
 
 from dataclasses import dataclass
@@ -16,14 +17,40 @@ ROTARY = Rotary(base=500_000.0)
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaConfig(GroupedConfig):
-    """The shape of such a Llama. rotary: how positions turn queries and keys."""
+    """The shape of such a Llama.
+
+    rotary, local_rotary: how positions turn queries and keys in global and local layers.  windows: the window of each
+    layer, in tokens on each side, or None; layers that it does not reach are global.
+    """
 
     kind: str = "llama"
     rotary: Rotary = ROTARY
+    local_rotary: Rotary = ROTARY
+    windows: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EuroBertConfig(LlamaConfig):
+    """The shape of a EuroBERT."""
+
+    kind: str = "eurobert"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UltraBertConfig(LlamaConfig):
+    """The shape of an UltraBERT."""
+
+    kind: str = "ultrabert"
 
 
 def llama(config: LlamaConfig) -> Stack:
     """A Llama of this shape, with random weights."""
-    options = BlockOptions(activation="swiglu", rotary=config.rotary)
-    blocks = [GroupedBlock(config, options, final=index == config.num_layers - 1) for index in range(config.num_layers)]
-    return Stack(config, Embeddings(config, position_table=False, normed=False), blocks)
+    windows = dict(enumerate(config.windows))
+
+    def block(index: int) -> GroupedBlock:
+        rotary = config.rotary if (window := windows.get(index)) is None else config.local_rotary
+        options = BlockOptions(activation="swiglu", rotary=rotary, window=window)
+        return GroupedBlock(config, options, final=index == config.num_layers - 1)
+
+    embeddings = Embeddings(config, position_table=False, normed=False)
+    return Stack(config, embeddings, [block(index) for index in range(config.num_layers)])

@@ -9,7 +9,7 @@ from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.pooling import read_pooling
 from bandrank.models.hf.prompts import wordings
-from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, frame, require_no_code
+from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
 from bandrank.models.hf.similarity import read_similarity
 from bandrank.models.hf.task_adapters import tower_weights
 from bandrank.models.scorer import Scorer
@@ -43,7 +43,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     dense_layers = [dense.read(path) for path in paths[2 : 2 + layers]]
     most = min(encoder.max_positions, MAX_DECODER_TOKENS) if encoder.causal else encoder.max_positions
     config = BiEncoderConfig(
-        **(model.ids("cls", "sep") if model.family.tokens else frame(model)),
+        **model.ids("cls", "sep", bare=True),
         encoder=encoder,
         pooling=read_pooling(pooling),
         similarity=similarity,

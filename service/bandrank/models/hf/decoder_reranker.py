@@ -194,7 +194,9 @@ def _prompt(model: Model) -> PromptText:
     require_no_code(model)
     if DOCUMENT_FIRST in model.name.lower():
         raise model.refuse(f"a decoder whose prompt has the document before the query ({model.name}) is not supported")
-    return PROMPTS[model.settings["model_type"]]
+    if (kind := model.settings["model_type"]) not in PROMPTS:
+        raise model.refuse(f"a {kind} that re-ranks is not supported: nothing says in which words it is asked")
+    return PROMPTS[kind]
 
 
 def _compared(model: Model) -> dict[str, Any]:

@@ -3,7 +3,7 @@ intfloat/multilingual-e5-small is a BERT that reads XLM-RoBERTa's tokens.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -15,52 +15,72 @@ from bandrank.models.hf.files import load_tokenizer
 # PreTrainedTokenizerFast, as transformers 4 called such a tokenizer: models were trained with its types, although
 # transformers 5 reads the same folder without them.
 UNTYPED = {"DistilBertTokenizer", "DistilBertTokenizerFast", "TokenizersBackend"}
+# Classes that in transformers 4 heeded add_eos_token, with which models were trained. Version 5 follows tokenizer.json
+# alone, to the harm of intfloat/e5-mistral-7b-instruct (https://github.com/embeddings-benchmark/mteb/pull/5237).
+ENDING = {"LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer", "GemmaTokenizerFast"}
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The tokens `cls_id` before a text and `sep_id` behind it.
+    """The tokens `cls_id` before a text and `sep_id` behind it, each of which may be missing.
 
-    pair: the tokens around two texts.  token_types: whether tokens of the second text have another type than the
-    first's.
+    text, pair: the tokens around one text, and around two.  token_types: whether tokens of the second text have another
+    type than the first's.
     """
 
-    cls_id: int
-    sep_id: int
+    cls_id: int | None
+    sep_id: int | None
+    text: Sequence[int]
     pair: Sequence[int]
     token_types: bool
 
     @classmethod
-    def of(cls, folder: Path) -> Self | None:
-        """The frame in the template of a folder's tokenizer; None if it has no template.
+    def of(cls, folder: Path) -> Self:
+        """The frame in the template of a folder's tokenizer.
 
         Raises BadCheckpoint, and ValueError for a template of another form.
         """
         tokenizer = load_tokenizer(folder)
-        text, pair = tokenizer.encode("").ids, tokenizer.encode("", "")
-        if not text:
-            return None
-        if len(text) != 2:
-            raise _another(text, pair.ids)
+        text, pair = tokenizer.encode("a"), tokenizer.encode("", "")
+        added = text.special_tokens_mask
+        around = [token for token, is_added in zip(text.ids, added, strict=True) if is_added]
+        cls_id, sep_id = (text.ids[place] if added[place] else None for place in (0, -1))
         settings = read_object(folder / "tokenizer_config.json", optional=True)
         inputs = settings.get("model_input_names")
         typed = "token_type_ids" in inputs if inputs else settings.get("tokenizer_class") not in UNTYPED
-        cls_id, sep_id = text
-        return cls(cls_id, sep_id, pair.ids, typed and pair.type_ids[-1:] == [1])
+        frame = cls(cls_id, sep_id, around, pair.ids, typed and pair.type_ids[-1:] == [1])
+        if len(around) > added[0] + added[-1]:
+            raise frame.another
+        if sep_id is None and settings.get("add_eos_token") and settings.get("tokenizer_class") in ENDING:
+            named = settings.get("eos_token")
+            end = tokenizer.token_to_id(str(named.get("content") if isinstance(named, dict) else named))
+            if end is None:
+                raise ValueError(f"add_eos_token, but the tokenizer has no eos_token {named!r}")
+            return replace(frame, sep_id=end, text=[*around, end])
+        return frame
+
+    @property
+    def another(self) -> ValueError:
+        """The error for a template of a form that is not supported."""
+        return ValueError(
+            f"the tokenizer puts the tokens {self.text} around a text and {self.pair} around two; supported are one "
+            "before, and one that separates and ends them"
+        )
+
+    @property
+    def between(self) -> tuple[int, ...]:
+        """The tokens between a query and a candidate; Llama 3's tokenizer begins the second text as it does the first.
+
+        Raises ValueError for a template of another form, which a bi-encoder may have.
+        """
+        count = len(self.pair) - len(self.text)
+        if self.cls_id is None or count < 0 or self.text != [self.pair[0], *self.pair[1 + count :]]:
+            raise self.another
+        return tuple(self.pair[1 : 1 + count])
 
     @property
     def query_separators(self) -> int:
-        """The number of `sep_id` between a query and a candidate. Raises ValueError for a template of another form,
-        which a bi-encoder may have.
-        """
-        count = len(self.pair) - 2
-        if count < 1 or self.pair != [self.cls_id, *[self.sep_id] * (count + 1)]:
-            raise _another([self.cls_id, self.sep_id], self.pair)
-        return count
-
-
-def _another(text: Sequence[int], pair: Sequence[int]) -> ValueError:
-    return ValueError(
-        f"the tokenizer puts the tokens {text} around a text and {pair} around two; supported are one before, and one "
-        "that separates and ends them"
-    )
+        """The number of `sep_id` between a query and a candidate. Raises ValueError if there is none, or another."""
+        if {*self.between} != {self.sep_id}:
+            raise self.another
+        return len(self.between)

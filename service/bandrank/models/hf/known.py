@@ -217,6 +217,30 @@ KNOWN_FAMILIES = (
         ),
     ),
     KnownFamily(
+        "EuroBERT and UltraBERT",
+        ("eurobert", "ultrabert"),
+        "Llama without its causal mask, in UltraBERT with mostly local layers",
+        (
+            KnownModel(
+                "jinaai/jina-embeddings-v5-text-nano-retrieval",
+                BI,
+                "239M",
+                8192,
+                "last token, cosine; texts have prompts; not for commercial use",
+            ),
+        ),
+    ),
+    KnownFamily(
+        "Llama and Mistral",
+        ("llama", "mistral"),
+        "as Qwen2, but bi-encoders only; Mistral reads no more than its sliding window",
+        (
+            KnownModel(
+                "intfloat/e5-mistral-7b-instruct", BI, "7B", 4096, "last token, cosine; queries take an instruction"
+            ),
+        ),
+    ),
+    KnownFamily(
         "Gemma 3 without its causal mask",
         ("gemma3_text",),
         "norms on both sides of each half; local attention of 256 tokens on each side in five of six layers; overflows "

@@ -1,4 +1,5 @@
-"""Llama without its causal mask, as NVIDIA saves it (`model_type` llama_bidirec) with its own code, which is not run.
+"""Llama without its causal mask, as NVIDIA saves it (`model_type` llama_bidirec) with its own code, which is not run;
+Llama and Mistral with it, as transformers saves them.
 
 The computation and the prompt follow llama_bidirectional_model.py of nvidia/llama-nemotron-rerank-1b-v2,
 nemotron_rerank_v2.py of NVIDIA/NeMo-Retriever, and nemotron-rerank.jinja of vllm-project/vllm. A re-ranker reads one
@@ -11,11 +12,13 @@ word behind it, though, may be one piece. Passages of a candidate after the firs
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder, SequenceCrossEncoderConfig
 from bandrank.models.checkpoint import assemble
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.encoders.llama import LlamaConfig
 from bandrank.models.hf import qwen
 from bandrank.models.hf.chat_template import puts_into_messages, require_words
@@ -24,7 +27,7 @@ from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Family, Model
 from bandrank.models.hf.prompts import require_no_prompt
-from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, frame, read_sizes
+from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, read_sizes
 from bandrank.models.hf.rotary import read_rotary
 from bandrank.models.hf.settings import require_plain
 from bandrank.models.scorer import Scorer
@@ -34,15 +37,37 @@ PLAIN = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "is_c
 DEFAULTS = {"rope_theta": 10_000.0, "pooling": "avg", "temperature": 1.0}  # of the library, and of NVIDIA's code
 PARTS = qwen.PARTS | {"qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")}
 POOLINGS: Mapping[str, Literal["cls", "last", "mean"]] = {"avg": "mean", "cls": "cls", "last": "last"}
+WINDOW = 4096  # the library's default
 QUERY, CANDIDATE = Wording("question:{text} \n \n passage"), Wording(":{text}")
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """The encoder's shape. Raises ValueError for missing or unsupported settings."""
-    require_plain(settings, PLAIN, "Llama")
+    return LlamaConfig(**read_fields(settings, weights, "Llama"))
+
+
+def read_causal(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
+    """The decoder's shape. No text is longer than Mistral's sliding window, in which a token sees all that precede it.
+
+    Raises ValueError for missing or unsupported settings.
+    """
+    name = settings["model_type"].title()
+    require_plain(settings, {"is_causal": True}, name)
+    fields = read_fields(settings | {"is_causal": False}, weights, name)
+    if name == "Mistral" and (window := settings.get("sliding_window", WINDOW)):
+        fields["max_positions"] = min(fields["max_positions"], window)
+    return DecoderConfig(**fields)
+
+
+def read_fields(settings: dict[str, Any], weights: Weights, name: str) -> dict[str, Any]:
+    """The fields of a config of Llama's shape. Raises ValueError for missing or unsupported settings."""
+    classes = [str(each).rpartition(".")[2] for each in (settings.get("auto_map") or {}).values()]
+    if other := [each for each in classes if name.lower() not in each.lower()]:
+        raise ValueError(f"a {name} with code of its own ({', '.join(other)}), which is not run, is not supported")
+    require_plain(settings, PLAIN, name)
     sizes = read_sizes(settings, weights)
     sizes["max_positions"] = min(sizes["max_positions"], MAX_DECODER_TOKENS)
-    return LlamaConfig(**sizes, rotary=read_rotary(DEFAULTS | settings, sizes["head_size"]))
+    return sizes | {"rotary": read_rotary(DEFAULTS | settings, sizes["head_size"])}
 
 
 def encoder_weights(
@@ -70,16 +95,13 @@ def read_reranker(model: Model) -> Scorer:
         raise model.refuse(f"pooling {pooling!r} is not supported, only {', '.join(POOLINGS)}")
     if not isinstance(temperature, int | float) or not temperature > 0:
         raise model.refuse(f"temperature must be a number above 0, got {temperature!r}")
-    tokens = frame(model)
-    if (cls_id := tokens["cls_id"]) is None:
-        raise model.refuse("the tokenizer puts no token before a text; a re-ranker's puts one there")
+    tokens = model.ids("cls", "sep")
     require_no_prompt(model)
     if in_messages := puts_into_messages(model.folder):
         require_words(model, _text)
     max_tokens = most_tokens(model, model.encoder.max_positions, in_messages=in_messages)
     config = SequenceCrossEncoderConfig(
-        cls_id=cls_id,
-        sep_id=tokens["sep_id"],
+        **tokens,
         encoder=model.encoder,
         pooling=POOLINGS[pooling],
         max_tokens=max_tokens,
@@ -99,6 +121,7 @@ def _text(query: str, candidate: str) -> str:
     return before + query + after + between + candidate
 
 
+CAUSAL_LLAMA = replace(qwen.QWEN, read_config=read_causal)
 LLAMA = Family(
     prefixes=("model.",),
     tokens={},

@@ -20,13 +20,14 @@ from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
+from bandrank.models.hf.eurobert import EUROBERT, ULTRABERT
 from bandrank.models.hf.files import own_class, read_weights
 from bandrank.models.hf.gemma import GEMMA
 from bandrank.models.hf.gemma3 import GEMMA3
 from bandrank.models.hf.gte import GTE
 from bandrank.models.hf.jina_bert import CODE as JINA
 from bandrank.models.hf.jina_bert import JINA_BERT
-from bandrank.models.hf.llama import LLAMA
+from bandrank.models.hf.llama import CAUSAL_LLAMA, LLAMA
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
 from bandrank.models.hf.monot5 import T5
@@ -42,11 +43,14 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "deberta-v2": DEBERTA,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
+    "eurobert": EUROBERT,
     "gemma": GEMMA,
     "gemma3_text": GEMMA3,
     "gte": GTE,
     JINA_3: FLASH_ROBERTA,
+    "llama": CAUSAL_LLAMA,
     "llama_bidirec": LLAMA,
+    "mistral": CAUSAL_LLAMA,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
     "mt5": T5,
@@ -56,6 +60,7 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "qwen3": QWEN,
     "roberta": ROBERTA,
     "t5": T5,
+    "ultrabert": ULTRABERT,
     "xlm-roberta": ROBERTA,
 }
 FAMILIES_OF_CODE: dict[str, Family] = {  # by the config class in the authors' own code

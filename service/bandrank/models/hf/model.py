@@ -26,8 +26,8 @@ class Family:
     """How one family of encoders is saved.
 
     prefixes: the possible prefixes of the encoder's tensors in a model that also has a head.
-    tokens: the usual spellings of "cls", "sep" and "mask"; the first two are for tokenizers without a template. Empty
-    for families whose tokenizers put at most one token before a text and one behind it.
+    tokens: the usual spellings of "cls", "sep" and "mask"; the first two are for tokenizers without a template, and are
+    missing if a text may have a token on one side only.
     read_config: reads the encoder's config from config.json and the weights, which it may change. Raises ValueError for
     unsupported settings.
     encoder_weights: the encoder's tensors under our names, which start with `encoder.`. Raises KeyError for a missing
@@ -89,9 +89,14 @@ class Model:
         """An error that names the folder, the reason, and what is supported."""
         return BadCheckpoint(f"{self.folder}: {reason}; {SUPPORTED}")
 
-    def ids(self, *names: Literal["cls", "sep", "mask"]) -> dict[str, Any]:
-        """The ids of special tokens, as fields of a config: `cls_id` and so on. Raises BadCheckpoint."""
+    def ids(self, *names: Literal["cls", "sep", "mask"], bare: bool = False) -> dict[str, Any]:
+        """The ids of special tokens, as fields of a config: `cls_id` and so on.
+
+        Raises BadCheckpoint, also if no token precedes a text, unless it may be `bare`.
+        """
         frame = {} if self.frame is None else {"cls": self.frame.cls_id, "sep": self.frame.sep_id}
+        if frame.get("cls", 0) is None and not bare:
+            raise self.refuse("the tokenizer puts no token before a text")
         return {f"{name}_id": frame[name] if name in frame else self.token_id(self._spelling(name)) for name in names}
 
     def _spelling(self, name: Literal["cls", "sep", "mask"]) -> str:
@@ -109,8 +114,15 @@ class Model:
 
     @cached_property
     def frame(self) -> Frame | None:
-        """The tokens that the tokenizer puts around texts; None if it puts none. Raises ValueError as `Frame.of`."""
-        return Frame.of(self.folder)
+        """The tokens that the tokenizer puts around texts; None if it puts none, and the family spells them. Raises
+        ValueError as `Frame.of`.
+        """
+        frame = Frame.of(self.folder)
+        if "cls" not in self.family.tokens or len(frame.text) == 2:
+            return frame
+        if frame.text:
+            raise frame.another
+        return None
 
     def token_id(self, token: str) -> int:
         """The id of a token. Raises BadCheckpoint if the tokenizer lacks it."""

@@ -8,7 +8,8 @@ from bandrank.models.checkpoint import read_object
 from bandrank.models.hf.model import Model
 from bandrank.models.wording import INSTRUCTION, TEXT, Wording
 
-QUERY_PROMPTS = ("query", "retrieval.query")  # in order of precedence
+# In order of precedence; of intfloat/e5-mistral-7b-instruct's, several are for queries.
+QUERY_PROMPTS = ("query", "retrieval.query", "web_search_query")
 DOCUMENT_PROMPTS = ("document", "passage", "corpus", "retrieval.passage")
 
 
@@ -16,9 +17,9 @@ def wordings(library: Mapping[str, Any]) -> tuple[Wording, Wording]:
     """The wordings of a query, whose task is an instruction, and of a document.
 
     If neither side has a prompt of its own, both get the one that `default_prompt_name` names. This departs from
-    sentence-transformers twice, on purpose, since a folder's author wrote the prompts to be used: beside a prompt
-    "passage" without a "document", its encode_document takes an empty "document"; and if there is only the default
-    prompt, encode_query and encode_document use none.
+    sentence-transformers, on purpose, since a folder's author wrote the prompts to be used: beside a prompt "passage"
+    without a "document", its encode_document takes an empty "document"; encode_query takes no "web_search_query"; and
+    if there is only the default prompt, encode_query and encode_document use none.
     Raises ValueError for a prompt that is not a text.
     """
     prompts = library.get("prompts") or {}

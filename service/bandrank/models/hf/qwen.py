@@ -4,7 +4,7 @@ from typing import Any
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder_config import DecoderConfig
-from bandrank.models.hf.files import Weights, load_tokenizer
+from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.settings import require_numbers
@@ -83,22 +83,6 @@ def require_no_code(model: Model) -> None:
     if own := model.settings.get("auto_map"):
         code = ", ".join(sorted(map(str, dict(own).values())))
         raise model.refuse(f"a decoder that computes by code of its own ({code}), which is not run, is not supported")
-
-
-def frame(model: Model) -> dict[str, int | None]:
-    """The tokens that the tokenizer puts around a text, as fields of a scorer's config: at most one before it, as
-    Gemma's does, and one behind it.
-
-    Raises BadCheckpoint if there are others.
-    """
-    text = load_tokenizer(model.folder).encode("a", add_special_tokens=True)
-    is_added = text.special_tokens_mask
-    if sum(is_added) > sum(ends := (is_added[0], is_added[-1])):
-        raise model.refuse(
-            f"the tokenizer adds {sum(is_added)} tokens to a text; supported is one before it and one behind it"
-        )
-    before, behind = (token if added else None for token, added in zip((text.ids[0], text.ids[-1]), ends, strict=True))
-    return {"cls_id": before, "sep_id": behind}
 
 
 QWEN = Family(prefixes=("model.",), tokens={}, read_config=read_config, encoder_weights=decoder_weights, head={})

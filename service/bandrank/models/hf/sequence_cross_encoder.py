@@ -3,7 +3,7 @@ sentence-transformers modules behind the encoder, like Ettin's re-rankers.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder, SequenceCrossEncoderConfig
 from bandrank.models.checkpoint import assemble, read_json, read_object
@@ -24,7 +24,10 @@ def read(model: Model) -> Scorer:
 
     Raises BadCheckpoint, ValueError, and KeyError for a missing tensor.
     """
-    return _assemble(model, model.settings.get("classifier_pooling", "cls"), model.head_weights)
+    pooling = model.settings.get("classifier_pooling", "cls")
+    if pooling not in ("cls", "mean"):
+        raise model.refuse(f"classifier_pooling {pooling!r} is not supported, only cls or mean")
+    return build(model, pooling, model.head_weights)
 
 
 def read_chain(model: Model) -> Scorer:
@@ -44,7 +47,7 @@ def read_chain(model: Model) -> Scorer:
     }
     weights.setdefault("dense.bias", weights["dense.weight"].new_zeros(len(weights["dense.weight"])))
     weights.setdefault("classifier.bias", weights["classifier.weight"].new_zeros(1))
-    return _assemble(model, "cls", weights)
+    return build(model, "cls", weights)
 
 
 def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> None:
@@ -69,18 +72,18 @@ def _parts(weights: Weights) -> Weights:
     return {name.rsplit(".", 1)[-1]: tensor for name, tensor in weights.items()}
 
 
-def _assemble(model: Model, pooling: Any, head: Weights) -> Scorer:
-    if pooling not in ("cls", "mean"):
-        raise model.refuse(f"classifier_pooling {pooling!r} is not supported, only cls or mean")
+def build(model: Model, pooling: Literal["cls", "late", "mean"], head: Weights) -> Scorer:
+    """The cross-encoder with this pooling and head. Raises BadCheckpoint and ValueError."""
     require_no_prompt(model)
     max_tokens = most_tokens(model, model.encoder.max_positions)
+    ids, frame = model.ids("cls", "sep"), model.frame
     config = SequenceCrossEncoderConfig(
-        **model.ids("cls", "sep"),
+        **ids,
+        between=frame.between if frame else (ids["sep_id"],) * model.query_separators,
         encoder=model.encoder,
         pooling=pooling,
         max_tokens=max_tokens,
         max_query_tokens=min(256, max_tokens // 2),
-        query_separators=model.query_separators,
     )
     weights = {f"head.{name}": tensor.float() for name, tensor in head.items()}
     return assemble(SequenceCrossEncoder, config, model.encoder_weights | weights, source=str(model.folder))

@@ -17,7 +17,8 @@ class DecoderBlock(GroupedBlock):
     """Llama's block with a projection of its own for queries, which the last layer computes for some rows only."""
 
     def __init__(self, config: DecoderConfig) -> None:
-        super().__init__(config, BlockOptions(activation=config.activation, rotary=Rotary(config.rotary_base)))
+        rotary = config.rotary or Rotary(config.rotary_base)
+        super().__init__(config, BlockOptions(activation=config.activation, rotary=rotary))
         del self.qkv
         size, width, eps, bias = config.hidden_size, config.head_dim, config.layer_norm_eps, config.qkv_bias
         self.query = WholeLinear(size, config.num_heads * width, bias=bias)

@@ -49,7 +49,7 @@ class ScoreHead(Float32Head):
 
     def extra_repr(self) -> str:
         """The head in a few words."""
-        return f"[CLS], a layer with {self.activation}, 1 output"
+        return f"a layer with {self.activation}, 1 output"
 
     def forward(self, cls: Tensor) -> Tensor:
         """(n,) float32 scores. cls: (n, hidden_size) of any float dtype."""
@@ -63,9 +63,9 @@ class LogitHead(Float32Head):
     states.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, *, bias: bool = False) -> None:
         super().__init__()
-        self.classifier = nn.Linear(config.hidden_size, 1, bias=False)
+        self.classifier = nn.Linear(config.hidden_size, 1, bias=bias)
 
     def forward(self, last: Tensor) -> Tensor:
         """(n,) float32 scores. last: (n, hidden_size) of any float dtype."""

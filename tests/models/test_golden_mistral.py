@@ -1,0 +1,93 @@
+"""Llama and Mistral as bi-encoders against `sentence-transformers`; as re-rankers they are refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentence_transformers import SentenceTransformer
+from support.eurobert import CLOSE, LIKE_BERT, LIKE_LLAMA, assert_scores, save_embedder, save_like_llama, tiny
+from support.grouped import LLAMA
+from support.models import edit_json, write_json
+from support.text_scores import scores_of_texts
+from transformers import LlamaForCausalLM, LlamaModel, MistralForSequenceClassification, MistralModel
+
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.loading import load_model
+
+QUERY, TEXTS = "where do bees live?", ["In hives.", "", "bees and honey " * 70, "é 🐝 ñandú: x", "?"]
+# Of intfloat/e5-mistral-7b-instruct, in part.
+WORDS = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
+E5 = {"web_search_query": WORDS, "sts_query": "Instruct: Retrieve semantically similar text\nQuery: "}
+
+
+def similarities(library: SentenceTransformer, **more: Any) -> list[float]:
+    """The library's scores of all of `TEXTS`. more: arguments that encode the query."""
+    return (library.encode_document(TEXTS) @ library.encode_query(QUERY, **more)).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "templates"),
+    [
+        (MistralModel, {}, LIKE_BERT),
+        (MistralModel, {"sliding_window": None}, LIKE_LLAMA),
+        (LlamaModel, {}, LIKE_BERT),
+        (LlamaModel, {"rope_parameters": LLAMA["rope_scaling"] | {"rope_theta": 500_000.0}}, LIKE_LLAMA),
+    ],
+)
+def test_bi_encoders(tmp_path: Path, kind: Any, settings: dict[str, Any], templates: tuple[str, str]) -> None:
+    """Of the last token's state, with plain positions and with Llama 3's."""
+    folder = save_embedder(tmp_path, tiny(kind, **settings), "lasttoken", templates)
+
+    assert_scores(folder, QUERY, TEXTS, similarities(SentenceTransformer(str(folder), device="cpu")))
+
+
+@pytest.mark.parametrize(("window", "longest"), [(4096, 4096), (None, 8192), (40, 40)])
+def test_texts_fit_the_sliding_window(tmp_path: Path, window: int | None, longest: int) -> None:
+    """In which each token sees all before it; what is longer is cut, as by the library if it reads no more."""
+    folder = save_embedder(tmp_path, tiny(MistralModel, sliding_window=window), "lasttoken", LIKE_BERT)
+    library = SentenceTransformer(str(folder), device="cpu")
+    library.max_seq_length = longest
+    if longest == 4096:  # the library's default
+        edit_json(folder / "config.json", {}, remove=("sliding_window",))
+
+    assert load_model(str(folder)).scorer.config.max_tokens == longest
+    assert_scores(folder, QUERY, TEXTS, similarities(library))
+
+
+def test_what_e5_mistral_says_elsewhere(tmp_path: Path) -> None:
+    """Its prompt for web search, among several; and the token behind a text, which only tokenizer_config.json has."""
+    whole = save_embedder(tmp_path / "whole", tiny(MistralModel), "lasttoken", LIKE_BERT)
+    published = save_embedder(tmp_path / "published", tiny(MistralModel), "lasttoken", LIKE_LLAMA)
+    write_json(published / "config_sentence_transformers.json", {"prompts": E5, "default_prompt_name": None})
+    write_json(whole / "config_sentence_transformers.json", {})
+    edit_json(published / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer", "add_eos_token": True})
+    library, ours = SentenceTransformer(str(whole), device="cpu"), load_model(str(published))
+
+    for instruction, prompt in (("", WORDS), ("Find the opposite.", "Instruct: Find the opposite.\nQuery: ")):
+        found = scores_of_texts(ours, QUERY, TEXTS, instruction)
+        assert found == pytest.approx(similarities(library, prompt=prompt), abs=CLOSE)
+    edit_json(published / "tokenizer_config.json", {"eos_token": "</s>"})
+    with pytest.raises(BadCheckpoint, match="the tokenizer has no eos_token '</s>'"):
+        load_model(str(published))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"is_causal": False}, "a Mistral with {'is_causal': False} is not"),
+        ({"auto_map": {"AutoModel": "modeling_gritlm7b.MistralForCausalLM"}}, "code of its own .* is not supported"),
+    ],
+)
+def test_settings_that_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    """Because they would give wrong scores."""
+    folder = save_embedder(tmp_path, tiny(MistralModel), "lasttoken")
+    edit_json(folder / "config.json", settings)
+    with pytest.raises(BadCheckpoint, match=message):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("kind", [LlamaForCausalLM, MistralForSequenceClassification])
+def test_a_reranker_is_refused(tmp_path: Path, kind: Any) -> None:
+    """Its folder does not say in which words it was trained to be asked."""
+    with pytest.raises(BadCheckpoint, match="that re-ranks is not supported: nothing says in which words it is asked"):
+        load_model(str(save_like_llama(tmp_path, tiny(kind))))
