@@ -3,14 +3,14 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 import torch
 from support.deberta import tiny_deberta_config
 from support.decoders import tiny_decoder_config
-from support.grouped import tiny_gemma3_config, tiny_llama_config
+from support.grouped import tiny_embedding_gemma2_config, tiny_gemma3_config, tiny_llama_config
 from support.models import (
     random_ids,
     random_scorer,
@@ -54,18 +54,20 @@ ENCODER_CONFIGS: dict[str, Callable[[], EncoderConfig]] = {
     "other": other_config,
     "deberta": lambda: replace(tiny_deberta_config(), num_layers=4),
     "gemma3": lambda: tiny_gemma3_config(num_layers=4),
+    "embedding_gemma2": lambda: tiny_embedding_gemma2_config(num_layers=4),
 }
 OF_OTHER_SHAPES: dict[str, Callable[[], EncoderConfig]] = {
     "decoder": tiny_decoder_config,
+    "embedding_gemma2": tiny_embedding_gemma2_config,
     "gemma3": tiny_gemma3_config,
     "llama": tiny_llama_config,
     "modernbert": tiny_modernbert_config,
 }
 ON_ENCODERS = sorted(ARCHITECTURES.keys() - {"decoder_reranker"})
-# All but ColBERT on DeBERTa, whose attention has no mask for single keys.
+# DeBERTa's attention has no mask for single keys, and a MixEncoder's layers have heads of one width.
+IMPOSSIBLE = {("colbert", "deberta"), ("mix_encoder", "embedding_gemma2")}
 every_pair = pytest.mark.parametrize(
-    ("architecture", "kind"),
-    [(name, kind) for name in ON_ENCODERS for kind in ENCODER_CONFIGS if (name, kind) != ("colbert", "deberta")],
+    ("architecture", "kind"), sorted({*product(ON_ENCODERS, ENCODER_CONFIGS)} - IMPOSSIBLE)
 )
 
 

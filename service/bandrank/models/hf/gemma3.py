@@ -68,7 +68,8 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
 
 def read_reranker(model: Model) -> Scorer:
     """Raises BadCheckpoint: no form is known."""
-    raise model.refuse("a Gemma 3 that re-ranks is not supported; an embedding model has a modules.json")
+    kind = model.settings["model_type"]
+    raise model.refuse(f"a re-ranker of type {kind} is not supported; an embedding model has a modules.json")
 
 
 GEMMA3 = Family(
