@@ -83,10 +83,9 @@ EMBEDDING_GEMMA2: dict[str, Any] = {
     "per_layer_config": {2: {"head_dim": 32, "num_key_value_heads": 1}},
 }
 IMAGE_ID = 300  # of a token that stands for an image
-TOWER = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+TOWER = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 TOWERS: dict[str, Any] = {
-    "vision_config": TOWER
-    | {"intermediate_size": 16, "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 16},
+    "vision_config": TOWER | {"num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 16},
     "audio_config": TOWER | {"output_proj_dims": 16, "subsampling_conv_channels": [8, 8]},
 }
 
@@ -126,20 +125,19 @@ def tiny_gemma3(**more: Any) -> Gemma3TextModel:
 
 def tiny_embedding_gemma2(**more: Any) -> EmbeddingGemma2TextModel:
     """A random text model of `transformers`, in eval mode. more: of the published settings."""
-    return _scaled(drawn(EmbeddingGemma2TextModel(EmbeddingGemma2TextConfig(**SIZES | EMBEDDING_GEMMA2 | more))))
+    return _drawn(EmbeddingGemma2TextModel(EmbeddingGemma2TextConfig(**SIZES | EMBEDDING_GEMMA2 | more)))
 
 
 def tiny_multimodal_gemma2() -> EmbeddingGemma2Model:
     """The same with encoders of images and sounds."""
     config = EmbeddingGemma2Config(text_config=SIZES | EMBEDDING_GEMMA2, **TOWERS, image_token_id=IMAGE_ID)
-    return _scaled(drawn(EmbeddingGemma2Model(config)))
+    return _drawn(EmbeddingGemma2Model(config))
 
 
-def _scaled(model: Any) -> Any:
-    """The model with other factors than one behind its layers."""
+def _drawn(model: Any) -> Any:
     for layer in getattr(model, "language_model", model).layers:
-        layer.layer_scalar.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(layer.layer_idx))
-    return model
+        layer.layer_scalar.fill_(0.5 + layer.layer_idx)
+    return drawn(model)
 
 
 def states_without_mask(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:

@@ -22,8 +22,8 @@ def puts_into_messages(folder: Path) -> bool:
 
 
 def joins_plainly(folder: Path) -> bool:
-    """Whether the folder's chat template puts a prompt and a text end to end as they are, and a processor adds the
-    special tokens, as a tokenizer alone does not.
+    """Whether the chat template only puts a prompt before a text, and a processor adds the special tokens, which a
+    tokenizer alone would leave out.
     """
     if not (puts_into_messages(folder) and (folder / "processor_config.json").is_file()):
         return False

@@ -25,8 +25,7 @@ PARTS = gemma3.PARTS | {
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape, with heads as in the weights. Tokens that stand for media get the embedding of padding, as
-    in texts without media.
+    """The encoder's shape, with heads as in the weights. Tokens that stand for media become padding, as in texts alone.
 
     Raises ValueError for missing or unsupported settings.
     """
@@ -45,7 +44,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         weights[WORDS] = weights[WORDS].index_copy(0, torch.tensor(ids), padding)
     longest = min(sizes["max_positions"], MAX_DECODER_TOKENS)
     return EmbeddingGemma2Config(
-        **sizes | {"max_positions": longest, "num_kv_heads": number, "head_size": width},
+        **sizes | {"num_kv_heads": number, "head_size": width, "max_positions": longest},
         heads=heads,
         mixed_size=text["hidden_size_per_layer_input"],
         windows=tuple(text["sliding_window"] if kind == LOCAL else None for kind in kinds),
@@ -60,7 +59,7 @@ def _heads(weights: Weights, attention: str) -> tuple[int, int]:
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
-    """The encoder's tensors under our names; embeddings, what is projected from them, and the norms of queries, whose
+    """The encoder's tensors under our names. Embeddings, what is projected from them, and the norms of queries, whose
     products with keys are not scaled, take up their factors. Raises the errors of `layer_weights`.
     """
     translated = llama.encoder_weights(weights, config, PARTS)
@@ -69,11 +68,14 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     translated["encoder.embeddings.word.weight"] = weights[WORDS].float() * config.hidden_size**0.5
     signals = weights["ple.per_layer_model_projection.weight"].float() * config.hidden_size**-0.5
     for layer, signal in enumerate(signals.chunk(config.num_layers)):
-        ours, query_norm = f"encoder.layers.{layer}", weights[f"layers.{layer}.self_attn.q_norm.weight"]
-        translated[f"{ours}.query_norm.weight"] = query_norm.float() * len(query_norm) ** 0.5
-        translated[f"{ours}.signal.weight"] = signal
-        translated[f"{ours}.signal_norm.weight"] = weights["ple.per_layer_projection_norm.weight"].clone()
-        translated[f"{ours}.scale"] = weights[f"layers.{layer}.layer_scalar"]
+        query_norm = weights[f"layers.{layer}.self_attn.q_norm.weight"].float()
+        own = {
+            "query_norm.weight": query_norm * len(query_norm) ** 0.5,
+            "signal.weight": signal,
+            "signal_norm.weight": weights["ple.per_layer_projection_norm.weight"].clone(),
+            "scale": weights[f"layers.{layer}.layer_scalar"],
+        }
+        translated |= {f"encoder.layers.{layer}.{name}": tensor for name, tensor in own.items()}
     return translated
 
 
