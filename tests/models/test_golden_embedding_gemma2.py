@@ -32,7 +32,7 @@ from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank.models.windowed import windowed
 
-CLOSE = 1e-5  # of cosines
+CLOSE = 1e-6  # of cosines: another GELU differs by more
 SIZE = EMBEDDING_GEMMA2["embedding_dim"]
 PROMPTS = {"query": "task: search result | query: ", "document": "title: none | text: "}
 QUERY, TEXTS = "where do bees live?", [" In hives.\n", "", "bees and honey " * 70, "é 🐝 ñandú: x", "?"]
@@ -76,7 +76,7 @@ def save_multimodal(folder: Path, template: str = TEMPLATE) -> Path:
 @pytest.mark.parametrize(
     "more",
     [
-        {"rope_parameters": SCALED},
+        {"rope_parameters": SCALED, "rms_norm_eps": 0.1},
         {"dense": True, "sliding_window": 0},
         {"layer_types": [GLOBAL] * 3, "per_layer_config": {}},
     ],
@@ -93,7 +93,7 @@ def test_scores_are_those_of_sentence_transformers(tmp_path: Path, more: dict[st
     assert scores_of_texts(load_model(str(tmp_path / "ours")), QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
     as_served(model.scorer)
     assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
-    assert max(theirs) - min(theirs) > 1000 * CLOSE
+    assert max(theirs) - min(theirs) > 10_000 * CLOSE
     as_served((near := load_model(str(folder))).scorer, torch.bfloat16)
     assert scores_of_texts(near, QUERY, TEXTS) == pytest.approx(theirs, abs=0.02)
 
