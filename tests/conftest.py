@@ -1,4 +1,4 @@
-"""What all tests share: the event loop, how hypothesis draws, torch on one thread, and no proxy."""
+"""Settings and fixtures of all tests: asyncio, hypothesis, torch on one thread, no proxy, a Redis server."""
 
 import gc
 import os
@@ -10,20 +10,20 @@ import torch
 from hypothesis import settings
 from support.redis_server import RedisServer, redis_server
 
-# A deadline would time the machine; a failure prints the line that repeats it.
+# A deadline would make results depend on the speed of the machine; `print_blob` prints how to reproduce a failure.
 settings.register_profile("bandrank", deadline=None, print_blob=True)
 settings.load_profile("bandrank")
 
-# Tensors this small are done before a second thread has woken up.
+# The tensors of tests are so small that one thread is done before a second has woken up.
 torch.set_num_threads(1)
 
-# All that they ask is on this machine, which may be behind a proxy.
+# All servers of the tests are on this machine, so a proxy that its environment names must not be used.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays to the end: looking through it for garbage again and again would take seconds."""
+    """Keeps the garbage collector from scanning the collected items, which live to the end: that would take seconds."""
     gc.disable()
     try:
         return (yield)

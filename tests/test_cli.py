@@ -29,21 +29,20 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", ["version", "--version"])
 def test_version(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints one line."""
     assert main([command]) == 0
     assert capsys.readouterr().out == f"{__version__}\n"
 
 
 @pytest.mark.parametrize("command", ["help", "-h", "--help"])
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Requesting help is no error, so it goes where a pager finds it."""
+    """Help that was asked for is not an error: it goes to stdout, where a pager can read it."""
     assert main([command]) == 0
     assert capsys.readouterr().out == f"{USAGE}\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["sevre"], ["--port", "8000"]])
 def test_an_unknown_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The usage goes to stderr, what is wrong comes last, where it is seen, and the exit code is 2."""
+    """The usage goes to stderr with the error last, where it is seen, and the exit code is 2."""
     assert main(arguments) == 2
     told = capsys.readouterr().err
     assert told.startswith(USAGE)
@@ -52,13 +51,12 @@ def test_an_unknown_command(arguments: list[str], capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("arguments", [[], ["--dtype", "int8", "corpus.jsonl"]])
 def test_precompute_without_a_file_in_its_place(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It says where the file goes, and not how all other commands are used."""
+    """The message says where the file goes, without the usage of all commands."""
     assert main(["precompute", *arguments]) == 2
     assert re.fullmatch("bandrank: precompute needs a JSON-lines file right after it.*\n", capsys.readouterr().err)
 
 
 def test_precompute_lists_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    """As the other commands do that have settings; it needs no file for that."""
     with pytest.raises(SystemExit) as ended:
         main(["precompute", "--help"])
     assert ended.value.code == 0
@@ -75,7 +73,7 @@ def test_the_installed_command_is_this_one() -> None:
 def test_a_new_key_is_printed_once_beside_what_the_file_of_keys_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first line is the key, the rest is its table, which has no key and lets nobody else in; no two are alike."""
+    """The first line is the key, and the rest is its table for the file of keys, which does not contain the key."""
     path = tmp_path / "keys.toml"
     keys = []
     for name, arguments in (("search", []), ("ingest-2", ["--scopes", "register, rank"])):
@@ -106,7 +104,6 @@ def test_a_new_key_is_printed_once_beside_what_the_file_of_keys_needs(
     ],
 )
 def test_a_key_that_cannot_be_made(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is printed but the reason, and the exit code is 2."""
     with pytest.raises(SystemExit) as ended:
         main(["key", *arguments])
     printed = capsys.readouterr()
@@ -117,7 +114,7 @@ def test_a_key_that_cannot_be_made(arguments: list[str], told: str, capsys: pyte
 
 
 def test_check_reads_what_serving_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It names the keys, and a file of them, a certificate or a proxy that cannot be used is a wrong setting."""
+    """`check` names the keys and the certificate, and refuses an unusable setting as `serve` does."""
     model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
     certificate = make_certificate(tmp_path)
     good = ["--keys", write_keys(tmp_path / "keys.toml")]
@@ -141,7 +138,6 @@ def test_check_reads_what_serving_would(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_check_passes_on_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints what would be served and scores a request."""
     assert main(["check", "--model", str(save_cross_encoder(tmp_path)), "--device", "cpu"]) == 0
     out = capsys.readouterr().out
     assert all(fact in out for fact in (__version__, torch.__version__, str(tmp_path), "cross_encoder", "float32"))
@@ -149,7 +145,6 @@ def test_check_passes_on_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_check_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Family, shape, what is read, length, head or pooling, precision and attention of each kind of model."""
     deberta, bi_encoder = save_deberta(tmp_path / "deberta"), save_bi_encoder(tmp_path / "bi_encoder")
     for folder, facts in (
         (
@@ -189,7 +184,6 @@ def test_check_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_check_says_why_vectors_are_compared_so(
     flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the folder says nothing, and where the settings do."""
     folder = save_bi_encoder(tmp_path / "bi_encoder", normalize=False)
     capsys.readouterr()
 
@@ -200,7 +194,7 @@ def test_check_says_why_vectors_are_compared_so(
 def test_scores_that_overflow_are_an_error_that_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """float16 is warned about at the start, and named where it overflows; bfloat16 holds the same states."""
+    """`check` warns of float16 and says when its scores have overflowed; bfloat16 holds the same states."""
     folder = save_deberta(tmp_path)
     name = "deberta.embeddings.LayerNorm.weight"
     change_weights(folder, lambda weights: weights | {name: torch.full_like(weights[name], 1e5)})
@@ -216,7 +210,7 @@ def test_scores_that_overflow_are_an_error_that_says_why(
 
 
 def test_check_fails_if_redis_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says which Redis, and why; the password stays out of it. With one that answers it passes."""
+    """`check` names the Redis address and the cause, but not the password, and passes if Redis answers."""
     model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
     address = f"127.0.0.1:{free_port()}"
 
@@ -234,7 +228,7 @@ def test_check_fails_if_redis_does_not_answer(tmp_path: Path, capsys: pytest.Cap
 def test_check_shows_the_settings_that_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Settings from the environment count too."""
+    """Settings from the environment count as well as flags."""
     monkeypatch.setenv("BANDRANK_MODEL", str(save_bi_encoder(tmp_path / "model")))
     monkeypatch.setenv("BANDRANK_DTYPE", "bfloat16")
 
@@ -248,7 +242,6 @@ def test_check_shows_the_settings_that_count(
 def test_a_wrong_setting(
     setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line names it, and the exit code is 2."""
     name, value = f"BANDRANK_{setting}".split("=")
     monkeypatch.setenv("BANDRANK_MODEL", str(save_bi_encoder(tmp_path / "model")))
     monkeypatch.setenv(name, value)
@@ -263,7 +256,6 @@ def test_a_wrong_setting(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is reported as a wrong setting."""
     model = str(save_bi_encoder(tmp_path / "model"))
     capsys.readouterr()
 
@@ -273,7 +265,6 @@ def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_kernels_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Requested by name, they are a wrong setting with the reason; plain torch can be requested too."""
     model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
     capsys.readouterr()
 
@@ -285,7 +276,6 @@ def test_kernels_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_graphs_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Requested, they are a wrong setting with the reason; they can be switched off too."""
     model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
     capsys.readouterr()
 
@@ -298,7 +288,7 @@ def test_graphs_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_model_that_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line names it, and the exit code is 2. The log has named it before, as a download may take minutes."""
+    """One line names the model, and the exit code is 2. The log names it first, since a download may take minutes."""
     missing = str(tmp_path / "missing")
     caplog.set_level(logging.INFO, logger="bandrank")
 
@@ -308,13 +298,11 @@ def test_a_model_that_is_not_there(
 
 
 def test_a_folder_that_holds_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message says what is missing, and the exit code is 2."""
     assert main(["check", "--model", str(tmp_path)]) == 2
     assert "no config.json" in capsys.readouterr().err
 
 
 def test_without_a_model_the_default_ones_are_served(capsys: pytest.CaptureFixture[str]) -> None:
-    """They are a cascade of shipped checkpoints."""
     assert main(["check", "--device", "cpu", "--dtype", "float32"]) == 0
     out = capsys.readouterr().out
     assert f"{FAST} (mix_encoder)" in out
@@ -325,7 +313,7 @@ def test_without_a_model_the_default_ones_are_served(capsys: pytest.CaptureFixtu
 
 
 def test_check_tells_of_a_shadow_and_tests_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A model beside the served ones, whose strategy is one of its own."""
+    """`check` loads the shadow model too, and refuses a strategy that this model does not have."""
     served = ["--model", str(save_cross_encoder(tmp_path / "served")), "--device", "cpu"]
     shadow = ["--shadow-model", str(save_bi_encoder(tmp_path / "next")), "--shadow-share", "0.05"]
     assert main(["check", *served, *shadow]) == 0
@@ -341,7 +329,7 @@ def test_check_tells_of_a_shadow_and_tests_it(tmp_path: Path, capsys: pytest.Cap
 def test_a_scorer_that_adds_to_another_goes_with_no_third_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was trained to add to one scorer's scores."""
+    """A scorer that was trained to add to another's scores accepts no other fast model."""
     model = str(save_bi_encoder(tmp_path / "model"))
     capsys.readouterr()
 

@@ -1,4 +1,4 @@
-"""How many threads compute where control groups limit the time of the processors."""
+"""How many threads compute where control groups limit CPU time."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,7 @@ from bandrank.cpus import limit_threads, quota
 
 
 def files(top: Path, contents: dict[str, str]) -> Path:
-    """Writes them below a folder."""
+    """Writes the files below a folder and returns the folder."""
     for name, content in contents.items():
         path = top / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,14 +39,14 @@ def files(top: Path, contents: dict[str, str]) -> Path:
     ],
 )
 def test_what_control_groups_give(tmp_path: Path, groups: str, contents: dict[str, str], expected: float) -> None:
-    """The least of the process's groups and those above them, of both versions."""
+    """The quota is the smallest of the process's control groups and the groups above them, in versions 1 and 2."""
     listed = files(tmp_path, {"groups": groups}) / "groups"
 
     assert quota(listed, files(tmp_path / "mounts", contents)) == expected
 
 
 def test_without_control_groups(tmp_path: Path) -> None:
-    """As on systems other than Linux."""
+    """Systems other than Linux have no control groups, and so no limit."""
     assert quota(tmp_path / "none", tmp_path) == math.inf
 
 
@@ -56,7 +56,7 @@ def test_without_control_groups(tmp_path: Path) -> None:
 def test_torch_has_as_many_threads(
     monkeypatch: pytest.MonkeyPatch, given: float, chosen: str | None, expected: int
 ) -> None:
-    """Rounded up, and as many as somebody has chosen."""
+    """The quota is rounded up to whole threads, but a number set in OMP_NUM_THREADS stays."""
     monkeypatch.setattr(cpus, "quota", lambda: given)
     monkeypatch.setattr(cpus.os, "sched_getaffinity", lambda _: {0, 1, 2})
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -1,4 +1,4 @@
-"""The dtype that a model is served in: what was asked for, or what is best where it runs."""
+"""The dtype that a model is served in: the one that was asked for, or the best for the device."""
 
 import logging
 from dataclasses import replace
@@ -50,13 +50,13 @@ def marked(tmp_path: Path) -> LoadedModel:
     ],
 )
 def test_auto_is_what_the_device_is_best_at(device: torch.device, model: LoadedModel, expected: torch.dtype) -> None:
-    """Unless the numbers could overflow; on a CPU float32 where nobody has measured the quality of another."""
+    """A GPU gets float16, or bfloat16 if the model may overflow; a CPU gets float32 unless the checkpoint is marked."""
     assert choose_dtype("auto", device, model) == expected
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
 def test_what_is_asked_for_is_what_runs(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """With a warning where float16 may overflow."""
+    """float16 comes with a warning if the model may overflow it."""
     with caplog.at_level(logging.WARNING):
         assert choose_dtype(name, CPU, overflowing()) == getattr(torch, name)  # type: ignore[arg-type]
     assert ("may overflow" in caplog.text) == (name == "float16")
@@ -80,7 +80,7 @@ def test_a_dtype_that_the_processor_emulates_is_slow(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is computed in as asked for, with a warning. Of processors that are not x86 nothing is said."""
+    """A dtype that an x86 processor only emulates is used as asked for, with a warning."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "x86_64", **processor})
     with caplog.at_level(logging.WARNING):
         choose_dtype(name, CPU, loaded(LookupScorer({})))  # type: ignore[arg-type]
@@ -92,7 +92,6 @@ def test_a_dtype_that_the_processor_emulates_is_slow(
 def test_auto_is_the_fastest_of_those_that_a_checkpoint_is_fit_for(
     fastest: torch.dtype, marked: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By times, which the log tells."""
     monkeypatch.setattr(
         dtype_choice, "measure", lambda _scorer, _device, dtypes: {each: 0.5 + (each != fastest) for each in dtypes}
     )
@@ -104,7 +103,7 @@ def test_auto_is_the_fastest_of_those_that_a_checkpoint_is_fit_for(
 def test_auto_measures_every_dtype_that_a_checkpoint_is_fit_for(
     marked: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for int8 where it cannot be computed."""
+    """Only int8 is left out, where it cannot be computed."""
     model = replace(marked, fit=("bfloat16", "int8"))
     compared: list[torch.dtype] = []
 
@@ -123,7 +122,6 @@ def test_auto_measures_every_dtype_that_a_checkpoint_is_fit_for(
 
 @needs_native
 def test_measuring_changes_nothing(marked: LoadedModel) -> None:
-    """Each dtype gets a time, and the scorer is not touched."""
     before = {name: each.clone() for name, each in marked.scorer.state_dict().items()}
 
     seconds = measure(marked.scorer, CPU, [torch.float32, torch.int8])
@@ -138,7 +136,6 @@ def test_measuring_changes_nothing(marked: LoadedModel) -> None:
 def test_without_kernels_auto_is_float32_and_says_what_is_missing(
     marked: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Never silently."""
     monkeypatch.setattr(dtype_choice, "why_not_quantised", lambda _: "there is no C++ compiler")
     with caplog.at_level(logging.WARNING):
         assert choose_dtype("auto", CPU, marked) == torch.float32
@@ -148,7 +145,6 @@ def test_without_kernels_auto_is_float32_and_says_what_is_missing(
 def test_int8_where_it_cannot_be_computed_is_a_bad_setting(
     marked: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the reason: no kernels, or a GPU."""
     with pytest.raises(BadSetting, match=r"dtype cannot be int8 for .*: int8 is for a CPU"):
         choose_dtype("int8", GPU, marked)
     monkeypatch.setattr(dtype_choice, "why_not_quantised", lambda _: "there is no C++ compiler")
@@ -157,7 +153,6 @@ def test_int8_where_it_cannot_be_computed_is_a_bad_setting(
 
 
 def test_marks_are_kept_in_the_checkpoint(tmp_path: Path) -> None:
-    """Written, read, taken back; anything else is refused."""
     checkpoint.save(tiny_cross_encoder(), tmp_path, tokenizer=TOKENIZER_FILE)
     assert load_precision(tmp_path).fit == ()
     save_precision(tmp_path, Precision(("int8",)))

@@ -1,4 +1,4 @@
-"""`bandrank export`: what the trainer starts from."""
+"""`bandrank export`: the checkpoint that training starts from."""
 
 import random
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from bandrank.models.loading import load_model
 
 
 def save_vocabulary_alone(folder: Path) -> Path:
-    """A cross-encoder's folder whose tokenizer is a list of word pieces."""
+    """Saves a cross-encoder whose tokenizer is only a vocab.txt of word pieces."""
     save_cross_encoder(folder)
     vocabulary = load_model(str(folder)).tokenizer.get_vocab()
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.__getitem__)))
@@ -42,7 +42,7 @@ STARTS: dict[str, Callable[[Path], Path]] = {
 
 
 def export(model: Path, folder: Path, window: int = 3) -> CrossEncoder:
-    """Runs the command, and loads what it wrote."""
+    """Runs the command and loads the cross-encoder that it wrote."""
     assert main(["export", str(model), str(folder), "--window", str(window)]) == 0
     scorer = load_model(str(folder)).scorer
     assert isinstance(scorer, CrossEncoder)
@@ -51,7 +51,7 @@ def export(model: Path, folder: Path, window: int = 3) -> CrossEncoder:
 
 @pytest.mark.parametrize("save", STARTS.values(), ids=STARTS)
 def test_a_cross_encoder_gets_a_window_and_keeps_the_rest(save: Callable[[Path], Path], tmp_path: Path) -> None:
-    """Its weights under full attention would still give its scores."""
+    """With its old attention pattern, the exported checkpoint scores as the original does."""
     folder = save(tmp_path / "model")
     start = load_model(str(folder))
     exported = export(folder, tmp_path / "out")
@@ -71,7 +71,7 @@ def test_a_cross_encoder_gets_a_window_and_keeps_the_rest(save: Callable[[Path],
 
 
 def test_a_bi_encoder_gives_its_encoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The head is random, the same each time, and the command says so; the trainer goes on from there."""
+    """The head is random but the same for each export, the command says so, and training can start from it."""
     folder = save_bi_encoder(tmp_path / "model", max_seq_length=64)
     exported, again = (export(folder, tmp_path / name) for name in ("out", "again"))
     encoder = load_model(str(folder)).scorer.encoder.state_dict()

@@ -21,7 +21,7 @@ ONNX_FILES = "bench/bandrank_bench/onnx_files.py"
 SENTENCE = "bench/bandrank_bench/sentence.py"
 MODELS = "service/bandrank/models"
 HF = f"{MODELS}/hf"
-# The only files that may import a library which is not everybody's business.
+# For each of these libraries, the only files that may import it.
 FENCES = {
     "httpcore2": {"service/bandrank/proxy/upstream.py"},
     "cupy": {"kernels/bandrank_kernels/launch.py"},
@@ -44,9 +44,9 @@ FENCES = {
         f"{MODELS}/texts.py",
     },
 }
-UNFENCED = {"transformers", "tokenizers"}  # for benchmarks, which compare with them
-MOST_LINES = 350  # a file is read in one sitting
-MOST_TRACKED_BYTES = 45 << 20  # with the shipped checkpoints: a checkout can be sent where only so much is taken
+UNFENCED = {"transformers", "tokenizers"}  # benchmarks compare with them, and may import them too
+MOST_LINES = 350  # a file can be read in one sitting
+MOST_TRACKED_BYTES = 45 << 20  # with the shipped checkpoints; a larger checkout could not be sent everywhere
 
 
 def sources() -> list[Path]:
@@ -55,7 +55,7 @@ def sources() -> list[Path]:
 
 
 def python_files() -> list[Path]:
-    """Every module of our packages, and the files beside them."""
+    """Every module of our packages, and those of tests, loadtests and deploy."""
     around = [path for name in ("tests", "loadtests", "deploy") for path in (ROOT / name).rglob("*.py")]
     return sources() + sorted(around)
 
@@ -72,7 +72,7 @@ def modules() -> list[str]:
 
 @cache
 def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    """The imports of a file, anywhere in it."""
+    """Every import statement of a file, at any depth."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
@@ -87,14 +87,14 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_the_packages_are_found() -> None:
-    """The tests below have files to check."""
+    """Without any files to check, the tests below would pass."""
     expected = {"bandrank.__main__", "bandrank.engine.task_queue", "bandrank_kernels", "bandrank_training"}
     assert expected | {"bandrank_bench.__main__", "bandrank_bench.gpu.check"} <= set(modules())
 
 
 @pytest.mark.parametrize("library", FENCES)
 def test_a_library_stays_behind_its_fence(library: str) -> None:
-    """A change of the library affects these files, and no others."""
+    """A change in a library must affect these files and no others."""
     users = {str(path.relative_to(ROOT)) for path in sources() if library in imported(path)}
     if library in UNFENCED:
         users = {user for user in users if not user.startswith("bench/")}
@@ -103,7 +103,7 @@ def test_a_library_stays_behind_its_fence(library: str) -> None:
 
 
 def test_the_emulator_imports_kernels_alone() -> None:
-    """It imports no test, so that it could be used elsewhere."""
+    """The emulator imports no test code, so that it could be used elsewhere."""
     known = {"emulation", "bandrank_kernels"}
     files = (ROOT / "tests" / "emulation").rglob("*.py")
     ours = {name for path in files for name in imported(path) if name in {*PACKAGES, "emulation", "support"}}
@@ -112,7 +112,6 @@ def test_the_emulator_imports_kernels_alone() -> None:
 
 
 def test_imports_are_absolute() -> None:
-    """An import names the full path."""
     relative = [
         f"{path}:{node.lineno}"
         for path in sources()
@@ -150,7 +149,6 @@ assert threading.active_count() == threads
 
 
 def test_a_checkout_is_small() -> None:
-    """All tracked files together."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout of the repository")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""`bandrank models`, and that what it lists is true."""
+"""`bandrank models`: what it prints, and whether that is true."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 
 
 def test_every_listed_family_loads_and_every_family_is_listed() -> None:
-    """By the value of `model_type`, which is listed once; JinaBERT's is that of BERT."""
+    """Each `model_type` is listed once, except "bert", which JinaBERT shares with BERT."""
     listed = [model_type for family in KNOWN_FAMILIES for model_type in family.model_types]
     listed.remove("bert")
 
@@ -25,7 +25,6 @@ def test_every_listed_family_loads_and_every_family_is_listed() -> None:
 
 
 def test_no_model_is_listed_twice() -> None:
-    """And each has the form of a hub id."""
     ids = [model.id for family in KNOWN_FAMILIES for model in family.models]
 
     assert len(ids) == len({*ids})
@@ -33,7 +32,7 @@ def test_no_model_is_listed_twice() -> None:
 
 
 def test_no_decoder_is_said_to_read_more_than_it_does() -> None:
-    """Whatever its authors let it read."""
+    """The list has the length that bandrank reads, even where the model's authors allow more."""
     decoders = [family for family in KNOWN_FAMILIES if PROMPTS.keys() & {*family.model_types}]
 
     assert len(decoders) == 2
@@ -41,13 +40,13 @@ def test_no_decoder_is_said_to_read_more_than_it_does() -> None:
 
 
 def test_the_page_has_the_table() -> None:
-    """`bandrank models --markdown` prints it."""
+    """docs/models.md contains the output of `bandrank models --markdown`."""
     assert markdown() in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--markdown"]])
 def test_all_is_printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Each family with what is special, and each id; the shipped scorers too, but not in Markdown."""
+    """The output has each family with its notes and each model id, but the shipped scorers only without --markdown."""
     assert main(["models", *arguments]) == 0
     out = capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""Links of the documents: each names a file that is there, and a heading that it has."""
+"""Links in the documents: each leads to an existing file and heading."""
 
 import re
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ def documents() -> list[Path]:
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """What links can name in a page, as GitHub makes it from a heading."""
+    """The anchors that links can name in a page, made from its headings as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def broken(page: Path) -> Iterator[str]:
-    """The links of a page that lead nowhere."""
+    """Yields the links of a page that lead nowhere."""
     for link in LINK.findall(page.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
         if ":" in path:
@@ -37,5 +37,5 @@ def broken(page: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", documents(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """Within the repository; those to other sites are not asked for."""
+    """Only links within the repository are checked."""
     assert [*broken(page)] == []

@@ -1,4 +1,4 @@
-"""What the log holds: whole records, one a line, whatever clients send."""
+"""The log: one whole record a line, whatever clients send."""
 
 import json
 import logging
@@ -15,10 +15,10 @@ NASTY = 'a\nb\r\nc\x1b[31m\x00\u2028d \ud800 "é" \\'
 
 @contextmanager
 def logger(log_format: LogFormat) -> Iterator[logging.Logger]:
-    """A logger that writes to stderr in this format, and hands its records to nobody else."""
+    """A logger that writes to stderr in this format and has no parent to hand its records to."""
     log = logging.Logger("tests.logs", logging.INFO)
     log.addHandler(handler_of(log_format))
-    none = request_id.set("")  # whatever a test before has left there
+    none = request_id.set("")  # an earlier test may have left one
     try:
         yield log
     finally:
@@ -26,12 +26,12 @@ def logger(log_format: LogFormat) -> Iterator[logging.Logger]:
 
 
 def fail() -> None:
-    """Raises an error whose message has lines."""
+    """Raises an error whose message has a second line that looks like a record."""
     raise ValueError("first\n2026-01-01T00:00:00.000Z ERROR bandrank: forged")
 
 
 def test_json_has_a_record_on_each_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """With its time in UTC, level, logger, message and extra fields, as they were."""
+    """A record has its time in UTC, level, logger, message and extra fields, which cannot replace the level."""
     before = datetime.now(UTC)
     with logger("json") as log:
         log.info("%s", NASTY, extra={"path": NASTY, "num": 3, "names": ["a"], "kind": dict, "level": "forged"})
@@ -52,7 +52,6 @@ def test_json_has_a_record_on_each_line(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_json_has_an_exception_as_one_string(capsys: pytest.CaptureFixture[str]) -> None:
-    """With its traceback."""
     with logger("json") as log:
         try:
             fail()
@@ -66,7 +65,7 @@ def test_json_has_an_exception_as_one_string(capsys: pytest.CaptureFixture[str])
 
 
 def test_text_has_a_record_on_each_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Time, level, logger, message and fields; what would break the line, or steer a terminal, is escaped."""
+    """A record has time, level, logger, message and fields; what breaks a line or steers a terminal is escaped."""
     with logger("text") as log:
         log.warning("%s", NASTY, extra={"path": "/a b=c", "client": "127.0.0.1", "bytes": 12})
     (line,) = capsys.readouterr().err.splitlines()
@@ -78,7 +77,7 @@ def test_text_has_a_record_on_each_line(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_text_indents_an_exception(capsys: pytest.CaptureFixture[str]) -> None:
-    """No line of it can pass for a record."""
+    """Indented lines of a traceback cannot pass for records."""
     with logger("text") as log:
         try:
             fail()
@@ -96,7 +95,6 @@ def test_text_indents_an_exception(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_record_has_the_id_of_its_request(
     log_format: LogFormat, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And none where there is no request."""
     with logger(log_format) as log:
         log.info("without")
         token = request_id.set("abc")

@@ -1,4 +1,4 @@
-"""What `make` does before it installs anything, and which settings its arguments become."""
+"""The Makefile: the environment it makes, the settings its arguments become, and when `make test` fails."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def script(path: Path, *lines: str) -> Path:
-    """A new executable of these lines of shell."""
+    """Writes an executable of these lines of shell and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(["#!/bin/sh", *lines, ""]), encoding="utf-8")
     path.chmod(0o755)
@@ -19,13 +19,13 @@ def script(path: Path, *lines: str) -> Path:
 
 
 def make(python: Path, environment: Path) -> subprocess.CompletedProcess[str]:
-    """Makes the environment, in another place than the checkout's, with this interpreter."""
+    """Makes the virtual environment at this path, with this interpreter."""
     target = [f"PYTHON={python}", f"VENV={environment}", str(environment / "runtime.stamp")]
     return subprocess.run(["make", *target], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_an_interpreter_that_is_too_old_makes_no_environment(tmp_path: Path) -> None:
-    """One that stayed would be used again, also for an interpreter that is new enough."""
+    """An environment left behind would be used again, even for an interpreter that is new enough."""
     older = f'exec {sys.executable} -c "import sys; sys.version_info = (3, 10)\n$2"'
     ended = make(script(tmp_path / "python3.10", '[ "$1" = -c ] || exit 0', older), tmp_path / "venv")
 
@@ -35,7 +35,7 @@ def test_an_interpreter_that_is_too_old_makes_no_environment(tmp_path: Path) -> 
 
 
 def test_an_environment_without_pip_is_made_again(tmp_path: Path) -> None:
-    """Such as the half of one that is left where a distribution's package for `venv` is missing."""
+    """Half an environment is left behind where the distribution's package for `venv` is missing."""
     asked = tmp_path / "asked"
     script(tmp_path / "venv" / "bin" / "python", "exit 1")
     make(script(tmp_path / "python3", f'echo "$@" >> {asked}', '[ "$1" != -m ]'), tmp_path / "venv")
@@ -55,7 +55,7 @@ def test_an_environment_without_pip_is_made_again(tmp_path: Path) -> None:
 def test_an_argument_wins_over_what_is_exported(
     verb: str, arguments: list[str], expected: dict[str, str], tmp_path: Path
 ) -> None:
-    """What was typed for this one run counts, for the model as for the port; without it the environment does."""
+    """Arguments typed for one run override the exported variables, for the model as for the port."""
     script(tmp_path / "bin" / "bandrank", 'echo "$1 $BANDRANK_MODEL $BANDRANK_PORT"')
     (tmp_path / "runtime.stamp").touch()
     exported = os.environ | {"BANDRANK_MODEL": "exported", "BANDRANK_PORT": "2"}
@@ -69,12 +69,12 @@ def test_an_argument_wins_over_what_is_exported(
     )
 
     told = dict(zip(("verb", "model", "port"), ended.stdout.split(), strict=True))
-    assert told == expected | {"verb": verb} | ({"port": "2"} if verb == "check" else {})  # which opens no port
+    assert told == expected | {"verb": verb} | ({"port": "2"} if verb == "check" else {})  # `check` opens no port
 
 
 @pytest.mark.parametrize(("types", "tests"), [(0, 0), (1, 0), (0, 1)])
 def test_types_and_tests_have_to_pass(types: int, tests: int, tmp_path: Path) -> None:
-    """Though they run side by side, and whichever ends first."""
+    """The two run side by side, and `make test` fails if either of them fails."""
     for name, status in {"ruff": 0, "lint-imports": 0, "mypy": types, "pytest": tests}.items():
         script(tmp_path / "bin" / name, f"exit {status}")
     for stamp in ("runtime.stamp", "dev.stamp"):

@@ -1,4 +1,4 @@
-"""The models to serve: one that the settings name, or those in a file or a folder."""
+"""The models to serve: one that the settings name, or those of a file or a folder."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ ONE = {"name": "one", "model": "org/one"}
 
 
 def toml(path: Path, *models: dict[str, Any]) -> str:
-    """The path of a file that lists these models."""
+    """Writes a file that lists these models and returns its path."""
     lines = [line for model in models for line in ("[[models]]", *(f"{key} = {text!r}" for key, text in model.items()))]
     path.write_text("\n".join(lines), encoding="utf-8")
     return str(path)
@@ -29,7 +29,6 @@ def served(models: str, **more: Any) -> tuple[ModelSettings, ...]:
 
 
 def test_one_model_is_named_by_the_settings() -> None:
-    """Its name is the one by which it is loaded."""
     facts: dict[str, Any] = {"model": "org/m", "revision": "r", "fast_model": "f", "fast_revision": "s"}
     facts |= {"cascade_depth": 3, "dtype": "float16"}
 
@@ -38,7 +37,7 @@ def test_one_model_is_named_by_the_settings() -> None:
 
 
 def test_a_folder_is_served_under_its_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients need not know where it is; a hub id has no folder, and keeps both of its parts."""
+    """Clients need not know where the folder is. A hub id is no folder and keeps both of its parts."""
     (tmp_path / "org" / "fine-tuned").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "org")
     folders = [str(tmp_path / "org" / "fine-tuned"), f"{tmp_path}/org/fine-tuned/", "fine-tuned", "./fine-tuned"]
@@ -50,7 +49,7 @@ def test_a_folder_is_served_under_its_last_part(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_file_lists_models(tmp_path: Path) -> None:
-    """They keep the file's order, and the settings give the fields that a model leaves out."""
+    """The models keep the file's order, and the settings supply the fields that a model leaves out."""
     two: dict[str, Any] = {"name": "two", "model": "org/two", "revision": "r", "fast_model": "f", "fast_revision": "s"}
     two |= {"cascade_depth": 3, "dtype": "float16", "similarity": "cosine"}
     path = toml(tmp_path / "models.toml", ONE, two)
@@ -62,7 +61,7 @@ def test_a_file_lists_models(tmp_path: Path) -> None:
 
 
 def test_folders_are_relative_to_the_file(tmp_path: Path) -> None:
-    """Names without a folder, and absolute paths, stay unchanged."""
+    """Absolute paths, hub ids and names of shipped models stay unchanged."""
     (tmp_path / "here").mkdir()
     names = ["here", "./here", "./missing", str(tmp_path), "sparse-w4", "org/model"]
     path = toml(tmp_path / "models.toml", *({"name": name, "model": name, "fast_model": name} for name in names))
@@ -74,7 +73,7 @@ def test_folders_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_checkpoints(tmp_path: Path) -> None:
-    """Each sub-folder with a config.json is a model, sorted by name."""
+    """Each sub-folder with a config.json is a model, and models are sorted by name."""
     for name in ("b", "a", "c"):
         (tmp_path / name).mkdir()
     for name in ("b", "a"):
@@ -86,7 +85,7 @@ def test_a_folder_of_checkpoints(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
-    """This includes the folder of a single checkpoint."""
+    """The folder of a single checkpoint is refused too."""
     (tmp_path / "config.json").write_text("{}")
 
     with pytest.raises(BadSetting, match=r"none in it has a config\.json") as refused:
@@ -95,7 +94,7 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_shadow_is_a_served_model_or_one_beside_them(tmp_path: Path) -> None:
-    """A name of a served model means that model; any other is loaded as it would be served."""
+    """The name of a served model means that model; any other name is loaded as it would be served."""
     both = toml(tmp_path / "models.toml", ONE | {"dtype": "float16"}, {"name": "two", "model": "org/two"})
     (tmp_path / "best").mkdir()
 
@@ -114,7 +113,7 @@ def test_a_shadow_is_a_served_model_or_one_beside_them(tmp_path: Path) -> None:
 
 
 def test_a_shadow_beside_a_model_of_the_same_name_is_refused(tmp_path: Path) -> None:
-    """Their series could not be told apart."""
+    """The metrics of two models of one name could not be told apart."""
     for parent in ("a", "b"):
         (tmp_path / parent / "best").mkdir(parents=True)
     settings = Settings(model=str(tmp_path / "a" / "best"), shadow_model=str(tmp_path / "b" / "best"))
@@ -138,7 +137,6 @@ def test_a_shadow_beside_a_model_of_the_same_name_is_refused(tmp_path: Path) -> 
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_file_is_named(models: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
-    """The message has the file, the table and the key."""
     path = toml(tmp_path / "models.toml", *models)
 
     with pytest.raises(BadSetting) as refused:
@@ -158,7 +156,6 @@ def test_a_mistake_in_a_file_is_named(models: list[dict[str, Any]], message: str
     ],
 )
 def test_a_file_of_another_kind_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
-    """The message names the file."""
     path = tmp_path / "models.toml"
     if text is not None:
         path.write_text(text)
@@ -169,7 +166,7 @@ def test_a_file_of_another_kind_is_refused(text: str | None, message: str, tmp_p
 
 
 def test_several_models_are_not_set_beside_one() -> None:
-    """Otherwise one of the two would be ignored silently."""
+    """Otherwise one of the two settings would be ignored silently."""
     for name in ("model", "revision", "fast_model", "fast_revision"):
         settings = Settings.read(["--models", "models.toml"], environ={f"BANDRANK_{name.upper()}": "sparse-w4"})
         with pytest.raises(BadSetting) as refused:
@@ -178,7 +175,7 @@ def test_several_models_are_not_set_beside_one() -> None:
 
 
 def test_a_model_of_a_file_is_served_under_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is loaded from the folder beside the file."""
+    """A relative folder is looked up beside the file."""
     save_bi_encoder(tmp_path / "checkpoint")
     path = toml(tmp_path / "models.toml", {"name": "ours", "model": "checkpoint"})
     capsys.readouterr()
@@ -190,7 +187,7 @@ def test_a_model_of_a_file_is_served_under_its_name(tmp_path: Path, capsys: pyte
 
 
 def test_a_model_of_a_file_that_cannot_be_served_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message names the file, not a variable that is not set."""
+    """The message names the file, not a variable that nobody set."""
     path = toml(tmp_path / "models.toml", {"name": "ours", "model": "sparse-w4", "fast_model": "org/other"})
     capsys.readouterr()
 

@@ -1,4 +1,4 @@
-"""What is said before any model is loaded: each of these services has a model that is not there."""
+"""What is checked before any model is loaded: the commands here name a folder that holds no model."""
 
 import logging
 import re
@@ -54,7 +54,6 @@ NO_KEYS = "no API keys are set (BANDRANK_KEYS): anyone who can reach {} may rank
 def test_a_setting_that_cannot_be_used(
     command: str, flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line says which, and the exit code is 2."""
     assert main([*command.split(), "--model", str(tmp_path), "--port", str(free_port()), *flags]) == 2
 
     assert re.fullmatch(f"bandrank: {told}.*\n", capsys.readouterr().err)
@@ -64,7 +63,7 @@ def test_a_setting_that_cannot_be_used(
 def test_an_address_of_redis_that_cannot_be_used(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever the command, it is refused, and the forms that it may have are listed."""
+    """Every command refuses the address and lists the forms that it may have."""
     (tmp_path / "corpus.jsonl").touch()
     words = command.replace("CORPUS", str(tmp_path / "corpus.jsonl")).split()
     assert main([*words, "--model", str(tmp_path), "--port", str(free_port()), "--redis-url", "foo://x"]) == 2
@@ -73,7 +72,6 @@ def test_an_address_of_redis_that_cannot_be_used(
 
 
 def test_rules_with_a_misspelt_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The file and the key are named."""
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rules]]\nindex = "docs"\nfeilds = ["title"]\nfields = ["title"]\n', encoding="utf-8")
     asked = ["proxy", "--proxy-upstream", "http://search", "--proxy-rules", str(rules)]
@@ -83,14 +81,14 @@ def test_rules_with_a_misspelt_key(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_port_in_use() -> None:
-    """Where another service listens; one of its connections that is only just closed is no hindrance."""
+    """A port on which another service listens is refused; one whose last connection has only just closed is not."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(BadSetting, match=r"of 127\.0\.0\.1 cannot be used: address already in use"):
             preflight(Settings(port=port), proxy=False)
         client = socket.create_connection(("127.0.0.1", port))
         accepted, _ = other.accept()
-        accepted.close()  # first, so that this side waits for the last packets
+        accepted.close()  # closed first, so that this side is left in TIME_WAIT
         client.close()
 
     preflight(Settings(port=port), proxy=False)
@@ -103,7 +101,7 @@ def test_a_port_in_use() -> None:
 def test_a_port_that_is_open_to_all_is_warned_of(
     settings: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where there are no keys, and other machines reach it."""
+    """The warning is for a service without keys that other machines can reach."""
     with caplog.at_level(logging.WARNING, logger="bandrank"):
         preflight(Settings(port=free_port(), **settings), proxy=False)
 

@@ -1,4 +1,4 @@
-"""Settings: from flags, the environment and a file, and refused by name when they cannot be used."""
+"""Settings: read from flags, the environment and a file, and refused by name when they cannot be used."""
 
 import json
 import re
@@ -75,12 +75,10 @@ NAMES = [*OTHER_VALUES, "config"]
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
     return f"BANDRANK_{name.upper()}"
 
 
 def flag(name: str) -> str:
-    """The flag of a setting."""
     return "--" + name.replace("_", "-")
 
 
@@ -91,7 +89,6 @@ def write(path: Path, text: str) -> str:
 
 
 def test_settings_have_defaults() -> None:
-    """They are those that docs/settings.md names."""
     settings = Settings.read(environ={})
 
     assert settings == Settings()
@@ -100,7 +97,7 @@ def test_settings_have_defaults() -> None:
 
 
 def test_settings_depend_on_arguments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only `read` reads the environment, and its result stays the same."""
+    """Only `read` looks at the environment. Settings are validated and cannot be changed."""
     monkeypatch.setenv("BANDRANK_PORT", "7")
 
     assert Settings().port == 8000
@@ -111,14 +108,13 @@ def test_settings_depend_on_arguments_alone(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_setting_is_tried_below() -> None:
-    """Each has an example that differs from its default."""
+    """`OTHER_VALUES` has a value for each setting, which differs from its default."""
     assert set(Settings.model_fields) == set(NAMES)
     assert all(getattr(Settings(), name) != value for name, value in OTHER_VALUES.items())
 
 
 @pytest.mark.parametrize("name", OTHER_VALUES)
 def test_a_variable_sets_its_setting(name: str) -> None:
-    """It sets that setting alone, with the right type."""
     settings = Settings.read(environ={variable(name): str(OTHER_VALUES[name])})
 
     assert settings == Settings(**{name: OTHER_VALUES[name]})  # type: ignore[arg-type]  # one of many types
@@ -127,7 +123,6 @@ def test_a_variable_sets_its_setting(name: str) -> None:
 
 @pytest.mark.parametrize("name", OTHER_VALUES)
 def test_a_flag_comes_before_a_variable_and_that_before_a_file(name: str, tmp_path: Path) -> None:
-    """The more specific source counts."""
     value, default = OTHER_VALUES[name], getattr(Settings(), name)
     file = ["--config", write(tmp_path / "bandrank.toml", f"{name} = {json.dumps(value)}\n")]
     environ = {variable(name): str(default)}
@@ -143,7 +138,7 @@ def test_an_empty_variable_is_not_set() -> None:
 
 
 def test_other_variables_are_ignored() -> None:
-    """These are other programs' variables, and those of tests and demos with the same prefix."""
+    """Variables of other programs are no settings, nor are those of tests and demos with the same prefix."""
     environ = {"PATH": "/bin", "PORT": "1", "bandrank_port": "1", "BANDRANK_DEMO_DATA": "data", "BANDRANK_SOAK_S": "5"}
 
     assert Settings.read(environ=environ) == Settings()
@@ -151,7 +146,7 @@ def test_other_variables_are_ignored() -> None:
 
 @pytest.mark.parametrize("service", ["BANDRANK", "BANDRANK_REDIS"])
 def test_what_kubernetes_says_of_services_is_no_setting(service: str) -> None:
-    """It tells each container of those in its namespace, under their names."""
+    """Kubernetes sets such variables in each container, named after the services of its namespace."""
     links = {
         "SERVICE_HOST": "10.96.12.7",
         "SERVICE_PORT": "8000",
@@ -178,14 +173,14 @@ def test_what_kubernetes_says_of_services_is_no_setting(service: str) -> None:
     ],
 )
 def test_a_misspelt_variable_is_an_error(name: str, meant: str) -> None:
-    """The message names it, and the setting that is near to it."""
+    """The message names the variable, and the setting that is spelt most like it."""
     said = re.escape(f"{name} is not a setting; {meant}`bandrank serve --help` lists them all")
     with pytest.raises(BadSetting, match=f"^{said}$"):
         Settings.read(environ={name: "8000"})
 
 
 def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code is 2, and one line says why; abbreviations are not accepted."""
+    """The exit code is 2, one line says why, and abbreviated flags are not accepted."""
     for arguments in (["--prot", "8000"], ["--max-batch", "1"]):
         with pytest.raises(SystemExit) as ended:
             Settings.read(arguments, environ={})
@@ -227,7 +222,6 @@ def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(name: str, text: str, expected: str, tmp_path: Path) -> None:
-    """The message has the variable or the file, the expectation and the value."""
     path = write(tmp_path / "bandrank.toml", f"{name} = '{text}'\n")
     for arguments, environ, where in (
         ([], {variable(name): text}, variable(name)),
@@ -249,7 +243,6 @@ def test_a_value_that_cannot_be_used_is_named(name: str, text: str, expected: st
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(text: str | None, expected: str, tmp_path: Path) -> None:
-    """The message says what is wrong in it."""
     path = str(tmp_path / "bandrank.toml")
     if text is not None:
         write(tmp_path / "bandrank.toml", text)
@@ -260,14 +253,13 @@ def test_a_file_that_cannot_be_used_is_named(text: str | None, expected: str, tm
 
 
 def test_a_password_is_never_shown(tmp_path: Path) -> None:
-    """Neither printed settings nor errors have it."""
     settings = Settings.read(environ={"BANDRANK_REDIS_URL": "redis://:secret@host"})
     path = write(tmp_path / "bandrank.toml", "redis_url = ['redis://:secret@host']")
 
     assert "secret" not in f"{settings} {settings!r}"
     for read in (
         lambda: Settings.read(["--config", path], environ={}),
-        lambda: Settings(redis_url=["redis://:secret@host"]),  # type: ignore[arg-type]  # that is the claim
+        lambda: Settings(redis_url=["redis://:secret@host"]),  # type: ignore[arg-type]  # wrong on purpose
     ):
         with pytest.raises(ValueError, match="redis_url") as refused:
             read()
@@ -275,13 +267,12 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
 
 
 def test_an_error_is_explained_with_the_variable() -> None:
-    """A setting's name becomes its variable; other names stay."""
     assert explain(BadSetting("redis_url", "must be set")) == "BANDRANK_REDIS_URL must be set"
     assert explain(BadSetting("models.toml: models[0].name", "is missing")) == "models.toml: models[0].name is missing"
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each has its flag, its variable and its description, below the command that was asked."""
+    """Each setting has its flag, variable and description, below the usage of the command that was asked."""
     with pytest.raises(SystemExit) as ended:
         Settings.read(["--help"], environ={}, command="check", about="Look for faults.")
 
@@ -293,7 +284,7 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_page_has_the_table_of_settings() -> None:
-    """It is the output of `python -m bandrank.settings`, with each setting once and a description for each."""
+    """docs/settings.md has the output of `python -m bandrank.settings`, which describes each setting once."""
     assert table() in (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert [line.split("`")[1] for line in table().splitlines()[2:]] == [*map(variable, Settings.model_fields)]
     assert all(field.description for field in Settings.model_fields.values())
@@ -304,7 +295,7 @@ def test_the_page_has_the_table_of_settings() -> None:
 
 
 def test_variables_are_named_in_settings_alone() -> None:
-    """Other files name a setting by its field."""
+    """Every other file refers to a setting by its field."""
     sources = (ROOT / "service").rglob("*.py")
     naming = {path.name for path in sources if "BANDRANK_" in path.read_text(encoding="utf-8")}
 

@@ -1,4 +1,4 @@
-"""Signals before the service has begun to serve."""
+"""Signals that arrive before the service has begun to serve."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from bandrank.__main__ import ended_by_signals
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_models_load_ends_the_process(number: signal.Signals) -> None:
-    """With the exit code of a stop, and also where it is the first process of a container, which ignores others."""
+    """The exit code is that of a normal stop. A container's first process ignores signals without a handler."""
     loading, loads = os.pipe()
     child = os.fork()
     if child == 0:

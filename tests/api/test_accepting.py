@@ -1,4 +1,4 @@
-"""New connections are taken before all the work of those before them is done."""
+"""The service accepts new connections before it has done all the work of earlier ones."""
 
 import socket
 import threading
@@ -16,7 +16,7 @@ PROBE = "/healthz"
 
 
 class Application:
-    """Work that fills a round of the loop, and a probe, which sees how much of that was done before it."""
+    """An ASGI application with work that fills a round of the loop, and a probe that notes how much of it was done."""
 
     def __init__(self) -> None:
         self.held, self.go = threading.Event(), threading.Event()
@@ -38,7 +38,7 @@ class Application:
 
 
 def test_a_probe_does_not_wait_for_the_work_of_every_connection_before_it() -> None:
-    """Of four times as many as are taken at once, which came while the loop was busy."""
+    """Four times as many connections as a round of the loop accepts come while it is busy, and the probe after them."""
     app = Application()
     config = uvicorn.Config(Paced(app, Pace(), [PROBE]), port=0, log_config=None, lifespan="off", access_log=False)
     server = AcceptingServer(config)

@@ -1,4 +1,4 @@
-"""Where there are no keys: who may register, whom a request is attributed to, and which proxies are believed."""
+"""A service without keys: who may register, which client a request counts for, and which proxies are believed."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ REGISTER = {"candidates": [{"id": "a", "text": "man"}]}
 
 @asynccontextmanager
 async def reached_from(running: RunningApp, host: str, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the application at an address, with what uvicorn makes of the headers of proxies in between."""
+    """A client of the application at an address, behind what uvicorn does with the headers of proxies."""
     told = hardening(settings)
     app = running.app
     if told["proxy_headers"]:
@@ -42,7 +42,6 @@ async def registered(settings: Settings, host: str, headers: dict[str, str] | No
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
 async def test_candidates_are_registered_from_this_machine(host: str) -> None:
-    """Without further ado."""
     assert (await registered(Settings(device="cpu"), host)).status_code == 200
 
 
@@ -50,7 +49,7 @@ async def test_candidates_are_registered_from_this_machine(host: str) -> None:
     "host", ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", "unknown", "", "localhost", "::ffff:0:1"]
 )
 async def test_candidates_are_not_registered_from_elsewhere(host: str) -> None:
-    """The message says what the operator can do; with that setting they are."""
+    """The message names the settings with which an operator can allow other addresses to register."""
     message = assert_error(await registered(Settings(device="cpu"), host), 403, "forbidden")
     assert "BANDRANK_KEYS" in message
     assert "BANDRANK_REGISTER_FROM to anywhere" in message
@@ -68,14 +67,14 @@ async def test_candidates_are_not_registered_from_elsewhere(host: str) -> None:
     ids=str,
 )
 async def test_a_web_page_registers_nothing(headers: dict[str, str]) -> None:
-    """Wherever from, be it to its own site: its name may have been made to mean this machine."""
+    """A page of the same origin is refused too, because its host name may have been rebound to this machine."""
     for settings in (Settings(device="cpu"), Settings(device="cpu", register_from="anywhere")):
         assert "BANDRANK_KEYS" in assert_error(await registered(settings, "127.0.0.1", headers), 403, "forbidden")
     assert (await registered(Settings(device="cpu"), "127.0.0.1", {"Sec-Fetch-Site": "none"})).status_code == 200
 
 
 async def test_everything_else_is_open_to_all() -> None:
-    """Ranking, the models and the metrics; a key that a client sends for nothing does no harm."""
+    """Ranking, the models and the metrics are open, and a key that nobody asked for does no harm."""
     settings = Settings(device="cpu")
     async with (
         running_app(lookup(man=1.0), settings=settings) as running,
@@ -108,7 +107,7 @@ async def test_everything_else_is_open_to_all() -> None:
 async def test_what_a_proxy_passes_on_does_not_come_from_this_machine(
     proxy: str, trusted: str, headers: dict[str, str]
 ) -> None:
-    """Whoever the proxy is and whatever the headers claim."""
+    """A request with a proxy's headers is never local, whoever the proxy is and whatever the headers claim."""
     answer = await registered(Settings(device="cpu", trusted_proxies=trusted), proxy, headers)
 
     assert_error(answer, 403, "forbidden")
@@ -130,14 +129,14 @@ async def test_what_a_proxy_passes_on_does_not_come_from_this_machine(
     ],
 )
 async def test_an_address_is_a_client(host: str, client: str) -> None:
-    """An IPv6 address by its /64, an IPv4-mapped one as IPv4; what is no address is one client, whatever it says."""
+    """An IPv6 address counts by its /64 and an IPv4-mapped one as IPv4; whatever is no address counts as one client."""
     assert network_of(host) == client
     assert is_loopback(host) == (host == "::1")
 
 
 @pytest.mark.parametrize(("text", "addresses"), [("none", []), ("", []), (" 10.0.0.0/8 , ::1", ["10.0.0.0/8", "::1"])])
 async def test_trusted_proxies_are_addresses(text: str, addresses: list[str]) -> None:
-    """Or nobody."""
+    """With "none" or an empty setting nobody is trusted, and uvicorn ignores the headers of proxies."""
     told = hardening(Settings(trusted_proxies=text))
 
     assert told["forwarded_allow_ips"] == addresses
@@ -146,6 +145,6 @@ async def test_trusted_proxies_are_addresses(text: str, addresses: list[str]) ->
 
 @pytest.mark.parametrize("text", ["*", "proxy", "10.0.0.1/8", "10.0.0.1;10.0.0.2"])
 async def test_other_trusted_proxies_are_refused(text: str) -> None:
-    """Everybody is not trusted by a star, and a name is no address."""
+    """A star does not stand for everybody, and a host's name is not an address."""
     with pytest.raises(BadSetting, match="trusted_proxies must be addresses or networks, or none"):
         hardening(Settings(trusted_proxies=text))

@@ -1,4 +1,4 @@
-"""Bad input: the right status, one flat body, and a service that still gives others the right scores."""
+"""Bad input gets the right status and a flat error, and other requests still get the right scores."""
 
 import asyncio
 import json
@@ -110,7 +110,6 @@ CASES = [
 
 
 def by_name(case: Case) -> str:
-    """The name of a case's test."""
     return case.name
 
 
@@ -120,7 +119,7 @@ async def send(running: RunningApp, case: Case) -> httpx.Response:
 
 
 async def assert_serves(running: RunningApp) -> None:
-    """A good request gets its scores."""
+    """Asserts that a good request gets its scores."""
     response = await running.rerank(GOOD)
     assert response.status_code == 200, response.text
     results = [(result["index"], result["relevance_score"]) for result in response.json()["results"]]
@@ -129,7 +128,6 @@ async def assert_serves(running: RunningApp) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=by_name)
 async def test_bad_input_is_refused(case: Case) -> None:
-    """The answer has the right status and a short message that says what is wrong."""
     async with running_app(lookup(man=1.5, she=-2.0), settings=SETTINGS) as running:
         message = assert_error(await send(running, case), case.status, case.error_type)
 
@@ -243,7 +241,7 @@ async def test_several_faults_are_named_together() -> None:
 
 
 async def test_files_of_windows_are_read() -> None:
-    """Their JSON may begin with a mark of its encoding."""
+    """Programs on Windows may put a byte order mark before their JSON."""
     async with running_app(lookup()) as running:
         response = await running.client.post("/rerank", content=json.dumps(GOOD).encode("utf-8-sig"))
 
@@ -264,7 +262,7 @@ async def test_files_of_windows_are_read() -> None:
     ],
 )
 async def test_paths_and_methods_that_do_not_exist(method: str, path: str, status: int) -> None:
-    """They get the same flat body, and 405 names the method that exists."""
+    """The error has the flat body, and a 405 names the methods that exist."""
     async with running_app(lookup()) as running:
         response = await running.client.request(method, path)
 
@@ -273,7 +271,7 @@ async def test_paths_and_methods_that_do_not_exist(method: str, path: str, statu
 
 
 async def test_allow_names_every_method_of_a_path() -> None:
-    """Also where several routes have it."""
+    """The methods of a path may belong to several routes."""
     async with running_app(lookup()) as running:
         answers = [await running.client.patch(path) for path in ("/candidates", "/rerank", "/healthz")]
 
@@ -282,7 +280,7 @@ async def test_allow_names_every_method_of_a_path() -> None:
 
 
 async def test_an_unknown_path_is_told() -> None:
-    """It is often that of a base URL and the client's own together, and then nobody has seen it."""
+    """A client often joins the path of its base URL and its own, so that its user has never seen the result."""
     async with running_app(lookup()) as running:
         answers = [await running.client.post(path, json=GOOD) for path in ("/v1/v2/rerank", f"/{'v' * 99}")]
 
@@ -292,7 +290,7 @@ async def test_an_unknown_path_is_told() -> None:
 
 
 async def test_no_redirect_follows_a_host() -> None:
-    """A path with a slash too many is unknown, except of a POST."""
+    """A trailing slash makes the path of a GET unknown; a redirect would lead to whatever host the request names."""
     async with running_app(lookup()) as running:
         response = await running.client.get("/healthz/", headers={"host": "elsewhere"})
 

@@ -38,7 +38,7 @@ async def rerank(running: RunningApp, candidates: list[Any], **fields: Any) -> d
 
 
 async def test_registered_candidates_are_ranked_by_id_alone() -> None:
-    """They were encoded at registration, so that the request finds all of them in the cache."""
+    """The candidates are encoded at registration, so the request finds all of them in the cache."""
     async with app() as running:
         registered = await register(running, TEXTS)
         answer = await rerank(running, [{"id": name} for name in "cba"], return_documents=True)
@@ -54,7 +54,7 @@ async def test_registered_candidates_are_ranked_by_id_alone() -> None:
 
 
 async def test_an_unknown_id_is_reported_and_the_rest_is_ranked() -> None:
-    """It is reported by its index in the request; the other candidates keep their indices."""
+    """The answer reports an unknown id by its index in the request; the other candidates keep their indices."""
     async with app() as running:
         await register(running, TEXTS)
         answer = await rerank(running, [{"id": "x"}, {"id": "b"}, "man", {"id": "y"}, {"id": "own", "text": "you"}])
@@ -64,7 +64,7 @@ async def test_an_unknown_id_is_reported_and_the_rest_is_ranked() -> None:
 
 
 async def test_unknown_ids_alone_are_not_found() -> None:
-    """A request with nothing to rank is well formed, and what it names is not there."""
+    """A request of which every id is unknown is well formed, so its status is 404 and not 422."""
     async with app() as running:
         response = await running.rerank({"query": "who", "candidates": [{"id": "x"}]})
 
@@ -83,7 +83,7 @@ async def test_a_text_in_the_request_goes_before_the_registered_one() -> None:
 
 
 async def test_an_id_that_is_registered_again_has_the_new_text() -> None:
-    """Within one upload, too, the last text counts."""
+    """Within one upload, too, the last text of an id counts."""
     async with app() as running:
         await register(running, {"a": "man"})
         body = {"candidates": [{"id": "a", "text": "you"}, {"id": "a", "text": "she"}]}
@@ -129,7 +129,7 @@ async def test_a_stream_of_lines_is_registered() -> None:
 
 @pytest.mark.parametrize("lines", [False, True])
 async def test_a_line_of_a_corpus_is_registered_as_precompute_reads_it(lines: bool) -> None:
-    """With `_id` in place of `id`, and a title before the text; of both ids, `id` counts."""
+    """`_id` may stand for `id`, which counts if both are there, and a title is put before the text."""
     documents: list[dict[str, Any]] = [
         {"_id": "a", "title": "she", "text": "man"},
         {"_id": "b", "title": "", "text": "man"},
@@ -181,13 +181,12 @@ async def test_a_full_store_refuses_texts_and_keeps_its_content() -> None:
     [b"no json", b"{}", b'{"candidates": [{"id": "", "text": "man"}]}', b'{"candidates": [{"id": "a"}]}'],
 )
 async def test_a_bad_upload_is_refused(body: bytes) -> None:
-    """It is refused with the reason and registers nothing."""
     async with app() as running:
         assert_error(await running.client.put("/candidates", content=body), 422, "invalid_input")
 
 
 async def test_a_text_in_a_body_is_bounded_like_one_in_a_line() -> None:
-    """In bytes, whatever its script; nothing of the request is registered."""
+    """The limit is in bytes, whatever the script, and a request beyond it registers nothing."""
     settings = Settings(device="cpu", max_line_bytes=100)
     async with running_app(lookup(), settings=settings) as running:
         for text in ("x" * 101, "\u4e2d" * 34):

@@ -1,4 +1,4 @@
-"""A certificate that is renewed on disk: who gets it, what half of a pair does, and when it expires."""
+"""A certificate that is renewed on disk: which connections get it, what half of a pair does, and when it expires."""
 
 import logging
 import shutil
@@ -19,23 +19,22 @@ from bandrank.settings import Settings
 
 
 def served(made: Certificate) -> ServedCertificate:
-    """It, by a clock on which a second passes each time it is read."""
+    """The certificate as the service watches it, by a clock that moves by a second each time it is read."""
     return ServedCertificate(made.certificate, made.key, count().__next__)
 
 
 def expiry(made: Certificate) -> float:
-    """When it expires, as its file has it."""
+    """When the certificate in the file expires, in seconds since the epoch."""
     return not_after(Path(made.certificate).read_bytes())
 
 
 def renew(made: Certificate, new: Certificate) -> None:
-    """Writes the new pair over the old one."""
     for target, source in ((made.certificate, new.certificate), (made.key, new.key)):
         shutil.copy(source, target)
 
 
 def test_a_swapped_link_is_a_renewal(tmp_path: Path) -> None:
-    """As where Kubernetes mounts a secret: the files are links through one that is swapped."""
+    """Where Kubernetes mounts a secret, the files are links through another link, which it swaps."""
     for name, days in (("old", 2), ("new", 9)):
         (tmp_path / name).mkdir()
         make_certificate(tmp_path / name, days=days)
@@ -52,7 +51,7 @@ def test_a_swapped_link_is_a_renewal(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_used_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Half of a pair, part of a file, nothing: the old pair stays, and the log says why, once for each."""
+    """With half of a new pair, part of a file or an empty file the old pair stays, and the log says why once."""
     made, new = make_certificate(tmp_path), make_certificate(tmp_path, "new", days=9)
     certificate, before = served(made), expiry(made)
     whole = Path(new.certificate).read_text(encoding="ascii")
@@ -70,7 +69,7 @@ def test_what_cannot_be_used_changes_nothing(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_a_fault_that_leaves_the_files_as_they_are_is_got_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the process has as many files open as it may: the pair is read at a later look."""
+    """A process that has too many open files to read the pair reads it when it next looks."""
     made, new = make_certificate(tmp_path), make_certificate(tmp_path, "new", days=9)
     certificate = served(made)
     renew(made, new)
@@ -85,7 +84,7 @@ def test_a_fault_that_leaves_the_files_as_they_are_is_got_over(tmp_path: Path, m
 
 
 def test_new_connections_get_the_renewed_certificate(tmp_path: Path) -> None:
-    """Open ones go on with theirs, and a scrape has the time at which the new one expires."""
+    """Open connections keep the old certificate, and the metrics have the time at which the new one expires."""
     made, new = make_certificate(tmp_path), make_certificate(tmp_path, "new", days=9)
     settings = Settings(device="cpu", tls_certificate=made.certificate, tls_key=made.key)
     with listening(settings, trust=made.trust) as service, service.client() as before:
@@ -107,7 +106,7 @@ def test_new_connections_get_the_renewed_certificate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("days", [2, 20_000])
 def test_expiry_is_what_openssl_says(days: int, tmp_path: Path) -> None:
-    """Written with two digits of the year before 2050, with four from then on."""
+    """A certificate writes years before 2050 with two digits, and later ones with four."""
     made = make_certificate(tmp_path, days=days)
     command = ["openssl", "x509", "-enddate", "-noout", "-in", made.certificate]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Connections from several addresses: none of them keeps another one out, be it busy, silent or done."""
+"""Connections from several addresses: those of one, be they busy, silent or done, never keep another address out."""
 
 import socket
 from contextlib import ExitStack, suppress
@@ -16,7 +16,7 @@ HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n"
 
 
 def connect(service: Listening, sent: bytes = b"", *, source: str = "127.0.0.1") -> socket.socket:
-    """A connection from this address, on which this was sent."""
+    """A connection from the address `source`, on which `sent` was sent."""
     made = socket.create_connection(service.address, timeout=HANG_S, source_address=(source, 0))
     with suppress(ConnectionError):  # the service may have closed it already
         made.sendall(sent)
@@ -24,7 +24,6 @@ def connect(service: Listening, sent: bytes = b"", *, source: str = "127.0.0.1")
 
 
 def test_busy_connections_of_one_address_leave_room_for_another() -> None:
-    """However many requests an address leaves unfinished, another one's are answered."""
     with listening(patience_s=30, max_connections=10, reserved=4) as service, ExitStack() as busy:
         greedy = [busy.enter_context(connect(service, HEAD % 100 + b'{"query":')) for _ in range(30)]
         for _ in range(2):
@@ -32,12 +31,12 @@ def test_busy_connections_of_one_address_leave_room_for_another() -> None:
                 assert other.recv(65536).startswith(b"HTTP/1.1 200 OK")
         answers = [ended_with(connection)[:12] for connection in greedy[5:]]
 
-        assert answers.count(b"HTTP/1.1 503") >= 2  # those that only probes could have used
+        assert answers.count(b"HTTP/1.1 503") >= 2  # on connections that only probes could have used
         assert set(answers) <= {b"HTTP/1.1 503", b""}
 
 
 def test_silent_connections_of_one_address_end_none_of_another() -> None:
-    """Beyond its share an address loses its own, though another one's is silent for longer."""
+    """An address beyond its share loses its own connections, even if another one's has been silent for longer."""
     with listening(patience_s=30, max_connections=10) as service, ExitStack() as silent:
         older = silent.enter_context(connect(service, source="127.0.0.2"))
         connections = [silent.enter_context(connect(service)) for _ in range(50)]
@@ -48,7 +47,7 @@ def test_silent_connections_of_one_address_end_none_of_another() -> None:
 
 
 def test_silent_connections_of_many_addresses_make_room_too() -> None:
-    """Where all slots are taken by addresses that hold one each, the one that is silent for longest goes."""
+    """If addresses with one connection each take all slots, the connection that is silent for longest is closed."""
     with listening(patience_s=30, max_connections=10) as service, ExitStack() as silent:
         first, *_ = [silent.enter_context(connect(service, source=f"127.0.1.{n}")) for n in range(1, 30)]
         with connect(service, HEALTHZ) as newcomer:
@@ -57,13 +56,13 @@ def test_silent_connections_of_many_addresses_make_room_too() -> None:
 
 
 def test_a_single_connection_is_served() -> None:
-    """Also where no more than one may be open."""
+    """A service that allows only one open connection still serves it."""
     with listening(max_connections=1) as service, connect(service, RERANK) as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_a_connection_that_was_answered_early_is_silent() -> None:
-    """One whose answer was there before all of its body does not count as busy for ever."""
+    """A connection that got its answer before all of its body had come must not count as busy for ever."""
     early = b"POST /nothing HTTP/1.1\r\nHost: bandrank\r\nContent-Length: 3\r\n\r\n"
     with listening(patience_s=30, max_connections=6) as service, ExitStack() as answered:
         for _ in range(3):
@@ -75,7 +74,7 @@ def test_a_connection_that_was_answered_early_is_silent() -> None:
 
 
 def test_a_connection_that_asks_for_a_web_socket_is_bounded_like_others() -> None:
-    """It gets an answer over HTTP, and its place is free when it has ended."""
+    """The connection gets an answer over HTTP, and its slot is free once it has ended."""
     upgrade = (
         b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eHg=\r\n\r\n"
     )
@@ -100,5 +99,5 @@ def test_a_connection_that_asks_for_a_web_socket_is_bounded_like_others() -> Non
     ],
 )
 def test_whom_an_address_counts_for(one: object, other: object, *, same: bool) -> None:
-    """An IPv4 address for itself, written either way; an IPv6 address for its /64; sockets of files for one."""
+    """An IPv4 address, mapped to IPv6 or not, is one client; so are the /64 of an IPv6 address and all Unix sockets."""
     assert (client_at(one) == client_at(other)) is same

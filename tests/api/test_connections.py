@@ -1,4 +1,4 @@
-"""Slow, silent, greedy and too many clients, on real connections: each is ended, and nobody else is kept waiting."""
+"""Slow, silent, greedy and too many clients on real connections: they are disconnected, and nobody else has to wait."""
 
 import gc
 import logging
@@ -28,7 +28,7 @@ HEAD = b"POST /rerank HTTP/1.1\r\nHost: bandrank\r\nContent-Length: %d\r\n\r\n"
     ids=["silence", "half a line", "half the headers", "half a body"],
 )
 def test_a_client_that_stops_halfway_is_ended(sent: bytes, status: bytes) -> None:
-    """With 408, after some patience; probes are answered meanwhile."""
+    """The client gets a 408 after a while, and probes are answered meanwhile."""
     with listening() as service, service.connection(sent) as connection:
         assert service.is_alive()
         assert ended_with(connection).startswith(b"HTTP/1.1 " + status)
@@ -36,7 +36,7 @@ def test_a_client_that_stops_halfway_is_ended(sent: bytes, status: bytes) -> Non
 
 
 def test_a_client_that_drips_is_ended_too() -> None:
-    """A byte now and then is no progress, neither of headers nor of a body."""
+    """A byte now and then does not count as progress, neither in the headers nor in the body."""
     for start, rest in ((b"", b"POST /rerank HTTP/1.1\r\nA: " + b"a" * 500), (HEAD % 5000, b" " * 5000)):
         with listening() as service, service.connection(start) as connection:
             started = time.monotonic()
@@ -44,7 +44,7 @@ def test_a_client_that_drips_is_ended_too() -> None:
                 for byte in rest:
                     connection.send(bytes([byte]))
                     time.sleep(0.05)
-            except OSError:  # reset or broken pipe, as it comes
+            except OSError:  # a reset or a broken pipe
                 pass
             assert time.monotonic() - started < 6 * PATIENCE_S
 
@@ -60,7 +60,7 @@ def test_a_client_that_drips_is_ended_too() -> None:
     ids=["a long one", "one that comes at once", "many", "a long name"],
 )
 def test_headers_are_bounded(headers: bytes) -> None:
-    """In bytes and in number, before any of them is looked at."""
+    """Headers are limited in bytes and in number, before any of them is looked at."""
     with listening() as service:
         with service.connection() as connection:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n" + headers + b"\r\n\r\n")
@@ -69,7 +69,6 @@ def test_headers_are_bounded(headers: bytes) -> None:
 
 
 def test_a_long_first_line_is_bounded_as_well() -> None:
-    """It counts as a header."""
     with listening() as service, service.connection(b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n") as connection:
         assert ended_with(connection).startswith(b"HTTP/1.1 4")
         assert service.is_alive()
@@ -79,7 +78,7 @@ def test_a_long_first_line_is_bounded_as_well() -> None:
     "sent", [b"\x16\x03\x01\r\n\r\n", b"GET http://[ HTTP/1.1\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\n\r\n"]
 )
 def test_what_is_no_http_is_counted_and_fills_no_log(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Anybody can send it, as fast as connections are taken."""
+    """Anybody can send bytes that are not HTTP, as fast as the service accepts connections."""
     with listening() as service:
         with service.connection(sent) as connection:
             assert ended_with(connection).startswith(b"HTTP/1.1 400 Bad Request")
@@ -100,7 +99,6 @@ def test_an_answer_that_nobody_reads_is_dropped() -> None:
 
 
 def test_a_slow_answer_is_no_reason_to_end_a_connection() -> None:
-    """A client that reads steadily gets all of it, however long that takes."""
     text = "man " + "x" * 3_000_000
     body = b'{"query":"who","return_documents":true,"candidates":["%b"]}' % text.encode()
     with listening() as service, service.connection(HEAD % len(body) + body) as connection:
@@ -114,7 +112,7 @@ def test_a_slow_answer_is_no_reason_to_end_a_connection() -> None:
 
 
 def test_a_connection_kept_alive_is_used_again() -> None:
-    """After a pause longer than the patience with a slow client."""
+    """The pause between two requests may be longer than the patience with a slow client."""
     with listening() as service, service.client() as client:
         for _ in range(3):
             assert client.get("/healthz").status_code == httpx.codes.OK
@@ -123,7 +121,7 @@ def test_a_connection_kept_alive_is_used_again() -> None:
 
 
 def test_answers_of_a_drain_end_their_connections() -> None:
-    """And say so, also on a new connection; of two requests that come at once both are answered."""
+    """The last answer says `Connection: close`, even on a new connection; of two requests at once both are answered."""
     probe = b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n"
     with listening() as running, running.connection(probe) as connection:
         assert b"connection: close" not in connection.recv(65536)
@@ -140,7 +138,7 @@ def test_answers_of_a_drain_end_their_connections() -> None:
 
 
 def test_nothing_is_kept_of_a_connection_that_ended() -> None:
-    """Else it would be watched for ever."""
+    """A connection that is kept in memory would be watched for ever."""
 
     def kept() -> bool:
         gc.collect()
@@ -152,7 +150,7 @@ def test_nothing_is_kept_of_a_connection_that_ended() -> None:
 
 
 def test_silent_connections_make_room_for_others() -> None:
-    """The one that is silent for longest goes first; a hundred of them keep nobody out."""
+    """The connection that is silent for longest is closed first, so that a hundred of them keep nobody out."""
     with listening(patience_s=30, max_connections=10) as service, ExitStack() as silent:
         first = silent.enter_context(service.connection())
         for _ in range(99):
@@ -161,12 +159,12 @@ def test_silent_connections_make_room_for_others() -> None:
 
         assert answer.status_code == httpx.codes.OK
         assert service.refused("displaced") >= 95
-        assert service.refused("too_many") == 0  # nobody was refused
+        assert service.refused("too_many") == 0
         assert ended_with(first) == b""
 
 
 def test_where_probes_are_owed_an_answer_too_a_connection_is_closed() -> None:
-    """Without a word, and counted; when one of the others has its answer there is room again."""
+    """The connection is closed without an answer and counted; once another one has its answer, there is room again."""
     with listening(patience_s=30, max_connections=2, reserved=2) as service, ExitStack() as busy:
         first, _ = [busy.enter_context(service.connection(b"GET /healthz HTTP/1.1\r\n")) for _ in range(2)]
         with service.connection(b"GET /healthz HTTP/1.1\r\n") as refused:
@@ -178,9 +176,7 @@ def test_where_probes_are_owed_an_answer_too_a_connection_is_closed() -> None:
 
 
 def test_busy_connections_leave_room_for_probes() -> None:
-    """Where an address has its share of connections, and all are owed an answer, another of its requests gets 503, and
-    a probe its answer.
-    """
+    """If all connections of an address's share await answers, its next request gets a 503, but a probe is answered."""
     with listening(patience_s=30, max_connections=6) as service, ExitStack() as busy:
         for _ in range(3):
             busy.enter_context(service.connection(HEAD % 100 + b'{"query":'))

@@ -1,4 +1,4 @@
-"""Bodies that would cost a service without bounds gigabytes: refused for little, and in words."""
+"""Bodies that would cost a service without limits gigabytes are refused cheaply, with a message that says why."""
 
 import json
 import tracemalloc
@@ -53,7 +53,7 @@ def million(item: bytes) -> bytes:
     ],
 )
 async def test_a_million_faults_cost_little(method: str, path: str, start: bytes, item: bytes, says: str) -> None:
-    """Reading stops at the first fault, or before it where there is too much to read."""
+    """Reading stops at the first fault, or before it if the body has too many values."""
     body = start + million(item) + b"]}"
     async with running_app(lookup(), settings=Settings(device="cpu", max_candidates=10 * MB)) as running:
         tracemalloc.start()
@@ -64,7 +64,7 @@ async def test_a_million_faults_cost_little(method: str, path: str, start: bytes
             tracemalloc.stop()
 
     assert assert_error(response, 422, "invalid_input").startswith(says)
-    assert most_bytes < len(body) * 8 + 10 * MB  # the body comes in copies; a fault would take 500 bytes
+    assert most_bytes < len(body) * 8 + 10 * MB  # the body is copied a few times; each fault would take 500 bytes
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_a_million_faults_cost_little(method: str, path: str, start: bytes
 )
 @pytest.mark.parametrize("item", [b'""', b"7"], ids=["texts", "none"])
 async def test_a_million_candidates_are_counted(path: str, start: bytes, item: bytes) -> None:
-    """The message has their number, though none of them is looked at."""
+    """The message has the number of candidates, although none of them is validated."""
     async with running_app(lookup()) as running:
         response = await running.client.post(path, content=start + million(item) + b"]}")
 
@@ -91,7 +91,7 @@ async def test_a_million_candidates_are_counted(path: str, start: bytes, item: b
 @pytest.mark.parametrize("many_quotes", [0, MB])
 @given(texts=st.lists(st.text('ab,":\\\\{[]}é', max_size=8), max_size=6))
 def test_values_are_counted_outside_of_texts(many_quotes: int, texts: list[str]) -> None:
-    """In both ways of leaving texts out, whatever they have in them."""
+    """Both ways of skipping texts lead to the same count, whatever the texts contain."""
     body = json.dumps([{text: [text]} for text in texts]).encode()
     values = max(0, len(texts) - 1) + len(texts) + parsing.LIST_VALUES * (1 + 2 * len(texts))
     with pytest.MonkeyPatch.context() as patch:
@@ -105,7 +105,6 @@ def test_values_are_counted_outside_of_texts(many_quotes: int, texts: list[str])
 
 @pytest.mark.parametrize("text", [b"{[,:", rb"\",\\", rb"\\\"{"])
 async def test_commas_and_brackets_in_texts_are_no_values(text: bytes) -> None:
-    """A text may have any number of them."""
     body = b'{"query":"who","candidates":["' + text * MB + b'", "man"]}'
     async with running_app(lookup()) as running:
         response = await running.client.post("/rerank", content=body)
@@ -124,7 +123,6 @@ async def test_commas_and_brackets_in_texts_are_no_values(text: bytes) -> None:
     ids=["fields", "fields of a document", "the same field", "nesting"],
 )
 async def test_odd_shapes_are_refused(body: bytes, status: int) -> None:
-    """A million fields, a fifth of that in a document, a million times the same one, a million lists in one another."""
     async with running_app(lookup()) as running:
         response = await running.client.post("/rerank", content=body)
 
@@ -133,7 +131,7 @@ async def test_odd_shapes_are_refused(body: bytes, status: int) -> None:
 
 
 async def test_a_query_longer_than_a_cross_encoder_of_passages_takes_is_cut() -> None:
-    """Its estimate leaves room for the passage that its pieces leave room for."""
+    """The estimate of the request's work must assume the cut query, which leaves room for a passage."""
     scorer = as_served(tiny_cross_encoder(positions=64))
     async with running_app(scorer) as running:
         response = await running.rerank({"query": "man " * 100_000, "candidates": ["she " * 100]})
@@ -143,7 +141,7 @@ async def test_a_query_longer_than_a_cross_encoder_of_passages_takes_is_cut() ->
 
 
 async def test_a_body_without_an_end_is_not_read_to_it() -> None:
-    """A few times what may come is, for a client that sends all of it before it reads the answer."""
+    """A few times the limit is read, for clients that send their whole body before they read the answer."""
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:

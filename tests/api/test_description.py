@@ -1,4 +1,4 @@
-"""/openapi.json: its schemas allow what is answered and nothing else, and it has every status that a client may get."""
+"""/openapi.json: its schemas allow exactly the bodies that are answered, and it lists all statuses of answers."""
 
 import json
 from typing import Any
@@ -132,14 +132,14 @@ BODIES: dict[tuple[str, str], list[Any]] = {
 
 
 async def description(running: RunningApp) -> dict[str, Any]:
-    """What the service says of itself."""
+    """The service's OpenAPI description."""
     document: dict[str, Any] = (await running.client.get("/openapi.json")).json()
     return document
 
 
 @pytest.mark.parametrize(("method", "path"), BODIES)
 async def test_a_body_is_allowed_if_it_is_answered(method: str, path: str) -> None:
-    """Or if it names what is not there; any other body breaks its schema."""
+    """A body that names what is not served is allowed too; any other body that is refused breaks its schema."""
     bodies = BODIES[method, path]
     async with running_app(lookup(), fast=encoded_lookup()) as running:
         document = await description(running)
@@ -156,7 +156,7 @@ async def test_a_body_is_allowed_if_it_is_answered(method: str, path: str) -> No
 
 
 async def test_every_endpoint_has_the_answers_of_its_connection() -> None:
-    """And those of a service that fails, or that cannot answer now."""
+    """Every endpoint lists the errors of its connection, and those of a service that fails or cannot answer now."""
     async with running_app(lookup()) as running:
         document = await description(running)
 
@@ -200,7 +200,6 @@ async def test_a_link_leads_to_an_endpoint_that_takes_its_body() -> None:
 
 
 async def test_the_limits_are_those_of_the_service() -> None:
-    """They are settings."""
     limits = {"max_candidates": 123, "max_body_bytes": 4567, "max_answer_bytes": 8901, "max_line_bytes": 2345}
     async with running_app(lookup(), settings=Settings(device="cpu", **limits)) as running:
         text = (await description(running))["info"]["description"]
@@ -209,7 +208,7 @@ async def test_the_limits_are_those_of_the_service() -> None:
 
 
 async def test_lines_are_described_as_text() -> None:
-    """OpenAPI 3.1 has no schema for several JSON values; whatever the lines are, the answer is 200."""
+    """OpenAPI 3.1 has no schema for a sequence of JSON values; whatever the lines are, the answer is 200."""
     body = b'{"id": "a", "text": "man"}\n\nno json\n\xff\n7'
     async with running_app(lookup()) as running:
         content = (await description(running))["paths"]["/candidates"]["put"]["requestBody"]["content"]
@@ -225,7 +224,7 @@ async def test_lines_are_described_as_text() -> None:
 
 
 async def test_a_probe_does_not_wait_for_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What endpoints take and give is written down before the first request: it takes as long as fifty probes."""
+    """The schemas of all endpoints are built before the first request, because that takes as long as fifty probes."""
     written = []
     write = TypeAdapter.__init__
 

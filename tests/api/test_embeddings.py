@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 
 TEXTS = ["The man! She said that he was", "", "who is the man", "she", "The man! She said that he was"]
 HALF_STEP = 2**-11  # the relative error of float16, in which representations are cached unless told otherwise
-TOLERANCE = 1e-6  # of numbers below 1, alone and in company, in float32
+TOLERANCE = 1e-6  # of float32 numbers below 1, which must not depend on the other texts
 AS_QUERIES = [
     *({name: kind} for name in ("input_type", "task") for kind in ("query", "search_query", "retrieval.query")),
     {"input_type": None, "task": "retrieval.query"},
@@ -47,19 +47,18 @@ EXACT = Settings(device="cpu", cache_dtype="float32")
 
 
 async def ask(running: RunningApp, texts: Any, **fields: Any) -> httpx.Response:
-    """POST /v1/embeddings for some texts."""
     return await running.client.post("/v1/embeddings", json={"input": texts, "model": "tiny"} | fields)
 
 
 async def vectors(running: RunningApp, texts: Any, **fields: Any) -> npt.NDArray[np.float64]:
-    """The embeddings of an answer that has to succeed."""
+    """The embeddings of a request, which must succeed."""
     answer = (await ask(running, texts, **fields)).raise_for_status().json()
     assert [each["index"] for each in answer["data"]] == list(range(len(answer["data"])))
     return np.array([each["embedding"] for each in answer["data"]])
 
 
 def own(scorer: BiEncoder, texts: list[str]) -> npt.NDArray[np.float32]:
-    """What a scorer makes of each text by itself."""
+    """The vectors that a scorer computes for each text by itself."""
     encoder = TextEncoder(tiny_tokenizer(), scorer)
     with torch.inference_mode():
         rows = [scorer.encode_candidates(Ragged.from_token_ids([encoder.query(text)[0]])).values for text in texts]
@@ -67,7 +66,7 @@ def own(scorer: BiEncoder, texts: list[str]) -> npt.NDArray[np.float32]:
 
 
 def worded(scorer: BiEncoder, document: str = "") -> BiEncoder:
-    """The same scorer with words before a query, and before a document."""
+    """The same scorer with words before a query and, if given, before a document."""
     wordings = {"query_wording": Wording("who is {text}"), "candidate_wording": Wording(document + "{text}")}
     same = BiEncoder(replace(scorer.config, **wordings))
     same.load_state_dict(scorer.state_dict())
@@ -76,8 +75,8 @@ def worded(scorer: BiEncoder, document: str = "") -> BiEncoder:
 
 @pytest.mark.parametrize("document", ["", "the man ", "who is "])
 async def test_queries_have_words_of_their_own(document: str) -> None:
-    """They are put around texts that are said to be queries, as `/rerank` does, and around no others; so are those of
-    documents.
+    """A model's words for queries go around what the request calls queries, and its words for documents around the
+    rest.
     """
     scorer = tiny_bi_encoder()
     async with running_app(worded(scorer, document), settings=EXACT) as running:
@@ -94,7 +93,7 @@ async def test_queries_have_words_of_their_own(document: str) -> None:
 
 
 async def test_many_queries_wait_for_the_tokenizer_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a client of large texts each would else wait for one of those."""
+    """If each query waited by itself, each would wait for one of the large texts of another client."""
     sliced = counted_slices(monkeypatch)
     large = ["man " * (SLICE_CHARACTERS // 4)] * 6
     async with served(worded(tiny_bi_encoder()), settings=Settings(device="cpu", tokenizer_threads=1)) as model:
@@ -108,7 +107,7 @@ async def test_many_queries_wait_for_the_tokenizer_once(monkeypatch: pytest.Monk
 
 
 async def test_the_answer_has_this_shape() -> None:
-    """It has exactly the documented fields, whether one text comes or a list of them."""
+    """The answer has exactly the documented fields, for a single text as for a list."""
     async with running_app(tiny_bi_encoder()) as running:
         one = (await ask(running, "man she", user="me", input_type="query")).json()
         several = (await ask(running, ["man she", "he"])).json()
@@ -125,7 +124,7 @@ async def test_the_answer_has_this_shape() -> None:
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 async def test_embeddings_are_those_of_the_scorer(similarity: Any) -> None:
-    """Of unit length if it compares by the cosine, and only then; each text by itself, in the order of the request."""
+    """Embeddings have unit length only if the scorer compares by the cosine, and come in the order of the request."""
     scorer = tiny_bi_encoder(similarity=similarity)
     async with running_app(scorer, settings=EXACT) as running:
         embedded = await vectors(running, TEXTS)
@@ -136,7 +135,7 @@ async def test_embeddings_are_those_of_the_scorer(similarity: Any) -> None:
 
 
 async def test_their_dot_product_is_the_score() -> None:
-    """That of a query and a candidate, from the cache that ranking has filled; rounded as that cache rounds."""
+    """The embeddings come from the cache that ranking filled, and their dot product with the query's is the score."""
     scorer = tiny_bi_encoder()
     async with running_app(scorer) as running:
         ranking = {"query": TEXTS[2], "candidates": TEXTS[:2], "raw_scores": True}
@@ -152,7 +151,7 @@ async def test_their_dot_product_is_the_score() -> None:
 
 @pytest.mark.parametrize("field", ["encoding_format", "embedding_type"])
 async def test_base64_says_the_same(field: str) -> None:
-    """As little-endian float32; null stands for numbers. Also of more texts than are written at once."""
+    """Base64 holds little-endian float32, and null asks for numbers, also for more texts than are written at once."""
     texts = [f"man {'she ' * (number % 50)}" for number in range(600)]
     async with running_app(tiny_bi_encoder(num_layers=1)) as running:
         floats = await vectors(running, texts, **{field: None})
@@ -164,7 +163,7 @@ async def test_base64_says_the_same(field: str) -> None:
 
 
 async def test_what_is_cut_is_counted() -> None:
-    """In the answer, in the metrics, and out of the embedding."""
+    """The answer and the metrics count what is cut, and the embedding does not depend on it."""
     async with running_app(tiny_bi_encoder(max_tokens=8), settings=EXACT) as running:
         answer = (await ask(running, ["man " * 10, "she"])).json()
         short = await vectors(running, "man " * 6)
@@ -181,7 +180,7 @@ async def test_what_is_cut_is_counted() -> None:
 
 
 async def test_the_stage_that_embeds_answers_for_its_model() -> None:
-    """In a cascade the one that precomputes; no accurate scorer runs."""
+    """The stage of a cascade that precomputes gives the embeddings; the accurate scorer does not run."""
     fast = tiny_bi_encoder()
     async with running_app(lookup(), fast=fast, settings=EXACT) as running:
         embedded = await vectors(running, ["man"])
@@ -189,20 +188,28 @@ async def test_the_stage_that_embeds_answers_for_its_model() -> None:
     np.testing.assert_allclose(embedded, own(fast, ["man"]), atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("scorer", [tiny_cross_encoder, encoded_lookup], ids=["reads pairs", "precomputes no vectors"])
+@pytest.mark.parametrize(
+    "scorer",
+    [tiny_cross_encoder, encoded_lookup, lambda: tiny_bi_encoder(separate_towers=True)],
+    ids=["reads pairs", "precomputes no vectors", "two encoders"],
+)
 async def test_what_is_no_bi_encoder_gives_none(scorer: Any) -> None:
-    """It is told so, and where nothing else is served, that too."""
+    """The error says that neither this model nor any other that is served gives embeddings. A bi-encoder with two
+    encoders cannot compare any two texts.
+    """
     async with running_app(scorer()) as running:
         message = assert_openai_error(await ask(running, "man"), 400, "no_embeddings")
 
     assert message == (
-        "model 'tiny' gives no embeddings: none of its scorers is a bi-encoder; "
+        "model 'tiny' gives no embeddings: none of its scorers is a bi-encoder of one encoder; "
         "neither does any other that is served here"
     )
 
 
 async def test_models_are_named_as_elsewhere() -> None:
-    """By name; unknown names stand for the first model, unless they are refused. Those that embed are told."""
+    """An unknown name stands for the first model, or is refused. If that model gives no embeddings, the error names
+    those that do.
+    """
     files = [files_of(lookup(), name="pairs"), files_of(tiny_bi_encoder(), name="vectors")]
     for unknown, status in (("default", 400), ("refuse", 404)):
         settings = Settings(device="cpu", unknown_model=unknown)
@@ -241,14 +248,14 @@ async def test_models_are_named_as_elsewhere() -> None:
     ids=str,
 )
 async def test_what_cannot_be_embedded_is_refused(fields: dict[str, Any], said: str) -> None:
-    """With a sentence that says why; the model's own number of dimensions is taken."""
+    """The error says why; asking for the model's own number of dimensions is no fault."""
     async with running_app(tiny_bi_encoder()) as running:
         assert (await ask(running, "man", dimensions=32)).status_code == 200
         assert said in assert_openai_error(await ask(running, "man", **fields), 422, "invalid_input")
 
 
 async def test_clients_embed_below_the_base_url_by_which_they_rank() -> None:
-    """Those of Voyage and of infinity have one for both, and read the same answers."""
+    """Clients of Voyage and of infinity have one base URL for both, and read the same answers."""
     async with running_app(tiny_bi_encoder()) as running:
         answers = [
             [await running.client.post(path, json={"input": text, "output_dimension": 32}) for text in ("man", [])]
@@ -263,7 +270,7 @@ async def test_clients_embed_below_the_base_url_by_which_they_rank() -> None:
 
 
 async def test_a_request_is_bounded() -> None:
-    """In texts, in the work that may wait, in the answer, and in memory, all of which is given back."""
+    """A request has limits on its texts, its waiting work, its answer and its memory, all of which is given back."""
     texts = [f"man {number} {'she ' * 20}" for number in range(40)]
     bounds = [
         ({"max_candidates": 39}, "too many texts: 40 (limit 39)"),
@@ -279,20 +286,19 @@ async def test_a_request_is_bounded() -> None:
 
 
 async def test_a_client_that_hangs_up_has_nothing_embedded() -> None:
-    """Its work leaves the queue; the next request is answered."""
+    """The client's work leaves the queue, and the next request is answered."""
     gate = Gate()
     scorer = tiny_bi_encoder()
     encode = scorer.encode_candidates
 
     def held(tokens: Ragged) -> Ragged:
-        gate(None)  # type: ignore[arg-type]  # which looks at no batch
+        gate(None)  # type: ignore[arg-type]  # the gate ignores its batch
         return encode(tokens)
 
-    gate.let_through(2)  # the self-test of the start: candidates, and the query
+    gate.let_through(1)  # the self-test of the start encodes candidates
     scorer.encode_candidates = held  # type: ignore[method-assign]
     async with running_app(scorer) as running:
-        for _ in range(2):
-            await asyncio.to_thread(gate.wait_for_batch)
+        await asyncio.to_thread(gate.wait_for_batch)
         message: Message = {
             "type": "http.request",
             "body": json.dumps({"input": "man"}).encode(),

@@ -1,4 +1,4 @@
-"""Search engines can read our answers: their requests, byte for byte, over one kept connection each."""
+"""Search engines can read bandrank's answers to their requests, sent byte for byte over one kept connection each."""
 
 import http.client
 import json
@@ -14,14 +14,14 @@ from support.serving import files_of
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Listening]:
-    """A service whose scores are as far from each other as sigmoids get: 0, 1 and a half."""
+    """A service whose sigmoids are 0, 1 and 0.5."""
     with listening(files=[files_of(lookup(man=200.0, she=-200.0))]) as running:
         yield running
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 def test_an_engine_reads_its_answer(engine: Engine, service: Listening) -> None:
-    """A score for each of its documents by the rules of its parser, and after an error too."""
+    """The engine's parser finds a score for each document, even after an error on the same connection."""
     with service.connection() as connection:
         status, refused = exchange(connection, engine.request(query="  "))
         assert status == 422
@@ -34,7 +34,7 @@ def test_an_engine_reads_its_answer(engine: Engine, service: Listening) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 def test_the_bytes_say_what_they_should(engine: Engine) -> None:
-    """However an engine escapes it."""
+    """The requests of all engines decode to the same query and documents, however an engine escapes these."""
     body = json.loads(engine.request().partition(b"\r\n\r\n")[2])
     query, documents = body["query"], body.get("documents") or body.get("texts") or body["passages"]
 
@@ -43,7 +43,6 @@ def test_the_bytes_say_what_they_should(engine: Engine) -> None:
 
 
 def exchange(connection: socket.socket, request: bytes) -> tuple[int, bytes]:
-    """Sends a request, and returns the status and the body of its answer."""
     connection.sendall(request)
     response = http.client.HTTPResponse(connection, method="POST")
     response.begin()

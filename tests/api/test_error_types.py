@@ -19,7 +19,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encod
 
 
 def listed() -> set[tuple[int, str]]:
-    """The pairs of the table; a row with several statuses and one type has each of them, else they go together."""
+    """The pairs of status and type in the table; a single status or type of a row goes with each of the others."""
     _, _, after = PAGE.partition("| status | `error_type` | |\n| --- | --- | --- |\n")
     pairs: set[tuple[int, str]] = set()
     for row in after.partition("\n\n")[0].splitlines():
@@ -31,14 +31,14 @@ def listed() -> set[tuple[int, str]]:
 
 
 def raised(kind: type[BandrankError] = BandrankError) -> Iterator[tuple[int, str]]:
-    """Those of the errors of the service."""
+    """The status and type of an error class and of all its subclasses."""
     yield kind.status, kind.error_type
     for each in kind.__subclasses__():
         yield from raised(each)
 
 
 async def too_many() -> tuple[int, str]:
-    """That of a connection beyond those that may be open."""
+    """The status and type with which a connection beyond the limit is refused."""
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -53,7 +53,7 @@ async def too_many() -> tuple[int, str]:
 
 
 async def test_the_table_has_every_error() -> None:
-    """Those that are raised, those of the framework, and that of a connection too many."""
+    """Errors come from the service's exceptions, from the framework, and from the limit on connections."""
     async with running_app(lookup()) as running:
         answers = [await running.client.get("/nowhere"), await running.client.delete("/rerank")]
     framework = {(answer.status_code, answer.json()["error_type"]) for answer in answers}

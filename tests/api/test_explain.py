@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 QUERY = "who is the man"
 TEXT = "  The 🐝 man! She\u2003said über.\n"
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates
 
 
 async def ask(running: RunningApp, **fields: Any) -> httpx.Response:
@@ -27,14 +27,14 @@ async def ask(running: RunningApp, **fields: Any) -> httpx.Response:
 
 
 async def rank(running: RunningApp, text: str, **fields: Any) -> Any:
-    """The only result of /rerank for one candidate."""
+    """The score that /rerank gives to a text as the only candidate."""
     answer = await running.rerank({"query": QUERY, "candidates": [text]} | fields)
     [result] = answer.json()["results"]
     return result["relevance_score"]
 
 
 async def test_the_answer_has_this_shape() -> None:
-    """It has exactly the documented fields, and what is null is absent."""
+    """The answer has exactly the documented fields, without those that are null."""
     async with running_app(lookup(man=3.0), fast=encoded_lookup(man=2.0)) as running:
         answer = (await ask(running, candidate="man she", strategy="cascade")).json()
 
@@ -69,7 +69,7 @@ async def test_the_answer_has_this_shape() -> None:
 
 
 async def test_the_scores_are_those_of_rerank() -> None:
-    """Its own, and of the text without each span."""
+    """/rerank gives the same scores to the candidate, and to its text without each span."""
     async with running_app(tiny_cross_encoder()) as running:
         answer = (await ask(running)).json()
 
@@ -81,7 +81,7 @@ async def test_the_scores_are_those_of_rerank() -> None:
 
 
 async def test_places_are_unicode_code_points() -> None:
-    """Of words and of tokens, also behind characters that take two units of UTF-16."""
+    """Places of words and tokens count code points, even after characters that take two units of UTF-16."""
     async with running_app(tiny_cross_encoder()) as running:
         answer = (await ask(running)).json()
 
@@ -96,7 +96,7 @@ async def test_places_are_unicode_code_points() -> None:
 
 
 async def test_the_score_is_the_sum_of_its_stages() -> None:
-    """A scorer that precomputes says whether it had the candidate."""
+    """A stage that precomputes also says whether its candidate was cached."""
     async with running_app(tiny_cross_encoder(), fast=tiny_bi_encoder()) as running:
         first, second = [(await ask(running, strategy="cascade")).json() for _ in "ab"]
 
@@ -109,7 +109,7 @@ async def test_the_score_is_the_sum_of_its_stages() -> None:
 
 
 async def test_what_is_cut_is_shown() -> None:
-    """In the query and in the candidate: where, and how many pieces; no span is in what is not read."""
+    """The answer says where the texts are cut and how many pieces are lost; no span lies in what is not read."""
     model = tiny_cross_encoder(positions=32, max_query_tokens=4, long_candidates="truncate")
     async with running_app(model) as running:
         answer = (await ask(running, candidate="he " * 40)).json()
@@ -122,7 +122,7 @@ async def test_what_is_cut_is_shown() -> None:
 
 
 async def test_a_registered_candidate_is_explained_by_its_id() -> None:
-    """An id that is not known gets 404, a text beside an id is what counts."""
+    """An unknown id gets a 404, and a text beside an id takes precedence."""
     async with running_app(lookup(man=3.0)) as running:
         await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man she"}]})
         by_id = (await ask(running, candidate={"id": "a"})).json()
@@ -148,13 +148,13 @@ async def test_a_registered_candidate_is_explained_by_its_id() -> None:
     ids=str,
 )
 async def test_what_cannot_be_explained_is_refused(fields: dict[str, Any], status: int, error_type: str) -> None:
-    """As in /rerank."""
+    """The errors are those of /rerank."""
     async with running_app(lookup()) as running:
         assert_error(await ask(running, **fields), status, error_type)
 
 
 async def test_the_memory_of_an_explanation_is_bounded() -> None:
-    """The texts with gaps and the tokens count, before they are made; all of it is given back."""
+    """The memory of tokens and of texts with gaps is reserved before they are made, and all of it is given back."""
     settings = Settings(device="cpu", max_in_flight_bytes=400_000)
     async with running_app(LookupScorer({}, max_tokens=2000), settings=settings) as running:
         assert_error(await ask(running, candidate="man " * 1000), 413, "input_too_large")
@@ -163,7 +163,7 @@ async def test_the_memory_of_an_explanation_is_bounded() -> None:
 
 
 async def test_a_long_candidate_says_which_part_was_looked_at() -> None:
-    """With its own score, which /rerank gives it too; short ones have no such part."""
+    """An excerpt has the score that /rerank gives to it alone; a short candidate has no excerpt."""
     text = " ".join(["he she you"] * 1000)
     async with running_app(tiny_cross_encoder(num_layers=1)) as running:
         short = (await ask(running)).json()
@@ -183,7 +183,7 @@ async def test_a_long_candidate_says_which_part_was_looked_at() -> None:
 
 
 async def test_an_explanation_is_as_much_work_as_its_texts() -> None:
-    """One of a candidate that may be ranked is refused if all its texts with a gap are more than may be asked for."""
+    """A candidate that can be ranked is not explained if all its texts with a gap exceed the limit on waiting work."""
     text = "man " * 60
     async with running_app(tiny_cross_encoder(), settings=Settings(device="cpu", max_waiting_rows=1000)) as running:
         assert 0 < await rank(running, text) < 1
@@ -191,7 +191,7 @@ async def test_an_explanation_is_as_much_work_as_its_texts() -> None:
 
 
 async def test_a_client_that_hangs_up_is_explained_nothing() -> None:
-    """Its work leaves the queue; the next request is answered."""
+    """The client's work leaves the queue, and the next request is answered."""
     gate = Gate()
     gate.let_through()  # the self-test of the start
     async with running_app(WatchedScorer(tiny_cross_encoder(), gate)) as running:
@@ -213,7 +213,6 @@ async def test_a_client_that_hangs_up_is_explained_nothing() -> None:
 
 
 async def test_explanations_are_counted_apart() -> None:
-    """By their path, and not as answers of /rerank."""
     async with running_app(lookup()) as running:
         await ask(running)
         await ask(running, query="")

@@ -43,7 +43,7 @@ class Body(BaseModel):
     ],
 )
 def test_a_fault_is_named_by_its_place_in_the_body(body: object, said: str) -> None:
-    """No kind that a value might have been is in the path; each value has one fault, of the kind that it looks like."""
+    """The path names no member of a union, and each value has one fault, that of the kind which it resembles."""
     with pytest.raises(InvalidInput) as raised:
         validated(Body, body)
 

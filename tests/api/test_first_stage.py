@@ -1,4 +1,4 @@
-"""Scores that candidates come with: mixed into their rank by a weight of the request, or of the model."""
+"""First-stage scores that come with candidates, and are mixed in by a weight of the request or of the model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ async def ranked(running: RunningApp, **fields: Any) -> tuple[dict[str, float], 
 
 
 async def test_the_weight_of_a_request_mixes_scores_in() -> None:
-    """The answer names it; without one, or with none of the weight, nothing changes."""
+    """The answer names the weight; without one, or with a weight of 0, nothing changes."""
     async with running_app(lookup(**RAW)) as running:
         plain = [await ranked(running), await ranked(running, first_stage_weight=0)]
         quarter = await ranked(running, first_stage_weight=0.25)
@@ -48,7 +48,7 @@ async def test_the_weight_of_a_request_mixes_scores_in() -> None:
 
 
 async def test_the_weight_of_the_settings_holds_where_a_request_does_not_say() -> None:
-    """And where its candidates have scores."""
+    """The setting's weight applies only to candidates that have scores."""
     files = files_of(lookup(**RAW))
     assert files.first_stage_weight == 0
     settings = Settings(device="cpu", first_stage_weight=0.25)
@@ -64,7 +64,7 @@ async def test_the_weight_of_the_settings_holds_where_a_request_does_not_say() -
 
 
 async def test_a_candidate_without_a_score_counts_as_the_lowest() -> None:
-    """It was not among what the first stage found."""
+    """A candidate without a score was not among those that the first stage found."""
     candidates = [{"id": "he", "text": "he", "score": 20}, "man", {"id": "she", "text": "she", "score": 30}]
     async with running_app(lookup(**RAW)) as running:
         response = await running.rerank({"query": "who", "candidates": candidates, "first_stage_weight": 1})
@@ -73,7 +73,7 @@ async def test_a_candidate_without_a_score_counts_as_the_lowest() -> None:
 
 
 async def test_a_candidate_that_is_not_ranked_has_no_say() -> None:
-    """Its score would move the others'."""
+    """The first-stage score of an unknown id must not move those of the others."""
     candidates = [*BODY["candidates"], {"id": "nobody", "score": 1e9}]
     async with running_app(lookup(**RAW)) as running:
         with_it = await ranked(running, candidates=candidates, first_stage_weight=0.25)
@@ -87,7 +87,6 @@ async def test_a_candidate_that_is_not_ranked_has_no_say() -> None:
 
 @pytest.mark.parametrize("score", ["NaN", "Infinity", "1e999", '"1"', "true", "1" + "0" * 400])
 async def test_a_score_that_is_no_number_is_refused(score: str) -> None:
-    """By its place."""
     body = f'{{"query": "who", "candidates": ["man", {{"id": "a", "text": "he", "score": {score}}}]}}'
     async with running_app(lookup(**RAW)) as running:
         response = await running.client.post("/rerank", content=body.encode())
@@ -97,7 +96,6 @@ async def test_a_score_that_is_no_number_is_refused(score: str) -> None:
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1, "1", True, [1]])
 async def test_a_weight_that_is_no_share_is_refused(weight: Any) -> None:
-    """It is a number from 0 to 1."""
     async with running_app(lookup(**RAW)) as running:
         response = await running.rerank(BODY | {"first_stage_weight": weight})
 
@@ -105,7 +103,7 @@ async def test_a_weight_that_is_no_share_is_refused(weight: Any) -> None:
 
 
 def test_a_model_may_have_a_weight_and_further_names(tmp_path: Path) -> None:
-    """In the file of models; the weight is that of the settings where it says nothing."""
+    """The file of models may give both; a model without a weight gets the one of the settings."""
     path = tmp_path / "models.toml"
     path.write_text(
         '[[models]]\nname = "one"\nmodel = "org/one"\naliases = ["rerank-v3.5"]\n'
@@ -118,7 +116,7 @@ def test_a_model_may_have_a_weight_and_further_names(tmp_path: Path) -> None:
 
 
 async def test_a_further_name_finds_its_model() -> None:
-    """Before the default one stands in for a name that nobody knows."""
+    """An alias is looked up before the default model stands in for an unknown name."""
     one = files_of(lookup(**RAW), name="one")
     two = replace(files_of(lookup(**RAW), name="two"), aliases=("rerank-v3.5",))
     models = assemble([one, two], Settings(device="cpu")).models

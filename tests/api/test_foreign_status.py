@@ -1,4 +1,4 @@
-"""What clients of other services ask before they send anything."""
+"""What clients of other services ask before they send a request: probes, lists of models, and what the service is."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ FOR_RANKERS = ["/models", "/infinity/models", "/info", "/meta", "/v1/models/tiny
 
 
 async def test_probes_are_answered_without_a_key(tmp_path: Path) -> None:
-    """Those of Weaviate with 204; what is served is for those who may rank."""
+    """Weaviate's probes get a 204; what is served is only told to those who may rank."""
     settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))
     async with running_app(lookup(), settings=settings) as running:
         for path in (*LIVE, *READY):
@@ -39,7 +39,7 @@ async def test_probes_are_answered_without_a_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [*LIVE, *READY])
 async def test_probes_do_not_wait_for_work(path: str) -> None:
-    """Of an address from which much has come at once."""
+    """A probe overtakes even the work of its own address, of which much has come at once."""
     client = client_at(("127.0.0.1", 1))
     async with running_app(lookup()) as running:
         work = [asyncio.ensure_future(running.service.pace.run(client, time.sleep, 2 * QUANTUM_S)) for _ in range(20)]
@@ -53,7 +53,6 @@ async def test_probes_do_not_wait_for_work(path: str) -> None:
 
 
 async def test_a_service_that_stops_is_alive_and_not_ready() -> None:
-    """Each probe says so by its status."""
     async with running_app(lookup()) as running:
         running.service.drain()
         live = [(await running.client.get(path)).status_code for path in LIVE]
@@ -64,7 +63,7 @@ async def test_a_service_that_stops_is_alive_and_not_ready() -> None:
 
 
 async def test_models_are_listed_where_clients_look() -> None:
-    """OpenAI's clients below /v1, others at the root, infinity's below its prefix."""
+    """OpenAI's clients look below /v1, others at the root, and infinity's below its prefix."""
     async with running_app(lookup()) as running:
         lists = [(await running.client.get(path)).json() for path in ("/v1/models", "/models", "/infinity/models")]
 
@@ -80,7 +79,7 @@ async def test_models_are_listed_where_clients_look() -> None:
 
 
 async def test_a_path_without_a_models_name_says_where_they_are_listed() -> None:
-    """It is no model, and least of all the default one."""
+    """An empty name is not a model, and must not be taken for the default one."""
     async with running_app(lookup()) as running:
         message = assert_error(await running.client.get("/v1/models/"), 404, "unknown_model")
 
@@ -88,7 +87,7 @@ async def test_a_path_without_a_models_name_says_where_they_are_listed() -> None
 
 
 async def test_infinitys_clients_are_told_how_busy_the_service_is() -> None:
-    """By the rows that wait and the requests that are not answered, now and not before."""
+    """The list of models tells infinity's clients how many rows wait and how many requests are not answered yet."""
     gate = Gate()
     settings = Settings(device="cpu", max_waiting_rows=1000, max_batch_rows=10, patience=1e6)
 
@@ -115,7 +114,7 @@ async def test_infinitys_clients_are_told_how_busy_the_service_is() -> None:
 
 
 async def test_weaviate_starts() -> None:
-    """It waits for `ready`, and reads an object at /meta."""
+    """Weaviate waits for `ready` at its start, and reads an object at /meta."""
     async with running_app(lookup()) as running:
         ready = await running.client.get("/.well-known/ready")
         meta = await running.client.get("/meta")
@@ -125,7 +124,6 @@ async def test_weaviate_starts() -> None:
 
 
 async def test_xinferences_clients_learn_whether_to_send_a_key(tmp_path: Path) -> None:
-    """Without having sent one."""
     settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))
     async with running_app(lookup()) as opened, running_app(lookup(), settings=settings) as keyed:
         answers = [(await running.client.get("/v1/cluster/auth")).json() for running in (opened, keyed)]

@@ -1,4 +1,4 @@
-"""What every answer carries on a real connection, and what a refused request leaves behind."""
+"""The headers of every answer on a real connection, and what a refused request leaves behind."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def service() -> Iterator[Listening]:
 
 
 def headers_of(answer: bytes) -> dict[str, str]:
-    """The headers of a raw answer, each of which comes once."""
+    """The headers of a raw answer, none of which may come twice."""
     lines = answer.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")[1:]
     pairs = [tuple(line.lower().split(": ", 1)) for line in lines]
     assert len(dict(pairs)) == len(pairs)
@@ -55,7 +55,7 @@ def headers_of(answer: bytes) -> dict[str, str]:
     ids=["200", "other site", "404", "preflight", "422", "no HTTP", "slow", "many headers"],
 )  # fmt: skip
 def test_every_answer_has_the_headers(service: Listening, status: bytes, sent: bytes) -> None:
-    """Also one that is written below the application; none names the server or lets another site's page read it."""
+    """Answers from below the application have them too; none names the server or lets another site's page read it."""
     with service.connection(sent) as connection:
         answer = ended_with(connection)
 
@@ -73,7 +73,7 @@ def refused_service(folder: Path) -> Settings:
 
 @pytest.mark.parametrize("megabytes", [1, 8, 40])
 def test_a_refused_request_is_answered_whatever_its_body(megabytes: int, tmp_path: Path) -> None:
-    """The client, which sends all of it, reads 401, and its connection stays usable."""
+    """A client that sends its whole body first still reads 401, and its connection stays usable."""
     with listening(refused_service(tmp_path)) as service, service.client() as client:
         for _ in range(2):
             refused = client.post("/rerank", content=b" " * (megabytes << 20), headers=JSON)
@@ -85,7 +85,7 @@ def test_a_refused_request_is_answered_whatever_its_body(megabytes: int, tmp_pat
 
 
 def test_a_refused_request_leaves_a_silent_connection(tmp_path: Path) -> None:
-    """Its body may come after the answer: the connection is then as good as one that said nothing, and makes room."""
+    """The body may come after the refusal; the connection then counts as silent, and makes room for others."""
     head = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Length: 1000\r\n\r\n"
     settings = refused_service(tmp_path)
     with listening(settings, max_connections=5, reserved=1, patience_s=300) as service, ExitStack() as at_end:
@@ -99,14 +99,13 @@ def test_a_refused_request_leaves_a_silent_connection(tmp_path: Path) -> None:
 
 
 def test_a_body_that_nobody_needs_has_to_come(tmp_path: Path) -> None:
-    """A client that is refused and then stops in its body is ended."""
+    """A client that is refused and then stops within its body loses its connection."""
     head = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Length: 100000\r\n\r\n"
     with listening(refused_service(tmp_path)) as service, service.connection(head + b" ") as connection:
         assert ended_with(connection).startswith(b"HTTP/1.1 401")
 
 
 def test_an_answer_that_nobody_reads_is_dropped_on_a_connection_that_closes() -> None:
-    """Its last one, on a connection that is not kept alive."""
     text = "man " + "x" * 14_000_000
     body = json.dumps({"query": "who", "return_documents": True, "candidates": [text]}).encode()
     head = b"POST /rerank HTTP/1.1\r\nHost: b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -117,7 +116,7 @@ def test_an_answer_that_nobody_reads_is_dropped_on_a_connection_that_closes() ->
 
 
 def test_a_request_to_speak_another_protocol_is_an_ordinary_one() -> None:
-    """A connection that became a WebSocket would be bounded by nothing, and would count as open for ever."""
+    """A connection that became a WebSocket would have no limits, and would count as open for ever."""
     sent = b"GET /healthz HTTP/1.1\r\nHost: b\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     sent += b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
     with listening(max_connections=5, reserved=1) as service:
@@ -129,7 +128,6 @@ def test_a_request_to_speak_another_protocol_is_an_ordinary_one() -> None:
 
 
 def test_pipelined_requests_are_answered_one_after_the_other() -> None:
-    """And the connection stays open for more."""
     one = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
     with listening() as service, service.connection(one * 3) as connection:
         received = b""
@@ -140,7 +138,7 @@ def test_pipelined_requests_are_answered_one_after_the_other() -> None:
 
 
 def test_the_headers_of_proxies_count_where_the_proxy_is_trusted() -> None:
-    """From a trusted one what it forwards is not local; nor is it where nobody is trusted."""
+    """A forwarded request is not local, whether its proxy is trusted or not; a direct one is."""
     for trusted in ("127.0.0.1", "none"):
         settings = Settings(device="cpu", trusted_proxies=trusted)
         with listening(settings) as service, service.client() as client:

@@ -1,4 +1,4 @@
-"""What a query is for: an instruction beside it, from the request to the prompt of a model that takes one."""
+"""Instructions, which say what a query is for, from the request to the prompt of a model that takes one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected(folder: Path, instruction: str) -> list[float]:
-    """The scores by the whole prompts."""
+    """The scores that transformers computes from whole prompts."""
     theirs = Qwen3ForCausalLM.from_pretrained(folder).eval()
     tokenizer = qwen_tokenizer()
     yes, no = tokenizer.token_to_id("yes"), tokenizer.token_to_id("no")
@@ -51,8 +51,8 @@ def scores_of(answer: Any) -> list[float]:
 
 
 async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
-    """In our own request, in Cohere's, in SGLang's, by the name that Qwen's own service has for it, in /explain and in
-    both ways of vLLM's, of which what goes into the template is preferred; null and empty are none.
+    """`/rerank`, `/explain` and the dialects of Cohere, SGLang, Qwen's service and vLLM take an instruction. vLLM has
+    two fields for it, of which `chat_template_kwargs` takes precedence; null and an empty text mean none.
     """
     async with client_of(Settings(model=str(folder), device="cpu")) as client:
         for instruction in ("", INSTRUCTION):
@@ -90,7 +90,7 @@ async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
 
 
 async def test_an_encoder_reads_the_instruction_beside_the_query_alone() -> None:
-    """As if it were in the query; the candidates are those that were cached without it."""
+    """The query is encoded with the instruction in it, and the candidates' cached representations still hold."""
     config = replace(tiny_bi_encoder().config, query_wording=Wording(instructed="{instruction} {text}"))
     async with running_app(random_scorer(BiEncoder(config), seed=0)) as app:
         plain, told, same = [
@@ -104,7 +104,7 @@ async def test_an_encoder_reads_the_instruction_beside_the_query_alone() -> None
 
 
 async def test_a_model_that_takes_none_warns() -> None:
-    """It ranks without the instruction, and says so, whatever stages ran."""
+    """The model ranks without the instruction, and the answer says so, whatever stages ran."""
     async with running_app(lookup(the=1.0), fast=encoded_lookup()) as app:
         for path, texts in (("/rerank", "candidates"), ("/v1/rerank", "documents")):
             body = {"query": QUERY, texts: CANDIDATES}
@@ -123,7 +123,6 @@ async def test_a_model_that_takes_none_warns() -> None:
 
 
 async def test_an_instruction_is_bounded() -> None:
-    """It is a sentence."""
     async with running_app(lookup()) as app:
         for wrong in ("x" * 4097, 7, ["x"]):
             ours = await app.client.post("/rerank", json=REQUEST | {"instruction": wrong})
@@ -136,7 +135,7 @@ async def test_an_instruction_is_bounded() -> None:
 
 
 async def test_a_query_is_measured_without_the_prompt(folder: Path) -> None:
-    """As vLLM would cut it: one of so many word pieces is within a limit of as many, whatever words are around it."""
+    """`max_tokens_per_query` limits the word pieces of the query alone, as in vLLM, without the words around it."""
     num_pieces = len(qwen_tokenizer().encode(QUERY, add_special_tokens=False).ids)
     async with client_of(Settings(model=str(folder), device="cpu")) as client:
         for limit in (num_pieces - 1, num_pieces):
@@ -147,7 +146,7 @@ async def test_a_query_is_measured_without_the_prompt(folder: Path) -> None:
 
 
 async def test_states_too_large_for_float16_are_named(folder: Path, tmp_path: Path) -> None:
-    """A score that is not a number is an error, which says what to serve the model in; the service does not start."""
+    """The service does not start if a score is not a number, and the error says in what dtype to serve the model."""
     large = save_decoder(tmp_path, Qwen3ForCausalLM.from_pretrained(folder))
     change_weights(
         large,
@@ -163,7 +162,7 @@ async def test_states_too_large_for_float16_are_named(folder: Path, tmp_path: Pa
 
 
 def test_decoders_compute_in_bfloat16_on_a_gpu(folder: Path) -> None:
-    """Where the setting says "auto"; other models in float16."""
+    """Decoders do so if the setting is "auto"; other models compute in float16."""
     decoder = load_model(str(folder))
 
     assert decoder.scorer.overflows_float16

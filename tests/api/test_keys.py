@@ -38,7 +38,7 @@ def with_keys(path: Path, **tables: str) -> Settings:
 
 
 async def ask(running: RunningApp, method: str, path: str, body: object, **headers: str) -> httpx.Response:
-    """A request with these headers."""
+    """The answer to a request with these headers."""
     return await running.client.request(method, path, json=body, headers=headers)
 
 
@@ -46,7 +46,7 @@ async def ask(running: RunningApp, method: str, path: str, body: object, **heade
 async def test_a_key_opens_what_its_scope_names_and_nothing_else(
     method: str, path: str, body: object, scope: str, tmp_path: Path
 ) -> None:
-    """Without a key, and with one that is not known: 401; with one of another scope: 403, which names the scope."""
+    """No key and an unknown one get 401; a key of another scope gets 403, which names the scope that it lacks."""
     async with running_app(lookup(man=1.0), settings=with_keys(tmp_path)) as running:
         for name, key in KEYS.items():
             answer = await ask(running, method, path, body, Authorization=f"Bearer {key}")
@@ -61,14 +61,14 @@ async def test_a_key_opens_what_its_scope_names_and_nothing_else(
 
 
 async def test_probes_need_no_key(tmp_path: Path) -> None:
-    """Those who ask have none; and the description of the API is no secret."""
+    """Whoever probes has no key, and neither the page nor the description of the API is a secret."""
     async with running_app(lookup(), settings=with_keys(tmp_path)) as running:
         assert [(await running.client.get(path)).status_code for path in OPEN] == [200] * len(OPEN)
 
 
 @pytest.mark.parametrize("name", ["Authorization", "authorization", "X-API-Key", "x-api-key", "api-key", "API-KEY"])
 async def test_a_key_may_be_in_any_of_three_headers(name: str, tmp_path: Path) -> None:
-    """Those that clients of other services send; and the same key in several of them is one key."""
+    """Clients of other services send these headers; the same key in two of them is one key, two keys are refused."""
     value = KEYS["rank"]
     value = f"bEARER  {value} " if name.lower() == "authorization" else value
     async with running_app(lookup(man=1.0), settings=with_keys(tmp_path)) as running:
@@ -109,7 +109,6 @@ async def test_a_key_may_be_in_any_of_three_headers(name: str, tmp_path: Path) -
     ],
 )
 async def test_anything_else_is_no_key(headers: dict[str, str], tmp_path: Path) -> None:
-    """It gets 401."""
     sent = {name: value.encode("latin-1") for name, value in headers.items()}
     async with running_app(lookup(), settings=with_keys(tmp_path)) as running:
         answer = await running.client.post("/rerank", json=BODY, headers=sent)
@@ -118,7 +117,7 @@ async def test_anything_else_is_no_key(headers: dict[str, str], tmp_path: Path) 
 
 
 async def test_a_rate_is_a_budget_of_requests(tmp_path: Path) -> None:
-    """So many at once, then 429 with whole seconds to wait; forbidden requests and other keys use none of it."""
+    """Beyond its rate a key gets 429 with whole seconds to wait; forbidden requests and other keys do not count."""
     settings = with_keys(
         tmp_path, rank=key_table("rank", requests_per_s=2e-9), admin=key_table("admin", requests_per_s=3.5e-9)
     )
@@ -137,7 +136,7 @@ async def test_a_rate_is_a_budget_of_requests(tmp_path: Path) -> None:
 
 
 async def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
-    """Each once, and those of requests to rank apart: what the rate refuses is no overload, and must not hide one."""
+    """Refusals of ranking requests count apart; one by a key's rate must not look like an overload, or hide one."""
     settings = with_keys(tmp_path, rank=key_table("rank", requests_per_s=1e-9), admin=key_table("admin"))
     async with running_app(lookup(man=1.0), settings=settings) as running:
         for key in (KEYS["rank"], KEYS["rank"], "unknown", KEYS["admin"]):
@@ -159,7 +158,7 @@ async def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
 
 
 async def test_a_client_goes_by_the_name_and_the_share_of_its_key(tmp_path: Path) -> None:
-    """Whatever the name, it is that of no address."""
+    """A prefix keeps the name of a key apart from any address."""
     keys = KeyFile(write_keys(tmp_path / "keys.toml", **{"127-0-0-1": key_table("rank", share=0.25)}))
     found = keys.find(KEYS["rank"].encode())
 
@@ -168,7 +167,7 @@ async def test_a_client_goes_by_the_name_and_the_share_of_its_key(tmp_path: Path
 
 
 async def test_the_api_describes_how_to_present_a_key() -> None:
-    """As alternatives at what needs one, with the answers to a request without."""
+    """Endpoints that need a key have the three headers as alternatives, and the answers to a request without one."""
     async with running_app(lookup()) as running:
         document = (await running.client.get("/openapi.json")).json()
 
@@ -220,7 +219,7 @@ async def test_the_api_describes_how_to_present_a_key() -> None:
     ],
 )
 async def test_a_file_that_cannot_be_used_is_refused_by_name(text: str | None, expected: str, tmp_path: Path) -> None:
-    """The message names file, table and fault, and repeats nothing that may be a key."""
+    """The message names the file, the table and the fault, and repeats nothing that may be a key."""
     path = tmp_path / "keys.toml"
     if text is not None:
         path.write_text(text.replace("DIGEST", "AB" * 32).replace("digest", "ab" * 32), encoding="utf-8")
@@ -235,7 +234,7 @@ async def test_a_file_that_cannot_be_used_is_refused_by_name(text: str | None, e
 async def test_a_changed_file_counts_at_once_and_a_broken_one_never(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A removed key stops to work; what cannot be read changes nothing and is logged once; then new keys work."""
+    """A removed key stops working, and a file that cannot be read changes nothing and is logged once."""
     now = 0.0
     path = tmp_path / "keys.toml"
     keys = KeyFile(write_keys(path, one=key_table("rank"), two=key_table("admin")), clock=lambda: now)
@@ -272,7 +271,6 @@ async def test_a_changed_file_counts_at_once_and_a_broken_one_never(
 
 
 async def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
-    """However many requests arrive."""
     now = 0.0
     path = tmp_path / "keys.toml"
     keys = KeyFile(write_keys(path, one=key_table("rank")), clock=lambda: now)
@@ -285,7 +283,7 @@ async def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["none", "tenant 999"])
 def test_a_key_is_found_in_as_many_steps_among_many(key: str, tmp_path: Path) -> None:
-    """Whoever sends requests with keys that do not exist would hold everybody up by as much as there are keys."""
+    """If the search took a step per key, requests with invented keys would hold everybody up."""
 
     def steps(count: int) -> int:
         tables = {
@@ -308,7 +306,7 @@ def test_a_key_is_found_in_as_many_steps_among_many(key: str, tmp_path: Path) ->
 
 
 async def test_the_rate_of_a_key_survives_a_change_of_others(tmp_path: Path) -> None:
-    """What is used up stays so; a key whose own rate changes starts anew."""
+    """A key's used budget stays used while other keys change; a key whose own rate changes starts afresh."""
     now = 0.0
     path = tmp_path / "keys.toml"
     keys = KeyFile(write_keys(path, one=key_table("rank", requests_per_s=0.01)), clock=lambda: now)
@@ -330,7 +328,7 @@ async def test_the_rate_of_a_key_survives_a_change_of_others(tmp_path: Path) -> 
 
 
 async def test_a_bucket_holds_a_second_of_its_rate(tmp_path: Path) -> None:
-    """Three a second are three at once, and then one each third of a second; half a one a second is one at once."""
+    """A rate of 3 per second allows three requests at once, then one each third of a second; 0.5 allows one at once."""
     now = 0.0
     path = write_keys(
         tmp_path / "keys.toml", one=key_table("rank", requests_per_s=3), two=key_table("admin", requests_per_s=0.5)

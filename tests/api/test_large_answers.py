@@ -13,13 +13,12 @@ pytestmark = pytest.mark.anyio
 
 
 async def register(running: RunningApp, **texts: str) -> None:
-    """Registers texts by id."""
     body = {"candidates": [{"id": name, "text": text} for name, text in texts.items()]}
     assert (await running.client.put("/candidates", json=body)).status_code == 200
 
 
 async def test_an_id_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a request names it; each of its candidates gets the text, or is unresolved."""
+    """A request may name an id many times; each candidate with that id gets the text, or is unresolved."""
     asked: list[str] = []
     get_many = CandidateStore.get_many
 
@@ -39,7 +38,7 @@ async def test_an_id_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_texts_of_ids_are_bounded() -> None:
-    """Bytes of distinct texts count, whatever else the request holds."""
+    """The limit counts the bytes of distinct registered texts, and not the texts in the request."""
     settings = Settings(device="cpu", max_resolved_bytes=12)
     async with running_app(lookup(), settings=settings) as running:
         await register(running, a="é" * 4, b="man ", c="x")
@@ -52,7 +51,7 @@ async def test_the_texts_of_ids_are_bounded() -> None:
 
 
 async def test_the_texts_of_an_answer_are_bounded() -> None:
-    """Each result counts, after top_n, with what JSON makes of its text."""
+    """The limit counts the text of each result as JSON, after `top_n`."""
     settings = Settings(device="cpu", max_answer_bytes=100)
     async with running_app(lookup(), settings=settings) as running:
         await register(running, a="\n" * 24)  # 50 bytes as JSON

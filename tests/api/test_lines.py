@@ -1,4 +1,4 @@
-"""Streams of lines to register: bounded in bytes, a line and all that waits, and honest about what is stored."""
+"""Streams of lines to register: limits on a line and on all that waits, and errors that say what is stored."""
 
 import asyncio
 import json
@@ -22,18 +22,16 @@ NDJSON = {"content-type": "application/x-ndjson"}
 
 
 def line(name: str, text: str) -> bytes:
-    """A line of a stream."""
     return json.dumps({"id": name, "text": text}).encode() + b"\n"
 
 
 async def stream(*parts: bytes) -> AsyncIterator[bytes]:
-    """A body in pieces."""
     for part in parts:
         yield part
 
 
 async def test_long_lines_are_stored_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most a line more than a mebibyte waits, and no more than 256 short ones."""
+    """At most a mebibyte and one line more, or 256 short lines, wait before they are stored."""
     sizes: list[tuple[int, int]] = []
     register = CandidateRegistry.register
 
@@ -54,7 +52,7 @@ async def test_long_lines_are_stored_as_they_come(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
 async def test_a_line_is_bounded(end: bytes) -> None:
-    """Whether it has an end or not; one of just the size is taken."""
+    """The limit holds for a line with an end and for one without; a line of just that size is accepted."""
     settings = Settings(device="cpu", max_line_bytes=100)
     just = line("a", "x" * 77)
     assert len(just) == 101
@@ -69,7 +67,9 @@ async def test_a_line_is_bounded(end: bytes) -> None:
 
 @pytest.mark.parametrize("scorer", [lookup(), encoded_lookup(man=1.0)], ids=["texts", "representations"])
 async def test_a_stop_ends_a_stream_and_says_what_is_stored(scorer: LookupScorer) -> None:
-    """It may have hours to go, for which no stop waits; what was read is stored, and encoded where that is needed."""
+    """A stream may have hours to go, so no stop waits for its end; lines that were read are stored, and encoded if need
+    be.
+    """
     async with running_app(scorer) as running:
 
         async def endless() -> AsyncIterator[bytes]:
@@ -86,7 +86,7 @@ async def test_a_stop_ends_a_stream_and_says_what_is_stored(scorer: LookupScorer
 
 
 async def test_what_has_come_does_not_wait_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is registered after a moment of silence, and beside lines that come now and then."""
+    """Lines are registered after a moment of silence, and also while others come now and then."""
     monkeypatch.setattr(candidate_lines, "QUIET_S", 0.02)
     async with running_app(lookup()) as running:
         store = running.service.registry.store
@@ -112,7 +112,7 @@ async def test_what_has_come_does_not_wait_for_more(monkeypatch: pytest.MonkeyPa
 async def test_a_stream_that_is_too_slow_is_told_what_is_stored(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection would end without a word."""
+    """Without this error, a slow stream's connection would end without an answer."""
     monkeypatch.setattr(candidate_lines, "QUIET_S", 0.02)
     monkeypatch.setattr(candidate_lines, "PATIENCE_S", 0.3)
     lines = [line(f"{number}", "man") for number in range(300)]
@@ -136,7 +136,7 @@ async def test_a_stream_that_is_too_slow_is_told_what_is_stored(
 
 
 async def test_a_stream_is_not_slow_while_it_waits_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the time counts in which it is waited for."""
+    """Only the time counts during which the service waits for the stream."""
     monkeypatch.setattr(candidate_lines, "PATIENCE_S", 0.5)
     register = CandidateRegistry.register
 
@@ -154,7 +154,7 @@ async def test_a_stream_is_not_slow_while_it_waits_to_be_read(monkeypatch: pytes
 
 @pytest.mark.parametrize(("size", "slow"), [(2048, False), (2047, True)])
 def test_progress_is_of_the_last_seconds(size: int, slow: bool) -> None:
-    """What came before them does not help."""
+    """Bytes that came earlier do not help a stream that is slow now."""
     progress = candidate_lines._Progress()
     progress.received(1 << 20)
     for _ in range(50):
@@ -165,7 +165,7 @@ def test_progress_is_of_the_last_seconds(size: int, slow: bool) -> None:
 
 
 async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has to register is tried once more, at once."""
+    """When the service stops, lines that were refused are tried once more, at once."""
     register = CandidateRegistry.register
     refused: list[int] = []
 
@@ -189,7 +189,9 @@ async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "midway"])
 async def test_a_stream_that_waits_for_room_ends_with_its_client(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether all of its body was read or some was to come: it is not tried again, and its memory is free."""
+    """When the client hangs up, its lines are not tried again and its memory is freed, be the body read to its end or
+    not.
+    """
     refused = asyncio.Event()
 
     async def refuse(*_: Any, **__: Any) -> int:
@@ -209,7 +211,7 @@ async def test_a_stream_that_waits_for_room_ends_with_its_client(whole: bool, mo
 
 
 async def test_what_was_encoded_before_a_stream_waits_for_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When it is tried again, it is found in the cache."""
+    """Candidates that were encoded before the refusal are found in the cache at the next try."""
     compute_missing = RepresentationCache.compute_missing
     calls = 0
 
@@ -231,7 +233,7 @@ async def test_what_was_encoded_before_a_stream_waits_for_room_is_counted(monkey
 
 
 async def test_a_failure_midway_says_what_is_stored() -> None:
-    """All lines before the one that is too long; the client can go on behind them."""
+    """All lines before the one that is too long are stored, and the client can go on after them."""
     settings = Settings(device="cpu", max_line_bytes=1000)
     lines = [line(f"{n}", "man") for n in range(300)]
     async with running_app(lookup(), settings=settings) as running:
@@ -244,7 +246,7 @@ async def test_a_failure_midway_says_what_is_stored() -> None:
 
 
 async def test_a_failure_midway_says_which_lines_could_not_be_read() -> None:
-    """They are not among those registered."""
+    """The message does not count unreadable lines among those that are registered."""
     settings = Settings(device="cpu", max_line_bytes=1000)
     lines = [line(f"{n}", "man") for n in range(256)]
     lines.insert(1, b"{not json\n")
@@ -258,7 +260,7 @@ async def test_a_failure_midway_says_which_lines_could_not_be_read() -> None:
 
 
 async def test_a_stream_lets_others_have_the_interpreter_between_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It pauses for every few hundred lines of a chunk, however often they are registered in between."""
+    """The service pauses after every few hundred lines of a chunk, however often it registers lines in between."""
     pauses: list[float] = []
     sleep = asyncio.sleep
 

@@ -1,4 +1,4 @@
-"""Registrations that take long: they end with their client and with the service, and their errors are their own."""
+"""Long registrations end with their client or with the service, and only their own errors tell their progress."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ LINES = "application/x-ndjson"
 
 @asynccontextmanager
 async def slow_app(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RunningApp, Callable[[], int]]]:
-    """A service that takes seconds for all candidates, and how many parts of them it has begun."""
+    """A service that takes seconds to encode CANDIDATES, and a function that counts the parts that it has begun."""
     begun = 0
     compute_missing = RepresentationCache.compute_missing
 
@@ -43,7 +43,7 @@ async def slow_app(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Runni
 
 
 async def test_a_registration_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts that are not begun when it hangs up never are."""
+    """Parts of a registration that have not begun when the client hangs up never do."""
     async with slow_app(monkeypatch) as (running, begun):
         message = {"type": "http.request", "body": json.dumps({"candidates": CANDIDATES}).encode()}
 
@@ -58,7 +58,7 @@ async def test_a_registration_ends_with_its_client(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_registration_ends_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two parts, in words that say what to do."""
+    """The registration ends between two parts, and its error says what to do."""
     async with slow_app(monkeypatch) as (running, begun):
         asking = asyncio.create_task(running.client.put("/candidates", json={"candidates": CANDIDATES}))
         await until(lambda: begun() > 1)
@@ -70,7 +70,7 @@ async def test_a_registration_ends_with_the_service(monkeypatch: pytest.MonkeyPa
 
 
 async def test_the_progress_of_a_stream_is_in_no_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though all of them fail by the same computation."""
+    """Two streams and a ranking wait for one computation, which fails; only the streams are told what is registered."""
     async with running_app(tiny_bi_encoder(), settings=Settings(device="cpu")) as running:
         source: Any = running.service.models.default.stages[0].scorer.source
 

@@ -1,4 +1,4 @@
-"""Content types and encodings: what is read, what is refused, and that no web page gets through unasked."""
+"""Content types and encodings: what is read, what is refused, and that no web page gets through without a preflight."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ ENDPOINTS = [("POST", "/rerank"), ("POST", "/explain"), ("PUT", "/candidates"), 
     ids=str,
 )
 async def test_json_is_read(headers: dict[str, str]) -> None:
-    """Also from clients that send no type at all."""
+    """Some clients send no Content-Type at all."""
     async with running_app(lookup()) as running:
         response = await running.client.post("/rerank", content=BODY, headers=headers)
 
@@ -40,7 +40,7 @@ async def test_json_is_read(headers: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("kind", ["application/x-ndjson", "application/jsonl", "Application/X-JsonLines;charset=utf-8"])
 async def test_lines_are_read_under_each_of_their_names(kind: str) -> None:
-    """There is no registered one."""
+    """Lines of JSON have several names, none of which is a registered media type."""
     async with running_app(lookup()) as running:
         response = await running.client.put("/candidates", content=LINES, headers={"content-type": kind})
 
@@ -66,7 +66,7 @@ async def test_lines_are_read_under_each_of_their_names(kind: str) -> None:
 async def test_anything_else_is_refused(
     method: str, path: str, headers: dict[str, str], says: str, tmp_path: Path
 ) -> None:
-    """With a message that says what to send; of a client that has a key, as a page has none to register with."""
+    """The message says what to send. The clients here have a key, because no web page may register without one."""
     settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))
     key = KEYS["register" if path == "/candidates" else "rank"]
     async with running_app(lookup(), settings=settings) as running:
@@ -76,7 +76,7 @@ async def test_anything_else_is_refused(
 
 
 async def test_compressed_lines_are_refused() -> None:
-    """They were taken for lines that cannot be read, which is no error."""
+    """Compressed bytes would otherwise count as lines that cannot be read, which is no error of the request."""
     headers = {"content-type": "application/x-ndjson", "content-encoding": "gzip"}
     async with running_app(lookup()) as running:
         response = await running.client.put("/candidates", content=gzip.compress(LINES), headers=headers)

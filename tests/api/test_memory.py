@@ -1,4 +1,4 @@
-"""The budget of memory for requests in flight: reserved before it is spent, given back at the end, shared."""
+"""The memory budget for requests in flight: it is reserved before it is spent, given back at the end, and shared."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ ONE, OTHER = Client("one"), Client("other")
 
 
 def test_an_account_gives_back_all_that_it_holds() -> None:
-    """Also what it held before it was refused more."""
+    """An account also gives back what it held when it was refused more."""
     memory = Memory(100, Metrics())
     with pytest.raises(Overloaded), memory.account(ONE) as first, memory.account(ONE) as second:  # noqa: PT012
         first.hold(30)
@@ -31,7 +31,7 @@ def test_an_account_gives_back_all_that_it_holds() -> None:
 
 
 def test_who_holds_much_leaves_some_to_others() -> None:
-    """Half of the budget at most, and of the rest another client may hold a part."""
+    """A client may hold half of the budget at most, and another client a part of the rest."""
     memory = Memory(100, Metrics())
     with memory.account(ONE) as greedy, memory.account(OTHER) as polite:
         greedy.hold(50)
@@ -43,14 +43,14 @@ def test_who_holds_much_leaves_some_to_others() -> None:
 
 
 async def body_in_parts(body: bytes, wait: asyncio.Event) -> AsyncIterator[bytes]:
-    """All of a body but its last byte, and that one when the event is set."""
+    """Yields a body but for its last byte, and that byte once the event is set."""
     yield body[:-1]
     await wait.wait()
     yield body[-1:]
 
 
 async def test_a_body_counts_from_its_first_byte_to_its_answer() -> None:
-    """Beside one that has not ended, another of the same client is refused; when it is answered there is room."""
+    """While a body is arriving, another one of the same client is refused; once it is answered there is room again."""
     body = json.dumps({"query": "who", "candidates": ["man " * 5000]}).encode()
     settings = Settings(device="cpu", max_in_flight_bytes=8 * len(body))
     async with running_app(lookup(), settings=settings) as running:
@@ -70,7 +70,7 @@ async def test_a_body_counts_from_its_first_byte_to_its_answer() -> None:
 
 
 async def test_a_body_that_can_never_be_held_is_too_large() -> None:
-    """It is told so, and not to try again."""
+    """The error is a 413 and not a 429, because to try again would be in vain."""
     body = json.dumps({"query": "who", "candidates": ["man " * 5000]}).encode()
     settings = Settings(device="cpu", max_in_flight_bytes=5 * len(body))
     async with running_app(lookup(), settings=settings) as running:
@@ -78,7 +78,7 @@ async def test_a_body_that_can_never_be_held_is_too_large() -> None:
 
 
 async def test_texts_of_ids_and_of_answers_count() -> None:
-    """A small body may name much, and ask for it back."""
+    """A small body may name large texts, and ask for them in the answer."""
     settings = Settings(device="cpu", max_in_flight_bytes=200_000)
     async with running_app(lookup(), settings=settings) as running:
         put = {"candidates": [{"id": "large", "text": "man " * 8_000}]}

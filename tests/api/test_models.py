@@ -45,7 +45,6 @@ async def test_a_request_chooses_its_model(model: str | None, expected: str, bes
 
 
 async def test_an_unknown_model_is_refused_with_the_served_names() -> None:
-    """The status is 404, and the message lists the served models."""
     async with two_models() as client:
         response = await client.post("/rerank", json=BODY | {"model": "children"})
 
@@ -72,7 +71,7 @@ async def test_the_models_are_listed() -> None:
 
 @pytest.mark.parametrize(("name", "expected"), [("women", "women"), ("default", "men"), ("bge/reranker", "men")])
 async def test_a_model_is_described(name: str, expected: str) -> None:
-    """The one that a request in another service's dialect would get; Xinference's clients ask what it is for."""
+    """The model is the one that a foreign dialect's request would get; Xinference's clients read its `model_type`."""
     async with two_models() as client:
         described = (await client.get(f"/v1/models/{name}")).json()
 
@@ -80,7 +79,6 @@ async def test_a_model_is_described(name: str, expected: str) -> None:
 
 
 async def test_a_model_that_is_not_served_has_no_description_where_it_is_refused() -> None:
-    """As a request for it would be."""
     async with running_app(lookup(), settings=Settings(device="cpu", unknown_model="refuse")) as running:
         response = await running.client.get("/v1/models/women")
 

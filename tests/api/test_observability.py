@@ -56,7 +56,6 @@ GAUGES = [
 
 
 async def samples(running: RunningApp) -> list[Any]:
-    """All samples of a scrape."""
     text = (await running.client.get("/metrics")).text
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
@@ -80,7 +79,7 @@ async def test_every_series_is_there_before_the_first_request() -> None:
 
 
 async def test_histograms_of_seconds_reach_from_a_millisecond_to_the_longest_request() -> None:
-    """So that a quantile is found above any threshold that a request can pass, be it through the proxy."""
+    """Alerts on a quantile work with any threshold that a request can exceed, also through the proxy."""
     async with running_app(lookup()) as running:
         seen = await samples(running)
 
@@ -92,7 +91,6 @@ async def test_histograms_of_seconds_reach_from_a_millisecond_to_the_longest_req
 
 
 async def test_what_is_served_can_be_read_from_the_metrics() -> None:
-    """The metrics tell version, model, device and dtype."""
     async with running_app(lookup(), name="org/tiny") as running:
         seen = await running.scrape()
 
@@ -155,7 +153,6 @@ async def test_the_steps_are_parts_of_the_whole() -> None:
 
 
 async def test_metrics_are_in_the_text_format_of_prometheus() -> None:
-    """The content type is Prometheus', and each series has a help text."""
     async with running_app(lookup()) as running:
         response = await running.client.get("/metrics")
 
@@ -165,7 +162,6 @@ async def test_metrics_are_in_the_text_format_of_prometheus() -> None:
 
 
 async def test_two_services_in_one_process_do_not_mix() -> None:
-    """Each service counts its own requests."""
     async with running_app(lookup()) as one, running_app(lookup()) as other:
         await one.rerank({"query": "who", "candidates": ["man"]})
 
@@ -186,7 +182,7 @@ async def test_ready_from_the_start_to_the_end() -> None:
 
 
 async def test_a_model_that_cannot_score_does_not_start(caplog: pytest.LogCaptureFixture) -> None:
-    """Starting fails rather than the first request; a probe reports the reason too, and the log has it once."""
+    """The start fails, rather than the first request; a probe reports the reason too, and the log has it once."""
 
     def choke(_: ScoreBatch) -> None:
         raise RuntimeError("choked")
@@ -204,7 +200,7 @@ async def test_a_model_that_cannot_score_does_not_start(caplog: pytest.LogCaptur
 
 
 async def test_a_service_that_scores_again_is_ready_again(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says so once, as it says what was wrong."""
+    """The log has one line for the failure and one for its end."""
     errors = [RuntimeError("choked")]
 
     def choke(_: ScoreBatch) -> None:
@@ -228,7 +224,6 @@ async def test_a_self_test_does_not_take_for_ever(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_the_process_is_alive() -> None:
-    """/healthz answers whatever the model does."""
     async with running_app(lookup()) as running:
         response = await running.client.get("/healthz")
 
@@ -236,7 +231,6 @@ async def test_the_process_is_alive() -> None:
 
 
 async def test_the_api_describes_itself() -> None:
-    """The description has the fields of requests and answers, the errors, and an example."""
     async with running_app(lookup()) as running:
         document = (await running.client.get("/openapi.json")).json()
 
@@ -260,7 +254,7 @@ async def test_the_api_describes_itself() -> None:
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])
 async def test_no_page_loads_scripts_from_elsewhere(path: str) -> None:
-    """The framework's pages would."""
+    """FastAPI's own pages would load scripts from another site, so they are not served."""
     async with running_app(lookup()) as running:
         response = await running.client.get(path)
 
@@ -269,7 +263,7 @@ async def test_no_page_loads_scripts_from_elsewhere(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/models", "/openapi.json"])
 async def test_where_get_is_answered_head_is(path: str) -> None:
-    """HTTP asks for it, and some load balancers probe with it."""
+    """HTTP asks for HEAD where there is GET, and some load balancers probe with it."""
     async with running_app(lookup()) as running:
         response = await running.client.head(path)
 
@@ -277,7 +271,7 @@ async def test_where_get_is_answered_head_is(path: str) -> None:
 
 
 async def test_every_endpoint_is_counted() -> None:
-    """By its path and status, and what is no endpoint under one name, so that no client can make series."""
+    """Requests count by path and status, and all unknown paths under one name, so that no client can create series."""
     async with running_app(lookup()) as running:
         before = await running.scrape()
         await running.rerank({"query": "who", "candidates": ["man"]})
@@ -311,7 +305,7 @@ async def test_every_endpoint_is_counted() -> None:
 
 
 async def test_every_reference_in_the_description_resolves() -> None:
-    """Otherwise tools that read it fail, and the page shows an error instead of the request."""
+    """Tools that read the description fail at a broken reference, and the page shows an error and no request."""
     async with running_app(lookup()) as running:
         document = (await running.client.get("/openapi.json")).json()
 

@@ -39,7 +39,7 @@ def test_the_limit_is_raised_for_both_directions(outgoing: int) -> None:
 def test_a_limit_that_cannot_be_raised_is_shared(
     files: int, outgoing: int, most: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where too few files may be open there are fewer connections from clients, each with one to the engine."""
+    """If too few files may be open, fewer clients may connect, each with one connection to the search engine."""
     monkeypatch.setattr(connections, "allow_files", lambda _: files)
     with caplog.at_level(logging.WARNING, logger=connections.__name__):
         Connections(LIMITS, Metrics(), outgoing=outgoing)

@@ -38,7 +38,7 @@ async def timed(running: RunningApp) -> float:
 async def held(
     running: RunningApp, gate: Gate, waiting: dict[str, Any] | None = None
 ) -> list[asyncio.Task[httpx.Response]]:
-    """Two requests: one that is being scored, and one that waits, with this body if one is given."""
+    """Two requests: one that is being scored, and one that waits, which may have a body of its own."""
     requests = [asyncio.create_task(running.rerank(BODY))]
     await asyncio.to_thread(gate.wait_for_batch)
     requests.append(asyncio.create_task(running.rerank(waiting or BODY)))
@@ -84,7 +84,7 @@ async def test_a_late_answer_is_504() -> None:
 
 
 async def test_a_candidate_that_cannot_be_scored_is_500_for_its_request_alone() -> None:
-    """The next request is answered."""
+    """A good request that is sent at the same time is answered."""
     async with running_app(WatchedScorer(lookup(man=1.0), fails)) as running:
         poisoned, good = await asyncio.gather(running.rerank(POISONED), running.rerank(BODY))
 
@@ -113,7 +113,7 @@ async def test_a_bug_is_500_and_counted_as_such() -> None:
 
 
 async def test_a_service_that_stops_is_503() -> None:
-    """It refuses requests until the process has ended."""
+    """A stopped service refuses requests, but its /healthz and /metrics are answered until the process ends."""
     async with running_app(lookup()) as running:
         pass
     transport = httpx.ASGITransport(running.app, raise_app_exceptions=False)
@@ -130,8 +130,8 @@ async def test_a_service_that_stops_is_503() -> None:
 async def being_tested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[tuple[RunningApp, Gate, asyncio.Task[str | None]]]:
-    """A service whose self-test a probe waits for, the gate that the test's batch is at, and that probe."""
-    monkeypatch.setattr(service_module, "FRESH_S", -1.0)  # nothing was scored a moment ago
+    """A service, the gate that holds the batch of its self-test, and the task of a probe that waits for this test."""
+    monkeypatch.setattr(service_module, "FRESH_S", -1.0)  # as if nothing had been scored a moment ago
     scorer, gate = gated()
     async with running_app(scorer) as running:
         await asyncio.to_thread(gate.wait_for_batch)
@@ -141,7 +141,7 @@ async def being_tested(
 
 
 async def test_probes_of_an_idle_service_share_a_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many at once do not overload it; that the first of them hangs up does not matter to the others."""
+    """Many probes at once do not overload the service, and it does not matter to the others if the first hangs up."""
     async with being_tested(monkeypatch) as (running, gate, first):
         others = [asyncio.create_task(running.service.why_not_ready()) for _ in range(200)]
         await asyncio.sleep(0)
@@ -150,11 +150,11 @@ async def test_probes_of_an_idle_service_share_a_self_test(monkeypatch: pytest.M
 
         assert await asyncio.gather(*others) == [None] * 200
         assert first.cancelled()
-        assert (await running.scrape()).value("bandrank_batch_tasks_sum") == 2  # that of the start, and one
+        assert (await running.scrape()).value("bandrank_batch_tasks_sum") == 2  # the start's self-test, and one
 
 
 async def test_a_probe_that_waits_hears_that_the_service_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though its self-test, which was begun before, succeeds; nobody is told any more that the service is ready."""
+    """The probe hears that the service stops even if its self-test, which began earlier, succeeds."""
     async with being_tested(monkeypatch) as (running, gate, probing):
         running.service.drain()
         gate.let_through()
@@ -165,9 +165,7 @@ async def test_a_probe_that_waits_hears_that_the_service_stops(monkeypatch: pyte
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_dead_scoring_thread_makes_the_service_unready() -> None:
-    """Requests that are being scored fail at once, later ones are refused, `on_death` is called, and probes are
-    answered.
-    """
+    """Requests that are being scored fail, later ones are refused, `on_death` is called, and probes get errors."""
     deaths: list[str] = []
     scorer = WatchedScorer(lookup(), dies)
     async with running_app(scorer, on_death=lambda: deaths.append("died")) as running:
@@ -183,7 +181,7 @@ async def test_a_dead_scoring_thread_makes_the_service_unready() -> None:
 
 
 async def test_a_queued_client_that_hangs_up_frees_its_room() -> None:
-    """It counts as 499 and as a cancelled task; the request that is being scored is answered."""
+    """The client counts as 499 and its task as cancelled; the request that is being scored is answered."""
     scorer, gate = gated()
     async with running_app(scorer) as running:
         await asyncio.to_thread(gate.wait_for_batch)
@@ -209,7 +207,6 @@ async def test_a_queued_client_that_hangs_up_frees_its_room() -> None:
 
 
 async def test_a_client_that_hangs_up_within_its_body_is_no_error() -> None:
-    """It counts as 499, and nothing is raised."""
     async with running_app(lookup()) as running:
         half: Message = {"type": "http.request", "body": BYTES[:20], "more_body": True}
         gone = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Much work that comes at once does not keep the event loop from everybody else."""
+"""Much work that comes at once does not keep others from the event loop."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_the_loop_goes_round_between_pieces_of_work() -> None:
-    """As often as their time asks for it: each of these is longer than the quantum."""
+    """Each piece here takes longer than the quantum, so the loop goes round after every one."""
     pace = Pace()
     rounds: list[int] = []
     done = 0
@@ -34,7 +34,7 @@ async def test_the_loop_goes_round_between_pieces_of_work() -> None:
 
 
 async def test_short_pieces_do_not_wait_for_each_other() -> None:
-    """They are done in one round of the loop, in the order in which they came."""
+    """Short pieces are done in one round of the loop, in the order in which they came."""
     pace = Pace()
     done: list[int] = []
 
@@ -49,7 +49,7 @@ async def test_short_pieces_do_not_wait_for_each_other() -> None:
 
 
 async def test_what_waits_comes_before_newcomers() -> None:
-    """Also before one that fills every round, and past pieces that were cancelled."""
+    """Waiting pieces go first even if a task fills every round, and cancelled ones in between do not matter."""
     pace = Pace()
     order: list[str] = []
 
@@ -72,7 +72,7 @@ async def test_what_waits_comes_before_newcomers() -> None:
 
 
 async def test_a_request_that_is_begun_does_not_wait_for_all_new_ones_with_each_of_its_pieces() -> None:
-    """After its first piece it goes before them."""
+    """After its first piece, a request goes before new ones."""
     pace = Pace()
     order: list[str] = []
 
@@ -87,7 +87,7 @@ async def test_a_request_that_is_begun_does_not_wait_for_all_new_ones_with_each_
 
 
 async def test_nobody_waits_for_all_that_another_client_has_begun() -> None:
-    """Of each piece of a flood one goes before a piece of somebody else, and the flood before its own new requests."""
+    """Before each of its pieces a client waits for one piece of another client's flood."""
     pace = Pace()
     order: list[str] = []
 

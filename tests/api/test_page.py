@@ -19,7 +19,7 @@ LINK = re.compile(r'(?:(?:src|href|from)[ =]|import) ?"([^"]+)"')
 
 @pytest.mark.anyio
 async def test_every_file_is_served_with_its_type(tmp_path: Path) -> None:
-    """Without a key, for the page is where one is typed in; HEAD is answered too, and the description is silent."""
+    """The page needs no key, because users enter theirs on it; the description of the API leaves it out."""
     settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))
     async with running_app(lookup(), settings=settings) as running:
         for name in NAMES:
@@ -39,7 +39,7 @@ async def test_every_file_is_served_with_its_type(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_loads_nothing_from_elsewhere(name: str) -> None:
-    """What it names is beside it or an endpoint, and there are neither scripts nor styles in the markup."""
+    """A file names only files beside it and endpoints, and the markup has neither inline scripts nor inline styles."""
     text = (FILES / name).read_text(encoding="utf-8")
     named = {link.removeprefix("page/").removeprefix("./") for link in LINK.findall(text)}
 
@@ -51,7 +51,7 @@ def test_a_file_loads_nothing_from_elsewhere(name: str) -> None:
 
 
 def test_a_browser_may_run_the_page_alone() -> None:
-    """Its policy allows its own files and nothing inline; every other answer is still no page."""
+    """The page's policy allows its own files and nothing inline; other answers keep the policy that allows nothing."""
     with listening() as service, service.client() as client:
         page = client.get("/")
         others = [client.get(path) for path in ("/page/main.js", "/healthz", "/nothing", "//", "/?x", "/%2f")]
@@ -71,7 +71,7 @@ def test_a_browser_may_run_the_page_alone() -> None:
 
 
 def test_what_the_page_sends_is_answered() -> None:
-    """A request of the service's own page, as a browser marks it, is JSON like any other."""
+    """Requests of the service's own page, with the headers of a browser, rank and explain, but register nothing."""
     with listening() as service, service.client() as client:
         marks = {"origin": service.url, "sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}
         ranked = client.post("/rerank", json={"query": "who", "candidates": ["man"]}, headers=marks)
@@ -79,4 +79,4 @@ def test_what_the_page_sends_is_answered() -> None:
         registered = client.put("/candidates", json={"candidates": []}, headers=marks)
 
     assert ranked.status_code == explained.status_code == httpx.codes.OK
-    assert registered.status_code == httpx.codes.FORBIDDEN  # its name may have been made to mean this machine
+    assert registered.status_code == httpx.codes.FORBIDDEN  # the page's host name may have been rebound to this machine

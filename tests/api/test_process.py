@@ -37,8 +37,8 @@ def refuses(address: str) -> bool:
 
 
 def test_sigterm_answers_what_was_admitted_and_takes_no_more(tmp_path: Path) -> None:
-    """One request is being scored and two wait when it comes: all three are answered, and the exit code is 0. An upload
-    without an end is told how far it got.
+    """At SIGTERM one request is being scored and two wait: all three are answered, and the exit code is 0. An endless
+    upload ends with 503.
     """
     begun = Event()
 
@@ -120,7 +120,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
 
 
 def test_a_drain_ends_by_itself(ended: tuple[int, str]) -> None:
-    """After its time the port is closed and the process ends with 0."""
     status, log = ended
 
     assert status == 0
@@ -128,7 +127,7 @@ def test_a_drain_ends_by_itself(ended: tuple[int, str]) -> None:
 
 
 def test_every_line_of_the_log_is_json_where_that_is_wanted(ended: tuple[int, str]) -> None:
-    """The server's own lines too, and those of requests; invalid ones break none of them."""
+    """The lines of uvicorn and of the access log are JSON too, and odd requests break none of them."""
     _, log = ended
     records = [json.loads(line) for line in log.splitlines()]
 
@@ -144,7 +143,7 @@ def test_every_line_of_the_log_is_json_where_that_is_wanted(ended: tuple[int, st
 
 
 def assert_ends(*arguments: str, saying: str, **environment: str) -> None:
-    """Asserts that a service ends with 2, with one line."""
+    """Asserts that a service ends with exit code 2 and one line on stderr."""
     result = subprocess.run(
         [sys.executable, "-m", "bandrank", "serve", *arguments],
         env=os.environ | environment,
@@ -158,12 +157,12 @@ def assert_ends(*arguments: str, saying: str, **environment: str) -> None:
 
 
 def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
-    """The line names it; tests/test_preflight.py has what else is said so."""
+    """The line names the setting; tests/test_preflight.py has the other faults that are reported this way."""
     assert_ends(BANDRANK_PORT="eighty", saying="BANDRANK_PORT must be a valid integer, got 'eighty'")
 
 
 def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
-    """At once, without loading a model: the line names the address."""
+    """The process ends at once, without loading a model, and the line names the address."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         said = f"BANDRANK_PORT {port} of 127.0.0.1 cannot be used: address already in use"
@@ -172,7 +171,7 @@ def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_hung_scoring_thread_fails_the_probes_and_ends_the_process(tmp_path: Path) -> None:
-    """With 1, a few seconds after the batch began to hang; no thread can be stopped from outside."""
+    """The exit code is 1, a few seconds after the batch began to hang; a thread cannot be stopped from outside."""
     with gated_service(tmp_path, "--hang-timeout-s", "1", "--request-timeout-s", "0.5") as gated:
         assert gated.rerank().status_code == httpx.codes.GATEWAY_TIMEOUT
         statuses = set()

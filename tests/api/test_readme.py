@@ -1,4 +1,4 @@
-"""The requests of the README and of docs/clients.md, answered by the models that ship, beside the answers shown."""
+"""The models that ship give the answers that README.md and docs/clients.md show to their requests."""
 
 import json
 import re
@@ -19,7 +19,6 @@ TOLERANCE = 0.01  # of a score between 0 and 1: they are shown with two digits
 
 
 async def test_the_scores_are_those_of_the_shipped_models() -> None:
-    """In our own answer, and in that of text-embeddings-inference."""
     async with client_of(Settings(device="cpu", dtype="float32")) as client:
         own, tei = [(await client.post("/rerank", json=body)).json() for body in (OWN, TEI)]
 

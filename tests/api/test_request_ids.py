@@ -1,4 +1,4 @@
-"""Request ids and the access log: which answer, and which line of the log, belongs to a request."""
+"""Request ids and the access log, which tell what answer and what line of the log belong to a request."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ BODY = {"query": "who", "candidates": ["man"]}
 
 
 class Buggy(WatchedScorer):
-    """Raises what nobody expects, for a candidate of 13 tokens."""
+    """A scorer that raises an unexpected error for a candidate of 13 tokens."""
 
     def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
         if candidate_tokens == 13:
@@ -30,7 +30,6 @@ BUG = {"query": "who", "candidates": ["the man " * 6]}
 
 @pytest.mark.parametrize("brought", ["a", "0f-_.Z" * 21])
 async def test_an_id_that_a_client_brings_is_kept(brought: str) -> None:
-    """The answer carries it."""
     async with running_app(lookup()) as running:
         answer = await running.client.get("/healthz", headers={"X-Request-Id": brought})
 
@@ -39,7 +38,6 @@ async def test_an_id_that_a_client_brings_is_kept(brought: str) -> None:
 
 @pytest.mark.parametrize("brought", [None, "", "a" * 129, "a b", 'a"b', "é", "a\tb", "a/b", "a\n"])
 async def test_any_other_id_is_replaced(brought: str | None) -> None:
-    """Each answer carries a new one."""
     headers = {} if brought is None else {b"X-Request-Id": brought.encode()}
     async with running_app(lookup()) as running:
         ids = [(await running.client.get("/healthz", headers=headers)).headers["x-request-id"] for _ in range(2)]
@@ -49,7 +47,7 @@ async def test_any_other_id_is_replaced(brought: str | None) -> None:
 
 
 async def test_every_answer_carries_an_id() -> None:
-    """Errors too, whoever finds them."""
+    """Errors carry an id too, whichever part of the service finds them."""
     async with running_app(Buggy(lookup(), lambda _: None)) as running:
         answers = [
             await running.rerank(BODY),
@@ -97,7 +95,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
     ],
 )
 async def test_the_log_names_the_trace(capsys: pytest.CaptureFixture[str], traceparent: str, trace: str | None) -> None:
-    """Its lines carry the id of the trace that W3C's `traceparent` names, if it is well formed."""
+    """Lines of the log carry the id of the trace that W3C's `traceparent` names, if this header is well formed."""
     async with running_app(Buggy(lookup(), lambda _: None)) as running:
         with logging_to_stderr():
             answer = await running.client.post("/rerank", json=BUG, headers={"traceparent": traceparent})
@@ -114,7 +112,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
 
 
 async def test_the_access_log_has_a_line_for_each_answer(caplog: pytest.LogCaptureFixture) -> None:
-    """With method, path without its query string, status, milliseconds, client, and bytes of the answer."""
+    """A line has the method, the path without its query, status, milliseconds, client, and bytes of the answer."""
     async with running_app(Buggy(lookup(), lambda _: None)) as running:
         with caplog.at_level(logging.INFO, logger=ACCESS):
             answers = [
@@ -138,7 +136,6 @@ async def test_the_access_log_has_a_line_for_each_answer(caplog: pytest.LogCaptu
 
 
 async def test_a_client_that_hangs_up_is_499_in_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
-    """As in the metrics."""
     async with running_app(lookup()) as running:
         with caplog.at_level(logging.INFO, logger=ACCESS):
             part = {"type": "http.request", "body": b"{", "more_body": True}

@@ -24,9 +24,9 @@ from bandrank.models.texts import TextEncoder
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates
 WORDS = ["man", "she", "he", "you"]
-SCORES = {"man": 1.5, "she": -2.0, "he": 4.0}  # you: 0
+SCORES = {"man": 1.5, "she": -2.0, "he": 4.0}  # other words score 0
 IN_ORDER = [2, 0, 3, 1]
 
 
@@ -57,7 +57,6 @@ def offline_scores(scorer: Scorer, query: str, texts: list[str]) -> list[float]:
 
 
 async def test_the_answer_has_this_shape() -> None:
-    """It has exactly the documented fields."""
     answer = (await ask({"query": "who", "candidates": WORDS})).json()
 
     assert list(answer) == ["id", "model", "results", "usage", "meta"]
@@ -92,7 +91,6 @@ async def test_two_answers_have_two_ids() -> None:
 
 
 async def test_a_real_model_s_scores_come_through() -> None:
-    """Scores equal those of one forward pass without the engine."""
     rng = random.Random(1)
     texts = [random_text(rng, rng.randint(0, 50)) for _ in range(25)]
     async with running_app(tiny_cross_encoder()) as running:
@@ -106,14 +104,13 @@ async def test_a_real_model_s_scores_come_through() -> None:
 
 
 async def test_results_are_in_order_of_relevance() -> None:
-    """Each result has the index of its candidate in the request."""
     results = await ask_for_results()
 
     assert [result["index"] for result in results] == IN_ORDER
 
 
 async def test_documents_make_it_the_request_of_another_service() -> None:
-    """The scores are the same, and its results have nothing that clients of that service do not know."""
+    """The scores are the same, and the results have no field that clients of that service do not know."""
     ours = [{key: result[key] for key in ("index", "relevance_score")} for result in await ask_for_results()]
 
     assert await ask_for_results(documents=WORDS) == ours
@@ -121,7 +118,7 @@ async def test_documents_make_it_the_request_of_another_service() -> None:
 
 
 async def test_ids_come_back() -> None:
-    """Each candidate's id comes back with it; a text without an id has none in the result, also as an object."""
+    """Each candidate's id comes back with it; a candidate without an id has none in the result."""
     candidates = [{"id": "a", "text": "she"}, "man", {"id": "", "text": "he"}, {"text": "you", "score": 1.0}]
     results = await ask_for_results(candidates=candidates)
 
@@ -130,7 +127,6 @@ async def test_ids_come_back() -> None:
 
 
 async def test_two_candidates_may_have_the_same_id() -> None:
-    """Their indices tell them apart."""
     results = await ask_for_results(candidates=[{"id": "a", "text": "she"}, {"id": "a", "text": "he"}])
 
     assert [(result["index"], result["id"]) for result in results] == [(1, "a"), (0, "a")]
@@ -147,7 +143,6 @@ async def test_top_n_cuts_the_list(top_n: Any, expected: int) -> None:
 
 
 async def test_documents_are_returned_on_request() -> None:
-    """The texts come back unchanged."""
     texts = ["  He said:\n\x00 ☃ \U0001f41d", {"id": "a", "text": ""}]
     results = await ask_for_results(candidates=texts, return_documents=True)
 
@@ -156,13 +151,11 @@ async def test_documents_are_returned_on_request() -> None:
 
 @pytest.mark.parametrize("flag", [False, None])
 async def test_documents_are_absent_by_default(flag: Any) -> None:
-    """The field is absent rather than null."""
     assert all("document" not in result for result in await ask_for_results(return_documents=flag))
     assert all("document" not in result for result in await ask_for_results())
 
 
 async def test_raw_scores_are_the_scorers_own() -> None:
-    """The answer says that its scores are raw."""
     answer = (await ask({"query": "who", "candidates": WORDS, "raw_scores": True})).json()
 
     assert [result["relevance_score"] for result in answer["results"]] == [4.0, 1.5, 0.0, -2.0]
@@ -170,7 +163,7 @@ async def test_raw_scores_are_the_scorers_own() -> None:
 
 
 async def test_scores_are_the_sigmoid_in_float32() -> None:
-    """They are right to two units in the last place of a float32, where exp overflows too."""
+    """Scores are right to two units in the last place of a float32, even where exp overflows."""
     raw = {"man": 1.5, "she": -2.0, "he": 87.0, "you": -87.0, "is": 1e30, "was": -1e30, "not": 1e-30}
     body = {"query": "who", "candidates": list(raw)}
     async with running_app(lookup(**raw)) as running:
@@ -196,7 +189,7 @@ def test_the_sigmoid_keeps_the_order() -> None:
 
 @pytest.mark.parametrize("raw_scores", [False, True])
 async def test_every_number_with_a_fraction_is_written_as_one(raw_scores: bool) -> None:
-    """Never the literals 0 or 1, which typed clients read as integers."""
+    """The literals 0 and 1 never appear, because typed clients read them as integers."""
     scores = {"man": 1e30, "she": -1e30, "he": 1.0, "you": -16.0, "is": 1e-30, "was": -1.0}
     body = {"query": "who", "candidates": ["the", *scores], "raw_scores": raw_scores}
     async with running_app(lookup(**scores)) as running:
@@ -209,7 +202,7 @@ async def test_every_number_with_a_fraction_is_written_as_one(raw_scores: bool) 
 
 @pytest.mark.parametrize("model", [None, "", "org/tiny", "tiny", "default"])
 async def test_a_model_may_be_named(model: str | None) -> None:
-    """The full name, the short name and no name choose it; the answer has the full name."""
+    """The full name, the short name and no name choose the model; the answer has the full name."""
     body = {"query": "who", "candidates": WORDS, "model": model}
 
     assert (await ask(body, name="org/tiny")).json()["model"] == "org/tiny"
@@ -233,7 +226,7 @@ async def test_fields_that_are_not_known_are_ignored() -> None:
 
 
 async def test_of_a_key_that_comes_twice_the_last_one_counts() -> None:
-    """This holds in the request and in a candidate."""
+    """The last one counts both in the request and in a candidate."""
     body = b"""{"query": "", "query": "who", "candidates": 7, "return_documents": true,
         "candidates": [{"id": 1, "text": "she", "id": "a", "text": "man"}]}"""
     async with running_app(lookup(**SCORES)) as running:
@@ -243,7 +236,6 @@ async def test_of_a_key_that_comes_twice_the_last_one_counts() -> None:
 
 
 async def test_a_body_may_come_in_pieces() -> None:
-    """The pieces are joined in the order in which they arrive."""
     content = json.dumps({"query": "who", "candidates": WORDS}).encode()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -267,8 +259,6 @@ async def test_truncation_is_reported() -> None:
 
 
 async def test_concurrent_requests_do_not_mix() -> None:
-    """Each answer has its own request's ids and scores."""
-
     async def one(running: RunningApp, number: int) -> None:
         words = random.Random(number).choices([*SCORES, "you"], k=1 + number)
         body = {

@@ -1,4 +1,4 @@
-"""A shadow behind the real application: it sees what was answered, and nobody sees it."""
+"""A shadow model behind the real application: it scores what was answered, and no client notices it."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ LABELS = {"model": "tiny", "shadow": "shadow"}
 
 
 class Broken(WatchedScorer):
-    """A scorer that fails from when the test says so."""
+    """A scorer that fails once the test sets `broken`."""
 
     def __init__(self) -> None:
         super().__init__(lookup(man=1.0), self._check)
@@ -36,13 +36,13 @@ class Broken(WatchedScorer):
 
 
 async def nothing_pends(running: RunningApp) -> None:
-    """Returns when the shadow has scored what it was offered."""
+    """Waits until the shadow has scored what it was offered."""
     sample = running.service.metrics.registry.get_sample_value
     await until(lambda: sample("bandrank_shadow_pending") == 0)
 
 
 async def test_an_answer_is_compared_when_it_has_been_sent() -> None:
-    """All of its candidates that have a text, also those that the client did not ask to see."""
+    """All candidates with a text are compared, even those that `top_n` leaves out of the answer."""
     shadow = lookup(man=1.0, she=2.0, you=3.0)
     async with running_app(lookup(man=3.0, she=2.0, you=1.0), shadow=shadow, settings=ALL) as running:
         before = await running.scrape()
@@ -60,7 +60,7 @@ async def test_an_answer_is_compared_when_it_has_been_sent() -> None:
 
 
 async def test_an_answer_does_not_wait_for_its_shadow() -> None:
-    """The shadow's batch is held, and the answer is here and counts as given; a stop gives up what is pending."""
+    """The answer comes and counts as given while the shadow's batch is held; a stop drops what is pending."""
     gate = Gate()
     gate.let_through()  # for the self-test of the start
     async with running_app(lookup(man=1.0), shadow=WatchedScorer(lookup(), gate), settings=ALL) as running:
@@ -77,7 +77,7 @@ async def test_an_answer_does_not_wait_for_its_shadow() -> None:
 
 
 async def test_requests_are_sampled_by_their_ids() -> None:
-    """So that replicas agree; what is refused is no sample."""
+    """All replicas sample the same requests; a refused request is no sample."""
     settings = Settings(device="cpu", shadow_share=0.5)
     ids = [f"request-{number}" for number in range(20)]
     async with running_app(lookup(man=1.0), shadow=lookup(man=1.0), settings=settings) as running:
@@ -94,7 +94,6 @@ async def test_requests_are_sampled_by_their_ids() -> None:
 
 
 async def test_a_share_of_0_does_nothing() -> None:
-    """Nothing is sampled, and nothing is scored."""
     batches: list[ScoreBatch] = []
     settings = Settings(device="cpu", shadow_share=0.0)
     shadow = WatchedScorer(lookup(), batches.append)
@@ -107,7 +106,7 @@ async def test_a_share_of_0_does_nothing() -> None:
 
 
 async def test_a_model_that_is_loaded_as_a_shadow_alone_is_not_served() -> None:
-    """No request can ask for it, and no candidate is encoded for it ahead."""
+    """No request can name the shadow, and no registered candidate is encoded for it."""
     async with running_app(lookup(man=1.0), shadow=encoded_lookup(man=1.0), settings=ALL) as running:
         listed = (await running.client.get("/v1/models")).json()["data"]
         put = await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man"}]})
@@ -118,7 +117,6 @@ async def test_a_model_that_is_loaded_as_a_shadow_alone_is_not_served() -> None:
 
 
 async def test_a_shadow_that_breaks_breaks_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests are answered, the service stays ready, and candidates can be registered."""
     monkeypatch.setattr(service_module, "FRESH_S", -1.0)  # so that each probe is a self-test
     shadow = Broken()
     async with running_app(encoded_lookup(man=1.0), shadow=shadow, settings=ALL) as running:
@@ -135,7 +133,7 @@ async def test_a_shadow_that_breaks_breaks_nothing_else(monkeypatch: pytest.Monk
 
 
 async def test_the_log_names_the_request_that_a_shadow_could_not_score(capsys: pytest.CaptureFixture[str]) -> None:
-    """By its ids, though it waited behind a sample of another trace."""
+    """The line has the ids of this request, although its sample waited behind another one."""
     gate = Gate()
     gate.let_through()  # for the self-test of the start
 
@@ -158,7 +156,7 @@ async def test_the_log_names_the_request_that_a_shadow_could_not_score(capsys: p
 
 
 async def test_a_shadow_that_cannot_score_is_noticed_at_the_start() -> None:
-    """As is any model: nothing is served, and the error says why."""
+    """As with any other model that cannot score, the service does not start."""
     shadow = Broken()
     shadow.broken = True
     async with running_app(lookup(man=1.0), shadow=shadow, settings=ALL, started=False) as running:

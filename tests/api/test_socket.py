@@ -1,4 +1,4 @@
-"""What only a real connection can show: a body of 50 MB, and clients that go away, or only say nothing more."""
+"""What only a real connection can show: a body of 50 MB, and clients that go away or only close their sending side."""
 
 import contextlib
 import http.client
@@ -45,7 +45,7 @@ class Listening:
 
     @contextlib.contextmanager
     def half_closed(self, sent: bytes) -> Iterator[socket.socket]:
-        """A connection on which this was sent, and on which the client sends no more."""
+        """A connection on which `sent` was sent, and whose sending side the client has closed."""
         with socket.create_connection(self.address, timeout=HANG_S) as connection:
             connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)
@@ -61,7 +61,7 @@ class Listening:
         wait_until(lambda: self.scrape().value(name, **labels) == value)
 
     def assert_serves(self) -> None:
-        """A good request gets its scores."""
+        """Asserts that a good request gets its scores."""
         self.gate.let_through()
         with self.client() as client:
             results = client.post("/rerank", content=BODY).json()["results"]
@@ -103,12 +103,12 @@ def answers_on(connection: socket.socket) -> list[tuple[int, bytes]]:
 
 
 def assert_quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing was logged that needs an operator's attention."""
+    """Asserts that nothing was logged that needs an operator's attention."""
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_a_body_of_50_mb_is_answered(caplog: pytest.LogCaptureFixture) -> None:
-    """The client, which sends all of it, reads 413 instead of a broken pipe, and the connection stays usable."""
+    """A client that sends its whole body first reads a 413, not a broken pipe, and its connection stays usable."""
     with listening() as running, running.client() as client:
         for _ in range(2):
             response = client.post("/rerank", content=b'{"query": "' + b"x" * 50_000_000)
@@ -119,7 +119,7 @@ def test_a_body_of_50_mb_is_answered(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("behind", [b"", PROBE], ids=["alone", "pipelined"])
 def test_a_queued_client_that_goes_away_frees_its_room(behind: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Its task is dropped and counted, also if it sent another request; the one that is being scored is answered."""
+    """Its task is dropped and counted, even if it sent another request; the one that is being scored is answered."""
     with listening() as running, socket.create_connection(running.address) as scored:
         scored.sendall(HEAD % len(BODY) + BODY)
         running.gate.wait_for_batch()
@@ -137,7 +137,6 @@ def test_a_queued_client_that_goes_away_frees_its_room(behind: bytes, caplog: py
 
 
 def test_a_client_that_goes_away_while_it_is_scored_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """Its scores are discarded."""
     with listening() as running:
         with socket.create_connection(running.address) as impatient:
             impatient.sendall(HEAD % len(BODY) + BODY)
@@ -149,7 +148,7 @@ def test_a_client_that_goes_away_while_it_is_scored_affects_no_other(caplog: pyt
 
 
 def test_a_client_that_goes_away_within_its_body_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """It counts as 499, and nothing of it reaches the scorer."""
+    """The request counts as 499, and nothing of it reaches the scorer."""
     with listening() as running:
         with socket.create_connection(running.address) as impatient:
             impatient.sendall(HEAD % len(BODY) + BODY[:10])
@@ -171,7 +170,7 @@ def test_several_requests_on_one_connection(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_client_that_sends_no_more_gets_its_answer(caplog: pytest.LogCaptureFixture) -> None:
-    """All of it, be it small and there at once or of megabytes, and then the connection is closed."""
+    """The client gets all of a small answer and of one of megabytes, and then the connection is closed."""
     text = "man " + "x" * 3_000_000
     large = json.dumps({"query": "who", "candidates": [text], "return_documents": True}).encode()
     with listening() as running:
@@ -186,7 +185,7 @@ def test_a_client_that_sends_no_more_gets_its_answer(caplog: pytest.LogCaptureFi
 
 
 def test_a_client_that_sends_no_more_may_wait(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither its task in the queue nor its batch is dropped while others come and go."""
+    """Neither a queued task nor a batch of such a client is dropped while others come and go."""
     with listening() as running, running.half_closed(HEAD % len(BODY) + BODY) as scored:
         running.gate.wait_for_batch()
         with running.half_closed(HEAD % len(BODY) + BODY) as queued:
@@ -202,7 +201,7 @@ def test_a_client_that_sends_no_more_may_wait(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_client_that_sends_no_more_and_then_goes_away_frees_its_room(caplog: pytest.LogCaptureFixture) -> None:
-    """It is noticed although nothing is read from it, nor written to it."""
+    """The service notices this although it neither reads from the connection nor writes to it."""
     with listening() as running, socket.create_connection(running.address) as scored:
         scored.sendall(HEAD % len(BODY) + BODY)
         running.gate.wait_for_batch()
@@ -216,7 +215,7 @@ def test_a_client_that_sends_no_more_and_then_goes_away_frees_its_room(caplog: p
 
 
 def test_requests_in_a_row_are_all_answered_though_the_client_sends_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    """In their order, and then the connection is closed."""
+    """The answers come in order, and then the connection is closed."""
     request = HEAD % len(BODY) + BODY
     with listening() as running:
         running.gate.let_through(2)
@@ -231,7 +230,7 @@ def test_requests_in_a_row_are_all_answered_though_the_client_sends_no_more(capl
     ids=["nothing", "half a line", "half the headers", "half a body"],
 )
 def test_a_client_that_sends_no_more_than_half_a_request_is_closed(sent: bytes) -> None:
-    """At once, without an answer."""
+    """The connection is closed at once, without an answer."""
     with listening() as running:
         with running.half_closed(sent) as connection:
             assert connection.recv(100) == b""
@@ -239,7 +238,7 @@ def test_a_client_that_sends_no_more_than_half_a_request_is_closed(sent: bytes) 
 
 
 def test_a_client_of_http_1_0_that_sends_no_more_is_closed() -> None:
-    """It may not understand an interim answer, without which it looks like one that went away."""
+    """Such a client may not understand an interim answer, without which it looks like one that went away."""
     request = (HEAD % len(BODY)).replace(b"HTTP/1.1", b"HTTP/1.0") + BODY
     with listening() as running:
         with running.half_closed(request) as connection:

@@ -33,7 +33,7 @@ async def ask(running: RunningApp, **fields: Any) -> dict[str, Any]:
 
 
 async def test_the_answer_reports_its_stages() -> None:
-    """It has each stage's candidates and cache hits, and the stage of each score; the second time all are cached."""
+    """The answer has the candidates and cache hits of each stage, and the stage of each score."""
     async with both() as running:
         cold, warm = await ask(running, strategy="cascade"), await ask(running, strategy="cascade")
 
@@ -62,7 +62,6 @@ async def test_scores_never_rise_from_stage_to_stage(*, raw: bool) -> None:
 
 
 async def test_cache_metrics_are_sums_over_requests() -> None:
-    """Hits and misses together are the candidates that were looked up."""
     async with both() as running:
         for _ in range(3):
             await ask(running, strategy="fast")
@@ -77,9 +76,7 @@ async def test_cache_metrics_are_sums_over_requests() -> None:
 @pytest.mark.parametrize("texts", ["candidates", "documents"])
 @pytest.mark.parametrize("where", ["field", "header"])
 async def test_a_budget_comes_in_the_body_or_in_a_header(where: str, texts: str) -> None:
-    """With a budget for nothing more, the answer is the fast stage's and says that it is degraded; in our own format
-    and in Cohere's.
-    """
+    """With too small a budget the answer is the fast stage's, and says that it is degraded, in two dialects."""
     async with both() as running:
         body = {"query": "who", texts: WORDS, "strategy": "cascade"}
         body |= {"budget_ms": 0.001} if where == "field" else {}
@@ -94,7 +91,6 @@ async def test_a_budget_comes_in_the_body_or_in_a_header(where: str, texts: str)
 
 @pytest.mark.parametrize("bad", ["soon", "0", "-5", "nan", "1_000", "+5", "1e999", "true", '"5"', "", "[5]"])
 async def test_a_bad_budget_header_is_refused(bad: str) -> None:
-    """It is refused like a bad field."""
     async with both() as running:
         response = await running.client.post(
             "/rerank", json={"query": "who", "candidates": WORDS}, headers={"X-Budget-Ms": bad}
@@ -105,7 +101,6 @@ async def test_a_bad_budget_header_is_refused(bad: str) -> None:
 
 @pytest.mark.parametrize("fields", [{"budget_ms": 0}, {"budget_ms": "soon"}])
 async def test_bad_fields_are_refused(fields: dict[str, Any]) -> None:
-    """The message names the field."""
     async with both() as running:
         message = assert_error(
             await running.rerank({"query": "who", "candidates": WORDS} | fields), 422, "invalid_input"
@@ -115,7 +110,7 @@ async def test_bad_fields_are_refused(fields: dict[str, Any]) -> None:
 
 
 async def test_a_bad_budget_header_is_refused_beside_a_budget_in_the_body() -> None:
-    """The body's counts, but the header has to be a number all the same."""
+    """The budget in the body counts, but the header has to be a number all the same."""
     async with both() as running:
         response = await running.client.post(
             "/rerank", json={"query": "who", "candidates": WORDS, "budget_ms": 1000}, headers={"X-Budget-Ms": "soon"}
@@ -125,7 +120,7 @@ async def test_a_bad_budget_header_is_refused_beside_a_budget_in_the_body() -> N
 
 
 async def test_an_unknown_strategy_is_not_found() -> None:
-    """Like an unknown model: which names there are depends on the models. The message lists the served strategies."""
+    """The status is 404, as for an unknown model, because the models determine which strategies there are."""
     async with running_app(lookup()) as running:
         response = await running.rerank({"query": "who", "candidates": WORDS, "strategy": "cascade"})
 

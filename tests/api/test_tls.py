@@ -1,4 +1,4 @@
-"""HTTPS: what is served with a certificate, that its connections are bounded too, and files that cannot be used."""
+"""HTTPS: requests to a service with a certificate, limits on its connections, and files that cannot be used."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ HEAD = b"POST /rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Certificate:
-    """A certificate of this test."""
+    """A certificate that is made for this test."""
     return make_certificate(tmp_path)
 
 
@@ -38,7 +38,7 @@ def over_https(certificate: Certificate, **limits: float) -> Iterator[Listening]
 
 
 def test_requests_are_answered(certificate: Certificate) -> None:
-    """Several on one connection, with the headers of every answer and one that keeps browsers to HTTPS."""
+    """Several requests share a connection; answers have the usual headers, and one that keeps browsers to HTTPS."""
     with over_https(certificate) as service, service.client() as client:
         answers = [client.post("/rerank", content=BODY) for _ in range(3)]
         big = client.post("/rerank", content=b" " * (20 << 20))
@@ -50,7 +50,7 @@ def test_requests_are_answered(certificate: Certificate) -> None:
 
 
 def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: Certificate) -> None:
-    """A request in the same packet as it, as from a client that waits for nothing."""
+    """A client that waits for nothing may send its request in the same packet as the handshake's last message."""
     with over_https(certificate) as service, socket.create_connection(service.address, timeout=HANG_S) as plain:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         client = certificate.trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -61,7 +61,7 @@ def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: 
             except ssl.SSLWantReadError:
                 plain.sendall(outgoing.read())
                 incoming.write(plain.recv(65536))
-        assert outgoing.pending  # that last message
+        assert outgoing.pending  # the handshake's last message
         client.write(HEAD % len(BODY) + BODY)
         plain.sendall(outgoing.read())
         answer = b""
@@ -75,7 +75,6 @@ def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: 
 
 
 def test_plain_http_is_not_answered(certificate: Certificate) -> None:
-    """It counts as a handshake that failed, and the next client is served."""
     with over_https(certificate) as service:
         with pytest.raises(httpx.TransportError):
             get(service.url.replace("https", "http"))
@@ -84,7 +83,7 @@ def test_plain_http_is_not_answered(certificate: Certificate) -> None:
 
 
 def test_a_handshake_that_does_not_come_is_ended(certificate: Certificate) -> None:
-    """After some patience: a client that says nothing, and one that says half of what it should."""
+    """A client that sends nothing or only half a handshake is disconnected after a while."""
     with over_https(certificate) as service:
         for start in (b"", b"\x16\x03\x01\x02\x00\x01\x00"):
             with socket.create_connection(service.address, timeout=HANG_S) as connection:
@@ -95,7 +94,7 @@ def test_a_handshake_that_does_not_come_is_ended(certificate: Certificate) -> No
 
 
 def test_silent_connections_make_room_for_others(certificate: Certificate) -> None:
-    """A hundred that never begin to speak TLS keep nobody out."""
+    """A hundred connections that never begin a handshake keep nobody out."""
     with over_https(certificate, patience_s=300, max_connections=10) as service, ExitStack() as at_end:
         silent = [at_end.enter_context(socket.create_connection(service.address, timeout=HANG_S)) for _ in range(100)]
         assert service.is_alive()
@@ -104,7 +103,6 @@ def test_silent_connections_make_room_for_others(certificate: Certificate) -> No
 
 
 def test_slow_headers_are_ended(certificate: Certificate) -> None:
-    """With 408, as without TLS."""
     with over_https(certificate) as service, service.connection(b"POST /rerank HTTP/1.1\r\n") as connection:
         assert ended_with(connection).startswith(b"HTTP/1.1 408")
         assert service.refused("slow_headers") == 1
@@ -112,7 +110,7 @@ def test_slow_headers_are_ended(certificate: Certificate) -> None:
 
 @pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["kept alive", "closed"])
 def test_an_answer_that_nobody_reads_is_dropped(more: bytes, certificate: Certificate) -> None:
-    """All of it is encrypted at once, and counts as unsent nevertheless."""
+    """The whole answer is encrypted at once, but still counts as unsent."""
     text = "man " + "x" * 14_000_000
     body = json.dumps({"query": "who", "return_documents": True, "candidates": [text]}).encode()
     with over_https(certificate) as service, service.connection() as connection:
@@ -122,7 +120,7 @@ def test_an_answer_that_nobody_reads_is_dropped(more: bytes, certificate: Certif
 
 
 def test_nothing_is_left_of_connections_that_went_away(certificate: Certificate) -> None:
-    """In the middle of a handshake, right after it, or in a request."""
+    """Clients go away in the middle of a handshake, right after it, and within a request."""
     with over_https(certificate, patience_s=300) as service:
         for _ in range(5):
             with socket.create_connection(service.address) as plain:
@@ -135,18 +133,18 @@ def test_nothing_is_left_of_connections_that_went_away(certificate: Certificate)
 
 
 def test_the_health_check_of_the_image_speaks_it_too(certificate: Certificate) -> None:
-    """It asks by HTTPS where the service is told of a certificate, and by HTTP elsewhere; a dead service fails it."""
+    """The check asks by HTTPS if a certificate is configured, else by HTTP; it fails if the service is dead."""
     with over_https(certificate) as service:
         assert image_health(service.address[1], BANDRANK_TLS_CERTIFICATE=certificate.certificate) == 0
         assert image_health(service.address[1]) != 0
     with listening() as service:
         assert image_health(service.address[1]) == image_health(service.address[1], BANDRANK_HOST="0.0.0.0") == 0  # noqa: S104
-        assert image_health(service.address[1], BANDRANK_HOST="127.0.0.2") != 0  # where it then listens
+        assert image_health(service.address[1], BANDRANK_HOST="127.0.0.2") != 0  # nothing listens on that address
     assert image_health(service.address[1]) != 0
 
 
 def test_both_files_are_needed(certificate: Certificate) -> None:
-    """Each without the other is a wrong setting; none of them means no TLS."""
+    """Either file without the other is a wrong setting; neither of them means no TLS."""
     assert served_certificate(Settings()) is None
     with pytest.raises(BadSetting, match=r"^tls_key must be set too"):
         served_certificate(Settings(tls_certificate=certificate.certificate))
@@ -155,7 +153,7 @@ def test_both_files_are_needed(certificate: Certificate) -> None:
 
 
 def test_files_that_cannot_be_used_are_refused_by_name(certificate: Certificate, tmp_path: Path) -> None:
-    """Missing, not in PEM, of another certificate, or encrypted: the message has setting and file."""
+    """The message names the setting and the file that is missing, not in PEM, encrypted, or of another certificate."""
     other = make_certificate(tmp_path, "other")
     encrypted, text = tmp_path / "encrypted.key", tmp_path / "text.pem"
     text.write_text("neither", encoding="utf-8")

@@ -14,18 +14,17 @@ from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates
 
 
 def settings(server: RedisServer, **more: Any) -> Settings:
-    """The settings of a replica that keeps nothing in memory, so that every hit is one in Redis, and that waits for
-    Redis on a busy machine too.
+    """The settings of a replica that caches nothing in memory, so that every hit is in Redis, and that waits for it
+    long.
     """
     return Settings(device="cpu", redis_url=server.url, **({"cache_memory_bytes": 0, "redis_timeout_s": 20.0} | more))
 
 
 def texts_of(rng: random.Random, count: int) -> list[str]:
-    """Texts of a few words."""
     return [random_text(rng, rng.randint(1, 12)) for _ in range(count)]
 
 
@@ -38,7 +37,7 @@ async def scores(running: RunningApp, texts: list[str]) -> list[float]:
 
 
 async def stored(running: RunningApp) -> None:
-    """Returns when all computed representations are in Redis."""
+    """Waits until all computed representations are in Redis."""
     await running.service.registry.stored()
 
 
@@ -61,7 +60,6 @@ async def test_a_second_replica_gives_the_same_scores_without_encoding(server: R
 
 
 async def test_requests_go_on_while_redis_is_killed_and_comes_back(server: RedisServer) -> None:
-    """Forty requests over a crash and a restart are all answered with the usual scores."""
     rng = random.Random(2)
     pages = [texts_of(rng, 10) for _ in range(8)]
     async with running_app(tiny_bi_encoder()) as calm:
@@ -168,7 +166,7 @@ async def test_registering_without_redis_is_refused_and_texts_still_rank(server:
 
 
 async def test_registering_in_a_full_redis_is_refused_as_such(server: RedisServer) -> None:
-    """To send it again would be in vain. What was registered before is ranked, and what is deleted makes room."""
+    """The error tells the client not to retry but to delete. What was registered before is still ranked."""
     large = {"candidates": [{"id": str(number), "text": "man " * 50_000} for number in range(20)]}
     async with running_app(encoded_lookup(man=3.0), settings=settings(server)) as running:
         await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man"}]})
@@ -183,9 +181,7 @@ async def test_registering_in_a_full_redis_is_refused_as_such(server: RedisServe
 
 
 async def test_many_large_texts_are_read_in_time(server: RedisServer) -> None:
-    """A request that names forty megabytes is answered, though Redis cannot send as much within its time at once; so
-    Redis is not taken for dead, and other requests go on.
-    """
+    """Redis cannot send forty megabytes within one timeout; many commands read them, and it is not taken for dead."""
     ids = [str(number) for number in range(40)]
     async with running_app(tiny_bi_encoder(), settings=settings(server)) as running:
         for name in ids:

@@ -4,7 +4,7 @@ from bandrank_bench.calibrate import CALM_TRIES, MAX_ROUNDS_FACTOR, Calibration,
 
 
 class Machine:
-    """A machine whose time is ours to set: a product takes the next of `product_s`, and then the last for ever."""
+    """A machine with its own clock: products take the times of `product_s` in turn, and then the last one for ever."""
 
     def __init__(self, product_s: list[float]) -> None:
         self.now = 0.0
@@ -12,21 +12,18 @@ class Machine:
         self._product_s = product_s
 
     def product(self) -> None:
-        """The calibration product."""
         self.now += self._product_s[min(self.products, len(self._product_s) - 1)]
         self.products += 1
 
     def run(self, seconds: float) -> None:
-        """A system that takes `seconds`."""
         self.now += seconds
 
     def calibration(self) -> Calibration:
-        """A calibration by this machine's clock; its first product is done."""
+        """Returns a calibration by this machine's clock, after its first product."""
         return Calibration(self.product, clock=lambda: self.now, settle_s=0.0)
 
 
 def sample(before_s: float, after_s: float) -> Sample:
-    """A sample between two calibrations."""
     return Sample("W1", "system", 0, tokens=1000, seconds=1.0, before_s=before_s, after_s=after_s)
 
 

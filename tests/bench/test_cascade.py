@@ -31,7 +31,7 @@ def words(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("depth", range(1, len(FAST) + 1))
 async def test_the_order_of_a_cascade_is_that_which_the_service_gives(depth: int) -> None:
-    """At any depth, from the two orders of all candidates."""
+    """At any depth, the order follows from the two scorers' orders of all candidates."""
     settings = Settings(device="cpu", cascade_depth=depth)
     async with served(lookup(**ACCURATE), fast=encoded_lookup(**FAST), settings=settings) as model:
         orders = {
@@ -54,7 +54,7 @@ async def test_a_cascade_loses_what_the_fast_scorer_hides(words: Path) -> None:
 
 
 def test_candidates_are_those_of_a_run_where_there_is_one(words: Path) -> None:
-    """Else the judged documents; a split without a judged query that has candidates is an error."""
+    """Without a run, the judged documents are the candidates; if no judged query has any, it is an error."""
     assert read(str(words), 9).listed == {"q": sorted(FAST), "r": ["he", "she"]}
 
     (words / "runs").mkdir()
@@ -67,7 +67,7 @@ def test_candidates_are_those_of_a_run_where_there_is_one(words: Path) -> None:
 
 
 def test_of_several_runs_the_first_by_name_counts(words: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of the split before those of all; it is named."""
+    """Runs of the split come before those of all splits, and the run that counts is named."""
     (words / "runs").mkdir()
     for name in ("a.all", *(f"{letter}.test" for letter in "mkblx")):
         write_run_lines(words / "runs" / f"{name}.trec.gz", {"q": {"man" if name == "b.test" else "no": 1.0}})
@@ -77,7 +77,7 @@ def test_of_several_runs_the_first_by_name_counts(words: Path, capsys: pytest.Ca
 
 
 def test_the_page_names_the_collection_that_loses_most() -> None:
-    """With the mean over collections, each of the same weight."""
+    """In the mean over collections, each of them has the same weight."""
 
     def measured(name: str, fast: float) -> Measured:
         ndcg = {depth: [0.8, fast if depth < ALL else 0.8] for depth in DEPTHS}

@@ -11,7 +11,7 @@ from bandrank_bench.__main__ import COMMANDS, main
 def test_a_command_lists_its_options(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It does so without the libraries that it measures."""
+    """A benchmark shows its help without the libraries that it measures."""
     monkeypatch.setattr(sys, "argv", ["bandrank_bench", command, "--help"])
     monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "1")
     with pytest.raises(SystemExit, match="0"):
@@ -21,7 +21,6 @@ def test_a_command_lists_its_options(
 
 
 def test_an_unknown_command_gets_a_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The list has all commands."""
     monkeypatch.setattr(sys, "argv", ["bandrank_bench", "fly"])
 
     assert main() == 2

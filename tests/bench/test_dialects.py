@@ -1,4 +1,4 @@
-"""What wire formats cost: the scorer that takes no time, and the page."""
+"""The benchmark of wire formats: its tiny scorer and its page."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from bandrank_bench.dialects import FORMATS, NATIVE, WITH_TEXTS, page, write_tin
 
 
 def test_the_tiny_scorer_is_one_that_can_be_served(tmp_path: Path) -> None:
-    """It precomputes, so that all of its candidates can be cached."""
+    """The tiny scorer precomputes, so that all of its candidates can be cached."""
     scorer = load_model(str(write_tiny(tmp_path / "tiny"))).scorer
 
     assert scorer.precomputes
@@ -15,7 +15,7 @@ def test_the_tiny_scorer_is_one_that_can_be_served(tmp_path: Path) -> None:
 
 
 def test_a_ratio_is_that_of_the_same_round() -> None:
-    """So that a slow minute does not count; answers with texts are compared with ours with texts."""
+    """A slow minute changes no ratio within a round; formats that return texts are compared with ours with texts."""
     seconds = {name: [2.0, 4.0, 60.0] for name in FORMATS} | {
         NATIVE: [1.0, 2.0, 60.0],
         WITH_TEXTS: [1.0, 1.0, 15.0],

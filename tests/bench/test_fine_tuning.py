@@ -10,7 +10,7 @@ from bandrank_training.collection import open_collection
 
 
 def test_no_query_held_back_shares_a_relevant_document_with_the_others() -> None:
-    """Each of them has its own document and one that three share."""
+    """Each query has a relevant document of its own and one that three queries share."""
     qrels = {f"q{n}": {f"d{n}": 1, f"shared{n // 3}": 1} for n in range(30)}
 
     apart, others = divided(qrels, 5)
@@ -21,7 +21,7 @@ def test_no_query_held_back_shares_a_relevant_document_with_the_others() -> None
 
 
 def test_the_first_queries_are_those_of_larger_splits_too(tmp_path: Path) -> None:
-    """So that the curve shows what more queries add; irrelevant documents are left out."""
+    """Larger splits contain the smaller ones, so the curve shows what more queries add; labels of 0 are left out."""
     qrels = {f"q{n}": {f"d{n}": 1, "d0": 0} for n in range(20)}
     documents = {f"d{n}": "text" for n in range(20)}
     queries = {name: name for name in qrels}
@@ -36,11 +36,10 @@ def test_the_first_queries_are_those_of_larger_splits_too(tmp_path: Path) -> Non
     assert few.items() <= more.items()
     assert not apart.keys() & more.keys()
     assert few == {name: {f"d{name[1:]}": 1} for name in few}
-    assert not (tmp_path / "work" / "qrels" / "first-15.tsv").exists()  # of which a page would say that there were 15
+    assert not (tmp_path / "work" / "qrels" / "first-15.tsv").exists()  # there are only 13 queries to train on
 
 
 def test_the_page_has_a_row_for_each_fine_tuning() -> None:
-    """With the means before and after, and what chance explains."""
     point = Point("own", 1000, [0.5, 0.25, 0.75], [0.75, 0.5, 0.85], 12.4, "trained")
 
     page = report([point], "0123abcd", argparse.Namespace(start="sparse-w4", dtype="int8"))

@@ -36,7 +36,7 @@ def test_full_attention_counts_all_tokens_of_all_layers() -> None:
 @pytest.mark.parametrize("pattern", ["full", "sparse"])
 @pytest.mark.parametrize("window", [0, 1, 4, 1000])
 def test_attention_needed_is_what_the_mask_shows(pattern: str, window: int) -> None:
-    """Keys seen, counted in a dense mask: all rows but the last layer's, a sparse query once for all pairs."""
+    """Keys are counted in a dense mask: in the last layer those of [CLS], of a sparse query once for all pairs."""
     lengths = [13, 14, 40]
     masks = [visible(pair_types(length), window) for length in lengths]
     keys = sum(int(mask.sum()) for mask in masks)
@@ -51,7 +51,7 @@ def test_attention_needed_is_what_the_mask_shows(pattern: str, window: int) -> N
 
 
 def test_the_last_layer_is_needed_for_cls_alone() -> None:
-    """One pair: its last layer has keys and values of all tokens, and everything else of one."""
+    """The last layer needs the keys and values of all tokens, and all else of [CLS] alone."""
     flops = needed_flops(request([100]), "full", 4)
 
     last = 2 * (2 * HIDDEN * HIDDEN * 100 + (WEIGHTS - 2 * HIDDEN * HIDDEN))
@@ -83,7 +83,7 @@ def test_the_sparse_mask_is_that_of_the_paper() -> None:
 
 
 def test_every_precision_has_a_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are asked for alone, also bfloat16 on a processor that emulates it."""
+    """Only precisions that are asked for are measured, also bfloat16 on a processor that emulates it."""
     monkeypatch.setattr(floor, "SHAPES", ((64, 64),))
     asked: list[Precision] = ["fp32", "bf16 emulated", "int8"]
 

@@ -1,4 +1,4 @@
-"""The check for GPUs without one: all of its stages on tiny shapes, and what becomes of failures."""
+"""The check for GPUs, run without one: all of its stages on tiny shapes, and how it deals with failures."""
 
 import json
 import sys
@@ -36,7 +36,6 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
-    """An empty journal."""
     return Journal(tmp_path / "run.jsonl")
 
 
@@ -58,7 +57,7 @@ def test_a_dry_run_goes_through_all_stages(tmp_path: Path, capsys: pytest.Captur
 def test_the_stages_share_the_budget(
     broken: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it, however many there are; what one leaves, which here is all, is shared by those behind it."""
+    """The chosen stages share all of the budget; what a stage leaves, here all of it, goes to those after it."""
     monkeypatch.setattr(check.time, "monotonic", lambda: 0.0)
     names = ("one", "two", "three")
     stages = [replace(broken, name=name, share_s=share_s) for name, share_s in zip(names, (10, 30, 60), strict=True)]
@@ -72,7 +71,7 @@ def test_the_stages_share_the_budget(
 
 
 def test_a_baseline_that_cannot_be_imported_costs_no_case_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fails where it is built, in its own case."""
+    """A baseline fails in its own case, where it is built."""
     monkeypatch.setitem(sys.modules, "bandrank_bench.gpu.baselines", None)
     assert len([*operations.cases(LAB)]) > 20
     assert len([*operations.baselines(LAB)]) > 20
@@ -97,7 +96,7 @@ def test_what_is_swept_is_what_ships_and_its_neighbours() -> None:
 
 
 def test_a_trace_is_summed_up() -> None:
-    """By hand: 10 us from the first to the last event, 3 of them idle; an event of the host does not count."""
+    """By hand: 10 us pass from the first to the last event, 3 of them idle; an event of the host does not count."""
     kernel = {"cat": "kernel", "args": {"registers per thread": 64, "device": 0}}
     events = [
         {**kernel, "name": "norm", "ts": 104.0, "dur": 1.0},
@@ -120,7 +119,6 @@ def test_a_trace_is_summed_up() -> None:
 
 
 def test_a_failure_is_on_record_and_the_next_case_runs(broken: Stage, tmp_path: Path) -> None:
-    """The record has the traceback, and the exit code is 1."""
     out = tmp_path / "run.jsonl"
     code = check.main(["--dry", "--out", str(out)], [broken])
     _, failed, works = Journal(out).read()
@@ -134,7 +132,7 @@ def test_a_failure_is_on_record_and_the_next_case_runs(broken: Stage, tmp_path: 
 def test_a_process_that_cannot_free_its_memory_is_followed_by_another(
     broken: Stage, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on behind the case that is on record, and that case alone."""
+    """The stage ends after the case that is on record, so that another process can go on with the next one."""
 
     def in_use() -> None:
         raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
@@ -147,13 +145,11 @@ def test_a_process_that_cannot_free_its_memory_is_followed_by_another(
 
 
 def test_a_stage_that_cannot_be_imported_fails_alone(journal: Journal) -> None:
-    """It leaves one failed case."""
     assert run_stage(Stage("gone", "bandrank_bench.gpu.gone", 10), Lab(dry=True), journal, cap_s=10)
     assert [(record.case, record.status) for record in journal.read()] == [("cases", "failed")]
 
 
 def test_what_is_out_of_time_is_cut(broken: Stage, journal: Journal, tmp_path: Path) -> None:
-    """Cases of a stage, and stages of the run, are cut, and the exit code is 1."""
     run_stage(broken, Lab(dry=True), journal, cap_s=-1)
     code = check.main(["--dry", "--out", str(tmp_path / "late.jsonl"), "--budget-s", "0"], [broken])
 
@@ -163,7 +159,7 @@ def test_what_is_out_of_time_is_cut(broken: Stage, journal: Journal, tmp_path: P
 
 
 def test_a_process_that_ends_badly_costs_one_case(broken: Stage, journal: Journal) -> None:
-    """The next one begins behind what is on record: a crash counts as a case, a lost device has written its record."""
+    """The next process begins after the last record: a crash becomes a case, and a lost device has left its own."""
     started: list[int] = []
     codes = iter([9, DEVICE_LOST, 0])
 
@@ -181,7 +177,6 @@ def test_a_process_that_ends_badly_costs_one_case(broken: Stage, journal: Journa
 
 
 def test_a_case_that_hangs_is_left_out(broken: Stage, journal: Journal) -> None:
-    """Its process is killed, and the next one begins behind it."""
     started: list[int] = []
 
     def command(_: Stage, first: int, __: float) -> list[str]:
@@ -195,7 +190,7 @@ def test_a_case_that_hangs_is_left_out(broken: Stage, journal: Journal) -> None:
 
 
 def test_a_run_ends_where_no_kernel_can_be_compiled(broken: Stage, tmp_path: Path) -> None:
-    """Its machine is not kept for what cannot be measured; where one of the stage's cases is right, it goes on."""
+    """If a needed stage has no successful case, the run ends, to give its machine back; one such case is enough."""
     later, needed = replace(broken, name="later"), replace(broken, needed=True)
     for first, stages in (
         (replace(needed, module="bandrank_bench.gpu.gone"), ["run", "broken"]),
@@ -209,7 +204,7 @@ def test_a_run_ends_where_no_kernel_can_be_compiled(broken: Stage, tmp_path: Pat
 def test_a_run_goes_on_where_no_kernel_failed_to_compile(
     broken: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dry run without NVRTC; and one with time for a single kernel, which comes before all of them at once."""
+    """Without NVRTC a dry run skips the kernels; a single one is compiled first, in case there is time for no more."""
 
     def none(*_: object) -> None:
         raise AssemblerNotFound("NVRTC is not installed")
@@ -224,7 +219,6 @@ def test_a_run_goes_on_where_no_kernel_failed_to_compile(
 
 
 def test_a_process_that_hangs_is_killed(broken: Stage, journal: Journal) -> None:
-    """It is killed when the time of its stage is over."""
     sleeps = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
     supervise(broken, journal, lambda *_: sleeps, cap_s=0.1, grace_s=0.1)
 
@@ -232,7 +226,7 @@ def test_a_process_that_hangs_is_killed(broken: Stage, journal: Journal) -> None
 
 
 def put_tool(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str, code: int = 0) -> None:
-    """A program on PATH that says something."""
+    """Puts a program on PATH that prints a text and exits with a code."""
     path = folder / name
     path.write_text(f"#!/bin/sh\ncat <<'EOF'\n{says}\nEOF\nexit {code}\n")
     path.chmod(0o755)
@@ -265,7 +259,7 @@ def test_tests_on_a_gpu_must_pass_and_run(tmp_path: Path) -> None:
 
 
 def test_what_tools_watch_is_the_kernels() -> None:
-    """The launches run to their end; where no kernel can run they fail, and no tool finds plain torch in order."""
+    """The launches run to their end; without a GPU they fail, so that no tool finds plain torch in order instead."""
     watched.main([*watched.SMALL], Lab(dry=True))
     if not torch.cuda.is_available():
         with pytest.raises((RuntimeError, AssertionError)):  # torch asserts that it was built for CUDA
@@ -273,7 +267,6 @@ def test_what_tools_watch_is_the_kernels() -> None:
 
 
 def test_metrics_are_read_from_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are read from among other lines; no metric is a failure."""
     put_tool(tmp_path, monkeypatch, "ncu", NCU)
     assert watched.profile(LAB, "any") == {"Duration": "17.5 us"}
     put_tool(tmp_path, monkeypatch, "ncu", "no permission")
@@ -282,7 +275,7 @@ def test_metrics_are_read_from_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_records_are_lines_of_json(journal: Journal) -> None:
-    """There is one line a case, in the order of the cases; one that is being written is not read."""
+    """Each case is a line, in their order; a line that is still being written is not read."""
     records = [Record("a", "b", "ok", 1.5, {"us": 2.0}), Record("a", "c", "skipped", facts={"reason": "none"})]
     for record in records:
         journal.write(record)

@@ -74,7 +74,6 @@ def test_realistic_lengths() -> None:
 
 
 def test_the_page_is_of_the_newest_run(tmp_path: Path) -> None:
-    """It shows the measured values of that run beside the goals."""
     for date, us in (("2026-01-02", 19.0), ("2026-01-01", 33.0)):
         facts = {"system": "ours", "tokens": 164, "window": 4, "head_dim": 32, "cold_us": us}
         run = Journal(tmp_path / f"{date}-card.jsonl")
@@ -88,7 +87,7 @@ def test_the_page_is_of_the_newest_run(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_day_are_parts_of_one(tmp_path: Path) -> None:
-    """Of each stage the last; those of another card or day count for nothing."""
+    """The last run of each stage counts; runs on another card or of another day do not."""
     facts = {"system": "ours", "tokens": 164, "window": 4, "head_dim": 32}
     for name, stage, us in (
         ("2026-01-01T2359-card", "model", 0.0),
@@ -116,7 +115,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_the_model_of_time_knows_every_goal_of_a_kernel() -> None:
-    """On both cards; more bandwidth makes nothing slower, and nothing is faster than a copy of its bytes."""
+    """The model covers both cards; more bandwidth makes nothing slower, and nothing beats a copy of its bytes."""
     slow, fast = (goals.Measurements(card.records()) for card in predictions.CARDS)
     unknown = {goal.text for goal in goals.GOALS if goal.value(slow) is None}
 
@@ -131,7 +130,7 @@ def test_the_model_of_time_knows_every_goal_of_a_kernel() -> None:
 
 
 def test_the_model_of_time_counts_the_operations_of_a_request() -> None:
-    """As tests/models/test_few_launches.py counts them in a graph."""
+    """tests/models/test_few_launches.py counts the same operations in a graph."""
     layers = SIZE.num_layers - 1
 
     assert 1 + layers * predictions.LAYER_NODES + predictions.TAIL_NODES == 47

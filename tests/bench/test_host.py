@@ -1,4 +1,4 @@
-"""python -m bandrank_bench host: every stage of the host's part, and what it leads to."""
+"""python -m bandrank_bench host: a page with the time of every stage of the host's part."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ from bandrank_bench import host
 
 
 def test_the_page_has_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a time for each shape, and their sums."""
     monkeypatch.setattr(host, "CALLS_S", 0.0)
     monkeypatch.setattr(host, "SHAPES", {"W0": (1, 75), "W1": (3, 600), "short": (4, 9)})
 

@@ -1,4 +1,4 @@
-"""Another service, started and asked; a program that tells how it was started stands in for it."""
+"""Starting infinity and asking it for scores; a program that tells how it was started stands in for it."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from bandrank_bench.infinity import Configuration, find, running_infinity, score, versions
 
-# Answers /health, and all else with its arguments, its folder and what its environment forbids.
+# Answers every request with its arguments, its folder and its DO_NOT_TRACK.
 SERVICE = f"""#!{sys.executable}
 import json, os, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -28,13 +28,12 @@ HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 
 def test_a_missing_program_is_an_error_that_says_how_to_install_it(tmp_path: Path) -> None:
-    """It names the verb of make."""
     with pytest.raises(FileNotFoundError, match=r"make \.venv-infinity/stamp"):
         find(tmp_path)
 
 
 def test_the_service_is_started_as_configured_and_stopped(tmp_path: Path) -> None:
-    """Offline, on a free port, which is closed at the end."""
+    """The service runs on a free port, which is closed at the end, and may not report on its users."""
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "infinity_emb"
     program.write_text(SERVICE)
@@ -52,7 +51,7 @@ def test_the_service_is_started_as_configured_and_stopped(tmp_path: Path) -> Non
 
 
 def test_versions_are_those_of_its_own_environment(tmp_path: Path) -> None:
-    """Not of the one that the benchmark runs in."""
+    """The versions come from the environment of infinity, not from that of the benchmark."""
     assert versions(tmp_path) == ""
     told = tmp_path / "lib" / "python3.11" / "site-packages" / "torch-1.2.3.dist-info"
     told.mkdir(parents=True)
@@ -61,8 +60,6 @@ def test_versions_are_those_of_its_own_environment(tmp_path: Path) -> None:
 
 
 def test_scores_come_in_the_order_of_the_passages() -> None:
-    """However they are ordered in the answer."""
-
     def answer(request: httpx.Request) -> httpx.Response:
         asked = json.loads(request.content)
         assert asked["documents"] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""The profile: samples to operators to a page, and a real recording where perf may watch."""
+"""The profile: from samples to operators to a page, and a real recording where perf is allowed."""
 
 import shutil
 import time
@@ -9,7 +9,7 @@ from bandrank_bench.profile import OTHER, Profile, by_operator, markdown, record
 
 
 def test_a_sample_belongs_to_the_first_operator_that_it_names() -> None:
-    """By library and symbol, in either case."""
+    """Operators are recognised by library and symbol, in upper or lower case."""
     found = [
         ("avx512_vnni-0123.so", "bandrank::multiply_tile<6>"),
         ("avx512_vnni-0123.so", "bandrank::attend_lanes<2>"),
@@ -42,7 +42,6 @@ def test_a_sample_belongs_to_the_first_operator_that_it_names() -> None:
 
 
 def test_the_page_has_a_column_for_each_system() -> None:
-    """With the share of every operator, also of one that took no time."""
     page = markdown(
         [
             Profile("W0", "full float32", 10.0, {"attention": 5.0, "Python": 15.0}),
@@ -58,7 +57,7 @@ def test_the_page_has_a_column_for_each_system() -> None:
 
 
 def test_a_recording_sees_this_process() -> None:
-    """Python, which does nothing but count."""
+    """The recorded process only counts in Python."""
     if shutil.which("perf") is None:
         pytest.skip("perf is not installed")
     try:

@@ -1,4 +1,4 @@
-"""From canned samples to ratios, aims and tables."""
+"""The report of the benchmark on a CPU: ratios, aims and tables, from canned samples."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,6 @@ def rows() -> list[Row]:
 
 
 def by_name(name: str) -> Row:
-    """The row of a system."""
     return next(row for row in rows() if row.system.name == name)
 
 
@@ -81,7 +80,6 @@ def test_the_best_peer_is_of_the_same_precision_and_measured() -> None:
 
 
 def test_a_system_without_a_clean_sample_has_no_ratio() -> None:
-    """Its row is there, and says so."""
     row = by_name("never calm")
 
     assert (row.taken, row.clean, row.timing) == (1, 0, None)
@@ -98,7 +96,7 @@ def test_aims_are_judged_on_ratios() -> None:
 
 
 def test_int8_is_judged_by_the_best_peer_of_any_precision() -> None:
-    """Which may be one of another; full attention has an aim too, on one workload."""
+    """The best peer may have another precision; full attention has an aim too, but on one workload only."""
     ours = [system(f"bandrank {pattern} int8", "int8", "in process") for pattern in ("sparse", "full")]
     fast = [Sample("W1", each.name, 0, 1000, 0.1, before_s=1.0, after_s=1.1) for each in ours]
     table = summarise([*samples(), *fast], [*SYSTEMS, *ours], 1.0, lambda *_: (0.5, 0.25))
@@ -112,7 +110,6 @@ def test_int8_is_judged_by_the_best_peer_of_any_precision() -> None:
 
 
 def test_the_report_names_machine_ratios_and_what_was_left_out() -> None:
-    """One line of the table, as a reader sees it."""
     results = Results(
         machine={"CPU": "a processor"},
         ceilings={"fp32": 480e9},
@@ -131,7 +128,7 @@ def test_the_report_names_machine_ratios_and_what_was_left_out() -> None:
 
 @pytest.mark.parametrize("page", ["benchmarks", "benchmarks-amx", "benchmarks-avx2"])
 def test_a_page_is_told_from_those_of_other_machines(page: str) -> None:
-    """By its title; and it names the command that writes it, whatever it is called."""
+    """The title tells the processor's instructions, and the page names the command that writes it."""
     lines = (Path(__file__).resolve().parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8").splitlines()
     (instructions,) = (line.removeprefix("- instructions: ") for line in lines if line.startswith("- instructions: "))
     results = Results({"instructions": instructions}, {"fp32": 480e9}, 1.0, [], {}, {WORKLOADS["W1"]: rows()})
@@ -140,7 +137,7 @@ def test_a_page_is_told_from_those_of_other_machines(page: str) -> None:
 
 
 def test_titles_of_pages_differ() -> None:
-    """Those of a processor that has none of these, too."""
+    """The title of a processor without any of these instructions differs, too."""
     had = ["avx2 avx512_f avx512_vnni amx_int8", "avx2 avx512_f avx512_vnni", "avx2", "unknown"]
 
     assert [with_instructions("# Page", {"instructions": each}) for each in had] == [
@@ -162,7 +159,6 @@ def test_json_lines_hold_every_sample() -> None:
 
 
 def test_a_table_is_markdown() -> None:
-    """First column left, the others right."""
     assert table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |"
 
 

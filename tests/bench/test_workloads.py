@@ -21,7 +21,6 @@ def tokenizer() -> Tokenizer:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_pairs_have_exactly_the_tokens_they_claim(name: str, tokenizer: Tokenizer) -> None:
-    """Every pair of a request encodes to the number of tokens stated beside it."""
     request = WORKLOADS[name].request(Writer(tokenizer), 5)
     pairs = tokenizer.encode_batch([(request.query, passage) for passage in request.passages])
 
@@ -31,14 +30,12 @@ def test_pairs_have_exactly_the_tokens_they_claim(name: str, tokenizer: Tokenize
 
 @pytest.mark.parametrize(("name", "count", "pair_tokens"), [("W2", 100, 164), ("W3", 10, 4096)])
 def test_workloads_of_one_length_have_it(name: str, count: int, pair_tokens: int, tokenizer: Tokenizer) -> None:
-    """W2 is 100 pairs of 164 tokens, W3 10 pairs of 4,096."""
     request = WORKLOADS[name].request(Writer(tokenizer), 0)
 
     assert request.pair_tokens == [pair_tokens] * count
 
 
 def test_texts_are_the_same_in_every_run(tokenizer: Tokenizer) -> None:
-    """Two writers give the same texts for the same round."""
     first, second = (WORKLOADS["W1"].request(Writer(tokenizer), 3) for _ in range(2))
 
     assert first == second

@@ -1,4 +1,4 @@
-"""An attack on a running service or proxy, and what a second client notices of it."""
+"""Attacks a running service or proxy, and checks what a second client notices."""
 
 from chaos.table import Attack
 from support.witness import Testimony, Witness
@@ -9,10 +9,10 @@ REPETITIONS = 2
 
 
 def attack_and_check(witness: Witness, attack: Attack, *, timed: bool) -> None:
-    """Attacks the service of a second client, and checks what that one saw. timed: its waiting as well.
+    """Attacks the service of a second client, and checks what that client saw. timed: also how long it waited.
 
-    The machine is shared with whatever else runs there, and two cores with the attackers: who waited too long once is
-    asked again, and has to wait too long in neither of two repetitions.
+    Other processes share the machine, and the attackers its two cores. After a client has waited too long, the attack
+    is repeated twice, and the client must not wait too long in either repetition.
     """
     first = _attacked(witness, attack)
     if timed and _waited(first):
@@ -32,5 +32,4 @@ def _attacked(witness: Witness, attack: Attack) -> Testimony:
 
 
 def _waited(testimony: Testimony) -> bool:
-    """Whether the client waited for longer than it ever should."""
     return testimony.p99_s >= MOST_P99_S or max(testimony.probes_s) >= MOST_PROBE_S

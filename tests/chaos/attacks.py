@@ -12,37 +12,34 @@ from chaos.table import HEAD, JSON, MB, NDJSON, attack, connection_to, post, sen
 
 @attack(200, 413, 429)
 def one_request_of_two_thousand_long_candidates(url: str) -> set[int]:
-    """A million tokens: refused, or done in time; small requests pass it."""
+    """A request of a million tokens is refused or done in time, and small requests overtake it."""
     return {post(url, {"query": "x", "candidates": [f"{n} {words(450)}" for n in range(2048)]})}
 
 
 @attack(200, 413, 429)
 def six_huge_queries_at_once(url: str) -> set[int]:
-    """They share one tokenizer."""
+    """The six requests share one tokenizer."""
     return together([lambda: post(url, {"query": "man " * 3_000_000, "candidates": ["a"]})] * 6)
 
 
 @attack(200, 413, 429)
 def candidates_of_megabytes_at_once(url: str) -> set[int]:
-    """Two texts of five megabytes in each of four requests."""
     return together([lambda: post(url, {"query": "x", "candidates": ["man " * 1_200_000, "she " * 1_200_000]})] * 4)
 
 
 @attack(200, 429)
 def a_flood_of_small_requests(url: str) -> set[int]:
-    """Two hundred at once."""
     return together([lambda: post(url, {"query": "x", "candidates": ["a", "b"]})] * 200)
 
 
 @attack(200, 413, 429)
 def a_flood_of_large_requests(url: str) -> set[int]:
-    """Twenty, of two thousand candidates each."""
     return together([lambda: post(url, {"query": "x", "candidates": [f"{n} man" for n in range(2000)]})] * 20)
 
 
 @attack(422, 429)
 def fields_that_take_long_over_three_hundred_connections(url: str) -> set[int]:
-    """Each is refused, after a fortieth of a second of work; 150 KB."""
+    """Each body of 150 KB is refused only after 25 ms of work."""
     deep: object = {"0": "man"}
     for _ in range(7):
         deep = {"a": deep}
@@ -54,7 +51,7 @@ def fields_that_take_long_over_three_hundred_connections(url: str) -> set[int]:
 
 @attack(200, 403, 404, 413, 422, 429, 507)
 def one_registered_text_asked_for_a_thousand_times(url: str) -> set[int]:
-    """A megabyte, to be returned a thousand times."""
+    """The answer would return a text of a megabyte a thousand times."""
     body = {"candidates": [{"id": "bomb", "text": "man " * 250_000}]}
     put = status_of(url, "PUT", "/candidates", content=json.dumps(body).encode(), headers=JSON)
     asked = {"query": "x", "candidates": [{"id": "bomb"}] * 1000, "return_documents": True}
@@ -63,14 +60,12 @@ def one_registered_text_asked_for_a_thousand_times(url: str) -> set[int]:
 
 @attack(200, 413, 429)
 def a_text_returned_by_request(url: str) -> set[int]:
-    """Fifteen megabytes in, fifteen out, ten times at once."""
     body = {"query": "x", "candidates": ["man " * 3_500_000], "return_documents": True}
     return together([lambda: post(url, body)] * 10)
 
 
 @attack(200, 408, 0)
 def a_thousand_silent_connections(url: str) -> set[int]:
-    """They say nothing."""
     with contextlib.ExitStack() as stack:
         for _ in range(1000):
             stack.enter_context(connection_to(url))
@@ -80,7 +75,7 @@ def a_thousand_silent_connections(url: str) -> set[int]:
 
 @attack(200, 408, 0)
 def two_thousand_silent_connections_in_waves(url: str) -> set[int]:
-    """More than may be open, again and again."""
+    """Each wave opens more connections than the service allows."""
     statuses = set()
     for _ in range(2):
         with contextlib.ExitStack() as stack:
@@ -93,7 +88,6 @@ def two_thousand_silent_connections_in_waves(url: str) -> set[int]:
 
 @attack(200, 408, 0)
 def connections_that_drip_headers(url: str) -> set[int]:
-    """A hundred, a byte a tenth of a second."""
     with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(connection_to(url)) for _ in range(100)]
         for byte in b"POST /rerank HTTP/1.1":
@@ -106,7 +100,6 @@ def connections_that_drip_headers(url: str) -> set[int]:
 
 @attack(200, 408, 0)
 def connections_that_stop_in_a_body(url: str) -> set[int]:
-    """A hundred, each owed sixteen megabytes."""
     with contextlib.ExitStack() as stack:
         for _ in range(100):
             connection = stack.enter_context(connection_to(url))
@@ -117,7 +110,6 @@ def connections_that_stop_in_a_body(url: str) -> set[int]:
 
 @attack(200, 408, 0)
 def answers_that_nobody_reads(url: str) -> set[int]:
-    """Ten, of ten megabytes each."""
     body = json.dumps({"query": "x", "candidates": ["man " * 2_500_000], "return_documents": True}).encode()
     with contextlib.ExitStack() as stack:
         for _ in range(10):
@@ -130,7 +122,6 @@ def answers_that_nobody_reads(url: str) -> set[int]:
 
 @attack(200, 0, 499)
 def clients_that_hang_up(url: str) -> set[int]:
-    """Two hundred, each after it has sent its request."""
     body = json.dumps({"query": "x", "candidates": [words(200)] * 50}).encode()
     for _ in range(200):
         with connection_to(url) as connection:
@@ -140,43 +131,37 @@ def clients_that_hang_up(url: str) -> set[int]:
 
 @attack(431, 400, 0)
 def a_header_of_a_hundred_megabytes(url: str) -> set[int]:
-    """Sent as fast as it is taken."""
     return send_raw(url, b"GET /healthz HTTP/1.1\r\nX: ", *[b"x" * MB] * 100)
 
 
 @attack(431, 400, 0)
 def a_hundred_thousand_headers(url: str) -> set[int]:
-    """Short ones."""
     return send_raw(url, b"GET /healthz HTTP/1.1\r\n", *[b"X: 1\r\n" * 1000] * 100)
 
 
 @attack(431, 400, 414, 0)
 def an_address_of_megabytes(url: str) -> set[int]:
-    """In the first line."""
     return send_raw(url, b"GET /" + b"x" * 5 * MB + b" HTTP/1.1\r\nHost: b\r\n\r\n")
 
 
 @attack(400, 0)
 def no_http(url: str) -> set[int]:
-    """Random bytes."""
     return send_raw(url, os.urandom(100_000) + b"\r\n\r\n")
 
 
 @attack(400, 0)
 def a_content_length_that_is_negative(url: str) -> set[int]:
-    """Which no parser should take."""
     return send_raw(url, HEAD + b"Content-Length: -1\r\n\r\n{}")
 
 
 @attack(400, 0)
 def two_content_lengths(url: str) -> set[int]:
-    """Of which only one can be true."""
     return send_raw(url, HEAD + b"Content-Length: 2\r\nContent-Length: 200\r\n\r\n{}")
 
 
 @attack(400, 0)
 def a_content_length_beside_chunks(url: str) -> set[int]:
-    """As request smugglers send."""
+    """A request smuggler hides a second request like this."""
     return send_raw(
         url, HEAD + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\n\r\n"
     )
@@ -184,13 +169,12 @@ def a_content_length_beside_chunks(url: str) -> set[int]:
 
 @attack(422, 400, 413, 0)
 def chunks_of_a_byte(url: str) -> set[int]:
-    """A hundred thousand of them."""
     return send_raw(url, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 100_000, b"0\r\n\r\n")
 
 
 @attack(400, 413, 0)
 def a_chunk_of_a_terabyte(url: str) -> set[int]:
-    """Announced, not sent."""
+    """The chunk is announced, and a kilobyte of it is sent."""
     with connection_to(url) as connection:
         connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffff\r\n" + b"x" * 1000)
         time.sleep(1)
@@ -199,7 +183,7 @@ def a_chunk_of_a_terabyte(url: str) -> set[int]:
 
 @attack(200, 400, 0)
 def requests_in_a_pipeline(url: str) -> set[int]:
-    """Five thousand at once, whose answers nobody reads."""
+    """Five thousand requests are sent at once, and only the first answer is read."""
     with connection_to(url) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n" * 5000)
         time.sleep(0.5)
@@ -209,7 +193,6 @@ def requests_in_a_pipeline(url: str) -> set[int]:
 
 @attack(404, 405, 422, 200, 400, 0)
 def paths_and_methods_at_random(url: str) -> set[int]:
-    """None of them may be a server error."""
     rng = random.Random(0)
     methods = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"]
     paths = [
@@ -230,20 +213,17 @@ def paths_and_methods_at_random(url: str) -> set[int]:
 
 @attack(200, 422, 429)
 def budgets_that_nobody_can_keep(url: str) -> set[int]:
-    """A nanosecond each."""
     return together([lambda: post(url, {"query": "x", "candidates": ["a"] * 50, "budget_ms": 1e-6})] * 20)
 
 
 @attack(200, 403, 413, 503, 507)
 def a_store_filled_with_short_texts(url: str) -> set[int]:
-    """Sixty thousand ids with nothing much behind them."""
     lines = b"".join(b'{"id":"%d","text":""}\n' % n for n in range(60_000))
     return {status_of(url, "PUT", "/candidates", content=lines, headers=NDJSON)}
 
 
 @attack(200, 403, 404)
 def ids_registered_and_forgotten(url: str) -> set[int]:
-    """A hundred times the same."""
     statuses = set()
     for _ in range(50):
         put = {"candidates": [{"id": "a", "text": "man"}]}
@@ -254,15 +234,13 @@ def ids_registered_and_forgotten(url: str) -> set[int]:
 
 @attack(200, 429)
 def the_same_large_request_again_and_again(url: str) -> set[int]:
-    """Eight times at once: equal texts share no more than their tokens."""
+    """Equal texts share only their tokens."""
     body = {"query": "x", "candidates": [f"{n} {words(60)}" for n in range(300)]}
     return together([lambda: post(url, body)] * 8)
 
 
 @attack(200)
 def metrics_scraped_without_end(url: str) -> set[int]:
-    """Two hundred scrapes from ten clients."""
-
     def scrape() -> int:
         return max(status_of(url, "GET", "/metrics") for _ in range(20))
 
@@ -271,7 +249,7 @@ def metrics_scraped_without_end(url: str) -> set[int]:
 
 @attack(200, 503)
 def readiness_asked_without_end(url: str) -> set[int]:
-    """A self-test a call would be a way to load the service."""
+    """If each call ran a self-test, anybody could load the service with them."""
 
     def ask() -> int:
         return max(status_of(url, "GET", "/readyz") for _ in range(20))

@@ -1,4 +1,4 @@
-"""Attacks of one request, by its body."""
+"""Attacks of a single request, by its body."""
 
 import gzip
 import json
@@ -210,6 +210,5 @@ register_body("a_deflated_body", zlib.compress(b'{"query":"x","candidates":["a"]
 
 @attack(413, 415, 422, quick=True)
 def a_gzip_bomb(url: str) -> set[int]:
-    """Two hundred megabytes in a thousandth of that."""
     headers = JSON | {"content-encoding": "gzip"}
     return {status_of(url, "POST", "/rerank", content=gzip.compress(b"\0" * 200 * MB), headers=headers)}

@@ -1,4 +1,4 @@
-"""Attacks on the doors beside /rerank: explanations, embeddings, pairs of texts, and the bodies of other services."""
+"""Attacks on the other endpoints: explanations, embeddings, pairs of texts, and the wire formats of other services."""
 
 import contextlib
 import json
@@ -12,28 +12,25 @@ DOORS = (
     *(EXPLAIN, EMBED, PAIRS, "/v1/rerank", "/v2/rerank", "/v1/reranking", "/v1/models/rerank", "/v1/ranking"),
     *("/inference/cross/x", "/infinity/rerank", "/sglang/v1/rerank", "/voyage/v1/rerank"),
 )
-MILLION = 999_999  # and one more
+MILLION = 999_999  # bodies add one more at the end
 LONG = words(12_000)
 
 
 def post_to(url: str, path: str, body: Any) -> int:
-    """The status of a POST of JSON."""
     return status_of(url, "POST", path, json=body)
 
 
 def raw_post(path: str, body: bytes) -> bytes:
-    """A POST as it is sent."""
+    """The bytes of a POST with a JSON body."""
     head = f"POST {path} HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
 def explained(candidate: bytes, query: bytes = b"x") -> bytes:
-    """The body of an explanation."""
     return b'{"query":"' + query + b'","candidate":"' + candidate + b'"}'
 
 
 def embedded(texts: bytes) -> bytes:
-    """The body of a request for embeddings."""
     return b'{"model":"' + VECTORS.encode() + b'","input":' + texts + b"}"
 
 
@@ -159,13 +156,12 @@ register_body(
 
 @attack(200, 413, 429)
 def long_explanations_at_once(url: str) -> set[int]:
-    """Eight of twelve thousand words each."""
     return together([lambda: post_to(url, EXPLAIN, {"query": "who", "candidate": LONG})] * 8)
 
 
 @attack(200, 429)
 def explanations_that_hang_up(url: str) -> set[int]:
-    """Forty long ones, each reset a moment after it was asked for; the service then explains a short one."""
+    """Forty clients ask for long explanations and reset their connections; then a short one is explained."""
     body = json.dumps({"query": "who", "candidate": LONG}).encode()
     for number in range(40):
         with connection_to(url) as connection:
@@ -177,7 +173,7 @@ def explanations_that_hang_up(url: str) -> set[int]:
 
 @attack(200, 413, 429)
 def texts_to_embed_by_the_thousand(url: str) -> set[int]:
-    """Four requests of two thousand texts of a kilobyte or so, none of which is like another."""
+    """Four requests have two thousand texts of about a kilobyte each, all of them different."""
 
     def ask(caller: int) -> int:
         texts = [f"{caller} {number} {words(200)}" for number in range(2048)]
@@ -188,7 +184,7 @@ def texts_to_embed_by_the_thousand(url: str) -> set[int]:
 
 @attack(200)
 def embeddings_that_nobody_reads(url: str) -> set[int]:
-    """Ten answers of more than a megabyte, and ten explanations of as much."""
+    """Ten answers with embeddings and ten explanations have more than a megabyte each."""
     texts = [f"{number} man" for number in range(2048)]
     asked = [
         raw_post(EMBED, json.dumps({"model": VECTORS, "input": texts}).encode()),
@@ -205,7 +201,6 @@ def embeddings_that_nobody_reads(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def bodies_that_stop_at_every_door(url: str) -> set[int]:
-    """Five at each, of which half was sent and the rest never comes."""
     with contextlib.ExitStack() as stack:
         for path in DOORS * 5:
             connection = stack.enter_context(connection_to(url))
@@ -216,7 +211,6 @@ def bodies_that_stop_at_every_door(url: str) -> set[int]:
 
 @attack(200, 400, 422, 429, quick=True)
 def small_requests_at_every_door(url: str) -> set[int]:
-    """Four at each, all at once."""
     body = {
         "query": "who", "candidate": "man", "documents": ["man", "she"], "input": ["man"], "model": VECTORS,
         "text_1": "who", "text_2": ["man"],

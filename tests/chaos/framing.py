@@ -1,4 +1,4 @@
-"""Attacks on how a request is written: its first line, its headers, its length, its chunks."""
+"""Attacks on how a request is framed: its first line, its headers, its length, its chunks."""
 
 import contextlib
 import time
@@ -68,7 +68,7 @@ ENCODINGS = (
 
 @attack(400, 413, 415, 422, 501, 0, quick=True)
 def encodings_that_hide_chunks(url: str) -> set[int]:
-    """As request smugglers write them; whatever is made of them, no second request is seen in the body."""
+    """Transfer codings as request smugglers write them: the service must not read a second request out of the body."""
     hidden = b"10\r\nGET /metrics HTT\r\n0\r\n\r\n"
     statuses: set[int] = set()
     for encoding in ENCODINGS:
@@ -78,32 +78,30 @@ def encodings_that_hide_chunks(url: str) -> set[int]:
 
 @attack(400, 422, 0, quick=True)
 def chunks_in_an_old_version(url: str) -> set[int]:
-    """HTTP/1.0 has none."""
+    """HTTP/1.0 has no chunked coding."""
     head = HEAD.replace(b"HTTP/1.1", b"HTTP/1.0")
     return send_raw(url, head + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
 
 
 @attack(400, 431, 0, quick=True)
 def a_header_after_the_body_of_a_hundred_megabytes(url: str) -> set[int]:
-    """Which counts as a header, wherever it stands."""
+    """A trailer, which counts towards the limit on headers."""
     return send_raw(url, CHUNKED + b"0\r\nX: ", *[b"x" * MB] * 100)
 
 
 @attack(400, 431, 0, quick=True)
 def a_hundred_thousand_headers_after_the_body(url: str) -> set[int]:
-    """Short ones."""
     return send_raw(url, CHUNKED + b"0\r\n", *[b"X: 1\r\n" * 1000] * 100)
 
 
 @attack(400, 413, 422, 431, 0, quick=True)
 def a_chunk_with_an_extension_of_megabytes(url: str) -> set[int]:
-    """Which nobody reads."""
     return send_raw(url, CHUNKED + b"1;a=", *[b"x" * MB] * 50, b"\r\nx\r\n0\r\n\r\n")
 
 
 @attack(200, quick=True)
 def bodies_that_wait_to_be_asked_for(url: str) -> set[int]:
-    """A hundred clients that expect a 100 first, and get it, and then say nothing."""
+    """A hundred clients expect a 100, get it, and then never send their bodies."""
     with contextlib.ExitStack() as stack:
         for _ in range(100):
             connection = stack.enter_context(connection_to(url))
@@ -114,20 +112,19 @@ def bodies_that_wait_to_be_asked_for(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def a_client_that_asks_for_another_protocol(url: str) -> set[int]:
-    """It offers HTTP/2, as some libraries do with every first request, and gets its answer in HTTP/1.1."""
+    """Some libraries offer HTTP/2 with every first request; the service answers in HTTP/1.1."""
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
     return send_raw(url, request(headers=offer))
 
 
 @attack(200, quick=True)
 def a_request_in_single_bytes(url: str) -> set[int]:
-    """Each in a packet of its own, as fast as they go."""
     return send_raw(url, *(bytes([byte]) for byte in request()))
 
 
 @attack(200, 0, quick=True)
 def a_connection_that_is_asked_to_close_and_goes_on(url: str) -> set[int]:
-    """What comes after is not answered."""
+    """The requests after the one that closes the connection get no answer."""
     with connection_to(url) as connection:
         connection.sendall(request(headers=CLOSE) + request() * 20)
         first = answer_on(connection)

@@ -1,4 +1,4 @@
-"""Attacks with ids: what is registered, forgotten and asked for under strange names."""
+"""Attacks with ids: registering, forgetting and asking for candidates under strange ids."""
 
 import json
 import threading
@@ -6,7 +6,7 @@ import threading
 from chaos.table import JSON, NDJSON, attack, post, register_body, results_of, status_of, together
 
 CANDIDATES = {"path": "/candidates", "method": "PUT"}
-STORED = (200, 403)  # registering may be forbidden here
+STORED = (200, 403)  # 403: the service may forbid registering
 
 register_body("an_empty_id", b'{"candidates":[{"id":"","text":"man"}]}', 403, 422, **CANDIDATES)
 register_body("an_id_half_of_a_character", b'{"candidates":[{"id":"\\ud800","text":"man"}]}', 403, 422, **CANDIDATES)
@@ -29,23 +29,20 @@ register_body(
 
 
 def register(url: str, texts: dict[str, str]) -> int:
-    """The status of registering texts by id."""
     body = {"candidates": [{"id": name, "text": text} for name, text in texts.items()]}
     return status_of(url, "PUT", "/candidates", content=json.dumps(body).encode(), headers=JSON)
 
 
 def forget(url: str, *ids: str) -> int:
-    """The status of forgetting ids."""
     return status_of(url, "DELETE", "/candidates", content=json.dumps({"ids": ids}).encode(), headers=JSON)
 
 
 def asked_for(url: str, ids: list[str]) -> int:
-    """The status of ranking candidates by their ids alone."""
     return post(url, {"query": "who", "candidates": [{"id": name} for name in ids]})
 
 
 def registered_and_found(url: str, names: list[str]) -> set[int]:
-    """Registers names, asks for each alone, and forgets them: 200 three times over, or a refusal at the start."""
+    """Registers ids, ranks by them, and forgets them: all 200, or one refusal to register."""
     put = register(url, dict.fromkeys(names, "man"))
     if put != 200:
         return {put}
@@ -54,31 +51,30 @@ def registered_and_found(url: str, names: list[str]) -> set[int]:
 
 @attack(*STORED, quick=True)
 def ids_of_control_characters(url: str) -> set[int]:
-    """Ends of lines and commands of Redis among them: an id is bytes, and no protocol."""
+    """Some contain line ends and commands of Redis: an id must never be read as protocol."""
     return registered_and_found(url, ["a\r\nFLUSHALL\r\n", "*3\r\n$3\r\nSET\r\n", "\0", "\x1b[2J", "\x7f", " "])
 
 
 @attack(*STORED, quick=True)
 def ids_like_paths(url: str) -> set[int]:
-    """No file is meant by them."""
     return registered_and_found(url, ["../../etc/passwd", "/", "%2e%2e%2f", "file:///etc/passwd", "C:\\", "~root", "."])
 
 
 @attack(*STORED, quick=True)
 def ids_with_tags_of_slots(url: str) -> set[int]:
-    """Braces decide where a cluster keeps a key; not those of an id."""
+    """Braces in a Redis key decide the cluster's slot; braces in an id must not."""
     return registered_and_found(url, ["{}", "}{", "{a}", "}", "{", "{{}}", "{00}:", "bandrank:candidate:{00}:x"])
 
 
 @attack(*STORED, quick=True)
 def ids_of_one_slot(url: str) -> set[int]:
-    """Two thousand, with the same tag."""
+    """Two thousand ids have the same hash tag."""
     return registered_and_found(url, [f"{{tag}}{number}" for number in range(2000)])
 
 
 @attack(*STORED, 404, 422, quick=True)
 def ids_like_patterns(url: str) -> set[int]:
-    """To forget `*` is to forget nothing else."""
+    """Forgetting `*` must forget nothing else."""
     put = register(url, {"keep me": "man"})
     statuses = {put, forget(url, "*", "?", "[a-z]*", "bandrank:*", "keep*")}
     return statuses | ({asked_for(url, ["keep me"]), forget(url, "keep me")} if put == 200 else set())
@@ -86,7 +82,7 @@ def ids_like_patterns(url: str) -> set[int]:
 
 @attack(*STORED, quick=True)
 def ids_that_look_alike(url: str) -> set[int]:
-    """A composed letter and its parts, letters of another alphabet, other cases: each has its own text."""
+    """A composed letter and its parts, letters of other alphabets and other cases all have texts of their own."""
     names = ["\u00e9", "e\u0301", "E\u0301", "a", "\u0430", "A", "a ", " a", "a\u200b", "ﬁ", "fi"]
     put = register(url, {name: f"man {number}" for number, name in enumerate(names)})
     if put != 200:
@@ -101,26 +97,26 @@ def ids_that_look_alike(url: str) -> set[int]:
 
 @attack(*STORED, 404, 422, quick=True)
 def the_longest_ids(url: str) -> set[int]:
-    """512 characters of four bytes, and one more."""
+    """The longest id has 512 characters, here of four bytes each; one with 513 is refused."""
     return registered_and_found(url, ["\U0001f9ea" * 512]) | {register(url, {"\U0001f9ea" * 513: "man"})}
 
 
 @attack(403, 404, 422, quick=True)
 def one_id_that_is_wrong_among_thousands(url: str) -> set[int]:
-    """Nothing of a body is registered that is not all right."""
+    """A body with one wrong id registers nothing."""
     put = register(url, {**{f"half {number}": "man" for number in range(1000)}, "": "man"})
     return {put, asked_for(url, ["half 0"])}
 
 
 @attack(200, 422, quick=True)
 def one_id_with_two_thousand_texts(url: str) -> set[int]:
-    """In one request, each text its own candidate."""
+    """In a request to rank, candidates may share an id."""
     return {post(url, {"query": "x", "candidates": [{"id": "a", "text": f"man {number}"} for number in range(2000)]})}
 
 
 @attack(*STORED, 404, 422, quick=True)
 def ids_that_come_and_go_while_they_are_asked_for(url: str) -> set[int]:
-    """Found or not, and never anything else."""
+    """A request for the id finds it or gets 404, and nothing else."""
     ended = threading.Event()
 
     def change() -> int:
@@ -139,7 +135,7 @@ def ids_that_come_and_go_while_they_are_asked_for(url: str) -> set[int]:
 
 @attack(*STORED, quick=True)
 def a_stream_of_one_id(url: str) -> set[int]:
-    """Five thousand lines that all say something else of it; the last one counts."""
+    """Of five thousand lines with one id, the last counts."""
     lines = b"".join(b'{"id":"same","text":"man %d"}\n' % number for number in range(5000))
     put = status_of(url, "PUT", "/candidates", content=lines, headers=NDJSON)
     if put != 200:

@@ -46,17 +46,16 @@ ANSWERS: Mapping[str, Callable[[], bytes]] = {
 
 @cache
 def answer_for(index: str) -> bytes:
-    """That for an index, written once."""
+    """The engine's answer to a search of an index, built once."""
     return ANSWERS[index]()
 
 
 class Engine(BaseHTTPRequestHandler):
-    """A search engine that answers each search with what ANSWERS says, whatever it is asked for."""
+    """A search engine that answers each search by its index, from ANSWERS, whatever the search asks for."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """Reads the request and answers it."""
         self.rfile.read(int(self.headers.get("content-length", 0)))
         answer = answer_for(self.path.split("/")[1])
         self.send_response(200)
@@ -67,12 +66,12 @@ class Engine(BaseHTTPRequestHandler):
             self.wfile.write(answer)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-        """Nothing is logged."""
+        """Logs nothing."""
 
 
 @contextlib.contextmanager
 def hostile_engine() -> Iterator[str]:
-    """The address of a running one."""
+    """Runs an Engine, and yields its address."""
     for index in ANSWERS:
         answer_for(index)
     with ThreadingHTTPServer(("127.0.0.1", 0), Engine) as server:
@@ -87,14 +86,14 @@ def hostile_engine() -> Iterator[str]:
 
 
 def search(url: str, index: str, body: bytes | None = None, **headers: str) -> int:
-    """The status of a search that is to be re-ranked."""
+    """Sends a search that asks to be re-ranked, and returns the status."""
     content = json.dumps(MATCH).encode() if body is None else body
     sent = HEADERS | {name.replace("_", "-"): value for name, value in headers.items()}
     return status_of(url, "POST", f"/{index}/_search", content=content, headers=sent)
 
 
 def register(name: str, run: Callable[[str], set[int]], *, quick: bool = False) -> None:
-    """An attack whose searches are answered with 200, since re-ranking may fail and a search may not, or with 429."""
+    """Registers an attack whose searches get 200, since only the re-ranking may fail, or 429."""
     PROXY_ATTACKS[name] = Attack(run, frozenset({200, 429}), quick)
 
 
@@ -131,7 +130,6 @@ for name, written in PACKED.items():
 
 
 def unread_answers(url: str) -> set[int]:
-    """Twenty of fourteen megabytes."""
     body = json.dumps(MATCH).encode()
     head = RAW_HEAD.replace(b"/docs", b"/texts").replace(b": title", b": body")
     with contextlib.ExitStack() as stack:
@@ -144,7 +142,7 @@ def unread_answers(url: str) -> set[int]:
 
 
 def searches_that_stop(url: str) -> set[int]:
-    """Fifty that are owed sixteen megabytes and get a kilobyte; then they are broken off."""
+    """Fifty clients announce bodies of sixteen megabytes, send a kilobyte, and reset their connections."""
     with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(connection_to(url)) for _ in range(50)]
         for connection in connections:
@@ -156,7 +154,7 @@ def searches_that_stop(url: str) -> set[int]:
 
 
 def searches_that_hang_up(url: str) -> set[int]:
-    """Forty with large answers, each reset after another moment."""
+    """Forty clients with large answers reset their connections, each after another delay."""
     body = json.dumps(MATCH).encode()
     head = RAW_HEAD.replace(b"/docs", b"/vectors")
     for number in range(40):
@@ -168,7 +166,7 @@ def searches_that_hang_up(url: str) -> set[int]:
 
 
 def headers_to_rerank_by(url: str) -> set[int]:
-    """Values that are long, strange, and many; the hits come all the same."""
+    """The client gets its hits in spite of long, strange and repeated X-Rerank headers."""
     values = ["x" * 8000, "a," * 2000, "title;" * 500, "title; depth=" + "9" * 4000, ";=,", "title; model=", "title; x"]
     statuses = {search(url, "docs", x_rerank=value) for value in values}
     with connection_to(url) as connection:

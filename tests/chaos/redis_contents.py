@@ -1,4 +1,4 @@
-"""What others may have put into Redis under the service's keys: tables of changes to a server's values, by name."""
+"""What others may have put into Redis under the service's keys, and states and replies of a Redis server, by name."""
 
 import contextlib
 import random
@@ -14,12 +14,12 @@ from support.redis_server import RedisServer
 Change = Callable[[RedisServer, Sequence[bytes]], object]
 REPRESENTATIONS: dict[str, Change] = {}
 CANDIDATES: dict[str, Change] = {}
-HEAD_BYTES, COUNT_BYTES = 14, 8  # of a sealed representation: what stands before the payload, and in it before the rows
+HEAD_BYTES, COUNT_BYTES = 14, 8  # in a stored representation: before the payload, and in the payload before the rows
 HUGE = 30_000_000
 
 
 def each(table: dict[str, Change], name: str, change: Callable[[bytes], bytes]) -> None:
-    """Registers a change of every value."""
+    """Registers a change that is made to every value."""
 
     def change_all(server: RedisServer, keys: Sequence[bytes]) -> None:
         for key in keys:
@@ -29,9 +29,7 @@ def each(table: dict[str, Change], name: str, change: Callable[[bytes], bytes]) 
 
 
 def instead(table: dict[str, Change], name: str, *command: object) -> None:
-    """Registers something that is put in the place of every value: a command, to which the key is added in second
-    place.
-    """
+    """Registers a command that replaces every value; the key is inserted as its first argument."""
 
     def replace_all(server: RedisServer, keys: Sequence[bytes]) -> None:
         for key in keys:
@@ -42,13 +40,13 @@ def instead(table: dict[str, Change], name: str, *command: object) -> None:
 
 
 def sealed(value: bytes, payload: bytes, key: bytes = b"") -> bytes:
-    """Another payload with the head of a value and the right checksum."""
+    """A representation with the head of `value`, another payload, and the right checksum."""
     head = value[: HEAD_BYTES - 4]
     return head + struct.pack("<I", zlib.crc32(payload, zlib.crc32(head, zlib.crc32(key)))) + payload
 
 
 def resealed(name: str, change: Callable[[bytes], bytes]) -> None:
-    """Registers a change of every payload that nobody could tell from a right one by its checksum."""
+    """Registers a change of every payload whose checksum is made right again."""
 
     def reseal_all(server: RedisServer, keys: Sequence[bytes]) -> None:
         for key in keys:
@@ -95,14 +93,14 @@ resealed("no payload", lambda _: b"")
 
 
 def swapped(server: RedisServer, keys: Sequence[bytes]) -> None:
-    """Each text has the representation of the next one."""
+    """Gives each text the representation of the next one."""
     values = [server.do("GET", key) for key in keys]
     for key, value in zip(keys, values[1:] + values[:1], strict=True):
         server.do("SET", key, value)
 
 
 def of_another_model(server: RedisServer, keys: Sequence[bytes]) -> None:
-    """Values that are right for the same texts under the keys of another model."""
+    """Stores values that would be right for the same texts under the keys of another model."""
     for key in keys:
         value = server.do("GET", key)
         payload = value[HEAD_BYTES:]
@@ -115,7 +113,7 @@ REPRESENTATIONS["of another model"] = of_another_model
 
 
 def busy_script(server: RedisServer) -> None:
-    """A script holds the server, which answers nobody at first, and then everybody that it is busy."""
+    """A script blocks the server, which first answers nobody, and then answers everybody that it is busy."""
     server.do("CONFIG", "SET", "busy-reply-threshold", 500)
     with redis.Redis(port=server.port) as client, contextlib.suppress(redis.ResponseError):
         threading.Timer(2.0, server.do, ("SCRIPT", "KILL")).start()
@@ -123,14 +121,13 @@ def busy_script(server: RedisServer) -> None:
 
 
 def kills(server: RedisServer) -> None:
-    """Every connection is closed, again and again."""
     for _ in range(50):
         server.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         time.sleep(0.02)
 
 
 def set_for_a_while(name: str, value: str, after: str) -> Callable[[RedisServer], None]:
-    """A state in which a setting of the server has another value, for connections that are made anew."""
+    """A state in which a setting has another value for a second, and applies to new connections."""
 
     def change(server: RedisServer) -> None:
         with redis.Redis(port=server.port, single_connection_client=True) as client:
@@ -143,21 +140,20 @@ def set_for_a_while(name: str, value: str, after: str) -> Callable[[RedisServer]
 
 
 def a_replica_of_nobody(server: RedisServer) -> None:
-    """It refuses what is written, as a replica does that has lost its master."""
+    """Refuses writes, like a replica that has lost its master."""
     server.do("REPLICAOF", "127.0.0.1", "1")
     time.sleep(1.0)
     server.do("REPLICAOF", "NO", "ONE")
 
 
 def without_rights(server: RedisServer) -> None:
-    """The service may not read any more."""
+    """Forbids the service to read."""
     server.do("ACL", "SETUSER", "default", "-mget")
     time.sleep(1.0)
     server.do("ACL", "SETUSER", "default", "+mget")
 
 
 def paused(server: RedisServer) -> None:
-    """It answers nobody for a second."""
     server.do("CLIENT", "PAUSE", 1000, "ALL")
     time.sleep(1.0)
 

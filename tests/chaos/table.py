@@ -1,7 +1,7 @@
 """The table of attacks on the running service, and what they are made of.
 
-An attack is a function of the service's address that takes some seconds at most, and returns the statuses that its
-requests got; a connection that is closed without an answer counts as 0.
+An attack is a function of the service's address that takes a few seconds at most, and returns the statuses of its
+requests; a connection that is closed without an answer counts as 0.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from support import plain_http
 
 @dataclass(frozen=True)
 class Attack:
-    """allowed: the statuses that its requests may get.  quick: it takes little time, and no other test suffers."""
+    """allowed: the statuses that its requests may get.  quick: it takes little time, and disturbs no other test."""
 
     run: Callable[[str], set[int]]
     allowed: frozenset[int]
     quick: bool
 
     def from_elsewhere(self, url: str) -> set[int]:
-        """Runs it with a tenth of the claim to the processor, also in its threads.
+        """Runs the attack at a low priority (nice 10), also in the threads that it starts.
 
-        An attacker has a machine of its own: what it spends on making requests is not what the service can bound.
+        A real attacker has a machine of its own: the service cannot bound the time that it takes to make requests.
         """
-        with ThreadPoolExecutor(1, initializer=os.nice, initargs=(10,)) as thread:  # Linux: of the thread alone
+        with ThreadPoolExecutor(1, initializer=os.nice, initargs=(10,)) as thread:  # on Linux this is per thread
             return thread.submit(self.run, url).result()
 
 
@@ -41,8 +41,8 @@ ATTACKS: dict[str, Attack] = {}
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 MB = 1_000_000
-VECTORS = "vectors"  # the name of the model that embeds
-INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"  # which a client reads over
+VECTORS = "vectors"  # the name of the bi-encoder, which embeds
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"  # which a client skips
 HEAD = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
 BODY = b'{"query":"who","candidates":["the man","she"]}'
 WORDS = ["the", "man", "who", "was", "she", "and", "is", "it", "he", "you", "no"]
@@ -66,7 +66,7 @@ def register_body(
     method: str = "POST",
     **headers: str,
 ) -> None:
-    """Registers an attack of one request with this body. A large one is not quick, and written when it is sent."""
+    """Registers an attack of one request. content: the body, or a function that writes a large one when it is sent."""
     assert callable(content) or len(content) < MB
     sent = {name.replace("_", "-"): value for name, value in ({"content_type": "application/json"} | headers).items()}
 
@@ -78,12 +78,12 @@ def register_body(
 
 
 def register_raw(name: str, content: bytes, *allowed: int) -> None:
-    """Registers a quick attack of these bytes on a connection."""
+    """Registers a quick attack that sends these bytes over a connection."""
     ATTACKS[name] = Attack(lambda url: send_raw(url, content), frozenset(allowed), quick=True)
 
 
 def status_of(url: str, method: str, path: str, **more: Any) -> int:
-    """The status of a request; 0 if its connection is closed without one."""
+    """Sends a request and returns its status, or 0 if the connection is closed without an answer."""
     try:
         return ask(url, method, path, **more).status_code
     except httpx.TransportError:
@@ -96,12 +96,11 @@ def ask(url: str, method: str, path: str, **more: Any) -> httpx.Response:
 
 
 def post(url: str, body: Any, **more: Any) -> int:
-    """The status of a POST /rerank with a JSON body."""
     return status_of(url, "POST", "/rerank", content=json.dumps(body).encode(), headers=JSON, **more)
 
 
 def results_of(url: str, body: Any) -> list[dict[str, Any]]:
-    """The results of a POST /rerank that has to succeed."""
+    """The results of a POST /rerank, which must succeed."""
     response = ask(url, "POST", "/rerank", json=body)
     assert response.status_code == httpx.codes.OK, response.text[:500]
     results: list[dict[str, Any]] = response.json()["results"]
@@ -109,7 +108,7 @@ def results_of(url: str, body: Any) -> list[dict[str, Any]]:
 
 
 def together(calls: Sequence[Callable[[], int]]) -> set[int]:
-    """The statuses of calls that run at once."""
+    """Makes all calls at once, and returns their statuses."""
     statuses: set[int] = set()
     threads = [threading.Thread(target=lambda call=call: statuses.add(call())) for call in calls]  # type: ignore[misc]
     for thread in threads:
@@ -121,7 +120,6 @@ def together(calls: Sequence[Callable[[], int]]) -> set[int]:
 
 @contextlib.contextmanager
 def connection_to(url: str) -> Iterator[socket.socket]:
-    """An open connection to the service."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -129,18 +127,18 @@ def connection_to(url: str) -> Iterator[socket.socket]:
 
 
 def reset(connection: socket.socket) -> None:
-    """Closes a connection without a farewell, like a client that crashes."""
+    """Closes a connection with a TCP reset, like a client that crashes."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
 
 def request(body: bytes = BODY, headers: bytes = b"") -> bytes:
-    """A POST /rerank as it is sent. headers: further lines, each with its end."""
+    """The bytes of a POST /rerank. headers: further lines, each with its end."""
     return HEAD + headers + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 def send_raw(url: str, *parts: bytes) -> set[int]:
-    """Sends parts over a connection; the status of the first answer."""
+    """Sends parts over a connection, and returns the status of the first answer."""
     with connection_to(url) as connection:
         try:
             for part in parts:
@@ -151,7 +149,7 @@ def send_raw(url: str, *parts: bytes) -> set[int]:
 
 
 def answer_on(connection: socket.socket) -> int:
-    """The status of the answer that comes next on a connection, 0 if none does; most of the answer is not read."""
+    """The status of the next answer on a connection, or 0 if there is none; most of the answer stays unread."""
     try:
         answer = connection.recv(4096).removeprefix(INTERIM) or connection.recv(4096)
     except OSError:
@@ -160,5 +158,5 @@ def answer_on(connection: socket.socket) -> int:
 
 
 def words(count: int) -> str:
-    """A text of so many words, always the same."""
+    """A text of `count` words, the same each time."""
     return " ".join(random.Random(count).choice(WORDS) for _ in range(count))

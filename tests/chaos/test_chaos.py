@@ -1,6 +1,6 @@
-"""Attacks on the real service with its default settings: a second client notices none of them.
+"""Attacks on the real service with its default settings must not affect a second client.
 
-`make chaos` runs all, and holds a clock to the other client's answers; `make test` runs the quick ones without.
+`make chaos` runs all, and limits how long the second client waits; `make test` runs only the quick ones, untimed.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,12 @@ from support.server import running_service
 from support.soak_pool import tiny_cross_encoder
 from support.witness import Witness, witness_of
 
-__all__ = ["attacks", "bodies", "doors", "framing", "ids", "promises", "timing"]  # which fill the table
+__all__ = ["attacks", "bodies", "doors", "framing", "ids", "promises", "timing"]  # importing them fills ATTACKS
 
 
 @pytest.fixture(scope="module")
 def witness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
-    """The second client of a service of tiny models, so that the load falls on the service and not on them: a
-    cross-encoder, and one whose vectors may be asked for.
-    """
+    """The second client of a service whose cross-encoder and bi-encoder are so tiny that they are not the load."""
     folder = tmp_path_factory.mktemp("chaos")
     tiny_cross_encoder(folder / "models" / "pairs")
     save_bi_encoder(folder / "models" / VECTORS)
@@ -32,12 +30,12 @@ def witness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
 
 @pytest.mark.parametrize("name", [name for name, attack in ATTACKS.items() if attack.quick])
 def test_a_quick_attack_spoils_nothing(name: str, witness: Witness) -> None:
-    """It gets one of the answers that it may get; the second client's answers are right, and memory is bounded."""
+    """The attack gets only allowed statuses, the second client right answers, and memory is bounded."""
     attack_and_check(witness, ATTACKS[name], timed=False)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_is_noticed_by_nobody_else(name: str, witness: Witness) -> None:
-    """The second client's requests have a p99 below a second as well, and its probes are answered within a tenth."""
+    """In addition, the second client's p99 is below a second, and each probe is answered within 0.1 s."""
     attack_and_check(witness, ATTACKS[name], timed=True)

@@ -1,4 +1,4 @@
-"""What once took the service down and needs a service of its own to show that it cannot any more."""
+"""Regressions: what once took the service down, and needs a service of its own to test."""
 
 import json
 import os
@@ -27,12 +27,11 @@ BODY = {"query": "who", "candidates": ["the man", "she"]}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny cross-encoder."""
     return str(tiny_cross_encoder(tmp_path_factory.mktemp("findings") / "model"))
 
 
 def test_a_store_of_empty_texts_is_bounded_by_the_memory_it_takes(model: str, tmp_path: Path) -> None:
-    """Ids and what holds them count, not the texts alone."""
+    """Ids and the store's own structures count, not only the texts."""
     arguments = ["--model", model, "--candidate-store-bytes", "1000000"]
     lines = b"".join(b'{"id":"%d","text":""}\n' % number for number in range(50_000))
     with running_service(tmp_path, arguments=arguments) as service:
@@ -44,7 +43,7 @@ def test_a_store_of_empty_texts_is_bounded_by_the_memory_it_takes(model: str, tm
 def test_a_hundred_and_fifty_thousand_candidates_are_stored_in_redis(
     model: str, server: RedisServer, tmp_path: Path
 ) -> None:
-    """In one body, however long Redis takes for all of them together."""
+    """One body has all of them, and may take as long as Redis needs."""
     candidates = [{"id": str(number), "text": "man"} for number in range(150_000)]
     with running_service(tmp_path, arguments=["--model", model, "--redis-url", server.url]) as service:
         body = json.dumps({"candidates": candidates}).encode()
@@ -54,7 +53,7 @@ def test_a_hundred_and_fifty_thousand_candidates_are_stored_in_redis(
 
 
 def test_an_id_that_a_request_repeats_is_read_once(model: str, server: RedisServer, tmp_path: Path) -> None:
-    """A megabyte asked for a thousand times does not fill Redis' memory with replies."""
+    """A text of a megabyte, asked for a thousand times, must not fill Redis' memory with replies."""
     text = "man " * 250_000
     asked = {"query": "who", "candidates": [{"id": "large"}] * 1000, "top_n": 1}
     with running_service(tmp_path, arguments=["--model", model, "--redis-url", server.url]) as service:
@@ -66,7 +65,7 @@ def test_an_id_that_a_request_repeats_is_read_once(model: str, server: RedisServ
 
 
 def test_a_stream_that_fails_midway_says_how_far_it_came(model: str, tmp_path: Path) -> None:
-    """The lines that are registered need not be sent again."""
+    """The client need not send again the lines that are registered."""
     lines = b"".join(b'{"id":"%d","text":"%b"}\n' % (number, b"x" * 10_000) for number in range(1000))
     with running_service(tmp_path, arguments=["--model", model, "--candidate-store-bytes", "5000000"]) as service:
         answer = ask(service.url, "PUT", "/candidates", content=lines, headers=NDJSON)
@@ -76,7 +75,7 @@ def test_a_stream_that_fails_midway_says_how_far_it_came(model: str, tmp_path: P
 
 
 def test_a_pause_of_the_machine_does_not_close_the_service(model: str, tmp_path: Path) -> None:
-    """Two seconds in which nothing runs are not taken for the speed of scoring: what comes next is not refused."""
+    """A pause of two seconds must not count as slow scoring, or the service would refuse later requests."""
     small = {"query": "who", "candidates": [words(40)] * 5}
     larger = {"query": "who", "candidates": [f"{number} {words(40)}" for number in range(500)]}
     stop = threading.Event()
@@ -85,7 +84,7 @@ def test_a_pause_of_the_machine_does_not_close_the_service(model: str, tmp_path:
         while not stop.is_set():
             ask(url, "POST", "/rerank", json=small)
 
-    arguments = ["--model", model, "--patience", "100"]  # not refused for what else waits
+    arguments = ["--model", model, "--patience", "100"]  # no request is refused because others wait
     with running_service(tmp_path, arguments=arguments) as service, ThreadPoolExecutor(10) as clients:
         loads = [clients.submit(keep_asking, service.url) for _ in range(4)]
         answers = []
@@ -103,7 +102,7 @@ def test_a_pause_of_the_machine_does_not_close_the_service(model: str, tmp_path:
 
 
 def test_a_thread_that_dies_as_it_takes_a_batch_answers_it(model: str, tmp_path: Path) -> None:
-    """At once, and not by its deadline; the process ends with 1."""
+    """The requests of the batch fail at once, not at their deadline, and the process exits with 1."""
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     arguments = ["--model", model, "--request-timeout-s", "30"]
     starting = starting_service(
@@ -119,7 +118,6 @@ def test_a_thread_that_dies_as_it_takes_a_batch_answers_it(model: str, tmp_path:
 
 
 def test_a_check_fails_where_redis_does_not_answer(tmp_path: Path) -> None:
-    """`bandrank check` says so, and not only that the model scores."""
     model = str(save_bi_encoder(tmp_path / "model"))
     url = f"redis://127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "bandrank", "check", "--model", model, "--device", "cpu", "--redis-url", url]

@@ -30,7 +30,7 @@ MOST_MEMORY = 3 * 2**29
 
 @dataclass(frozen=True)
 class Attacked:
-    """A service with a Redis of its own, behind a relay, and the scores of the texts."""
+    """A service with a Redis of its own behind a relay, and the scores of the texts."""
 
     witness: Witness
     server: RedisServer
@@ -42,13 +42,13 @@ class Attacked:
         return self.witness.service
 
     def scores(self) -> dict[int, float]:
-        """Of the texts, by their indices."""
+        """The scores of the texts now, by their indices."""
         return {result["index"]: result["relevance_score"] for result in results_of(self.service.url, BODY)}
 
     def stored(self) -> list[bytes]:
-        """The keys of the texts' representations, once all are in Redis and the relay is calm.
+        """The keys of the texts' representations, once all are in Redis and the relay forwards again.
 
-        Those of other texts may come between, which a witness of before asked about and the service stores late.
+        Redis may have other keys, too: of texts that an earlier witness asked about, and that the service stores late.
         """
         self.proxy.calm()
         self.server.do("FLUSHALL")
@@ -64,23 +64,22 @@ class Attacked:
         return found()
 
     def account(self) -> str:
-        """What Redis holds, and what the service says of it."""
+        """What Redis holds, the state of the circuit breaker, and the service's log."""
         state = self.service.scrape().value("bandrank_redis_breaker_state")
         log = self.service.log.read_text(errors="replace")
         return f"keys: {self.keys('*')}; state of the circuit breaker: {state:.0f}; log of the service:\n{log}"
 
     def registered(self) -> None:
-        """Registers the texts by their ids, once Redis is used."""
+        """Registers the texts by their ids, as soon as the service uses Redis."""
         candidates = [{"id": name, "text": text} for name, text in zip(IDS, TEXTS, strict=True)]
         body = {"candidates": candidates}
         wait_until(lambda: ask(self.service.url, "PUT", "/candidates", json=body).status_code == httpx.codes.OK)
 
     def keys(self, pattern: str) -> list[bytes]:
-        """The keys in Redis of a pattern, in order."""
         return sorted(self.server.do("KEYS", pattern))
 
     def used_again(self) -> None:
-        """Returns when the service writes to Redis, and reads from it, what it lacks there."""
+        """Returns once the service finds in Redis a representation that it has stored there again."""
 
         def reads() -> float:
             self.scores()
@@ -107,7 +106,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
 
 @pytest.mark.parametrize("name", REPRESENTATIONS)
 def test_no_representation_that_is_wrong_is_scored(name: str, attacked: Attacked) -> None:
-    """It is computed anew, and the right one stored in its place."""
+    """The service computes a wrong representation anew, and replaces it."""
     keys = attacked.stored()
     with attacked.witness.watching() as testimony:
         REPRESENTATIONS[name](attacked.server, keys)
@@ -120,7 +119,7 @@ def test_no_representation_that_is_wrong_is_scored(name: str, attacked: Attacked
 
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_no_candidate_in_redis_is_an_error_of_the_service(name: str, attacked: Attacked) -> None:
-    """An id whose text is not one counts as not registered."""
+    """An id whose stored value is not a text counts as not registered."""
     attacked.registered()
     with attacked.witness.watching() as testimony:
         CANDIDATES[name](attacked.server, attacked.keys("bandrank:candidate:*"))
@@ -135,7 +134,7 @@ def test_no_candidate_in_redis_is_an_error_of_the_service(name: str, attacked: A
 @pytest.mark.chaos
 @pytest.mark.parametrize("state", STATES)
 def test_nothing_that_redis_does_changes_a_score(state: str, attacked: Attacked) -> None:
-    """Requests go on meanwhile, and Redis is used again afterwards."""
+    """The service answers meanwhile, and uses Redis again afterwards."""
     attacked.stored()
     with attacked.witness.watching() as testimony:
         STATES[state](attacked.server)
@@ -148,7 +147,7 @@ def test_nothing_that_redis_does_changes_a_score(state: str, attacked: Attacked)
 @pytest.mark.chaos
 @pytest.mark.parametrize("reply", REPLIES)
 def test_nothing_that_redis_answers_changes_a_score(reply: str, attacked: Attacked) -> None:
-    """Whoever listens where Redis should be may answer anything."""
+    """Another server may listen where Redis should, and answer anything."""
     attacked.stored()
     with attacked.witness.watching() as testimony:
         attacked.proxy.instead = REPLIES[reply]
@@ -162,5 +161,5 @@ def test_nothing_that_redis_answers_changes_a_score(reply: str, attacked: Attack
 
 
 def test_the_service_has_logged_no_failure_of_its_own(attacked: Attacked) -> None:
-    """After all of the above."""
+    """The log covers all tests above, which share the service."""
     assert "Traceback" not in Path(attacked.service.log).read_text()

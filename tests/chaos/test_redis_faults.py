@@ -1,4 +1,4 @@
-"""Eight faults of Redis under load: no request is lost, no score is wrong, and Redis is used again when it is over."""
+"""Eight faults of Redis under load: no request is lost, no score is wrong, and Redis is used again afterwards."""
 
 import random
 import time
@@ -23,13 +23,13 @@ PASSWORD = "another"  # noqa: S105  # of a server that lives for seconds
 
 @dataclass(frozen=True)
 class Troubled:
-    """A Redis and the relay that leads to it."""
+    """A Redis server, and the relay through which the service reaches it."""
 
     server: RedisServer
     proxy: Proxy
 
     def keep_doing(self, change: Callable[[], object]) -> None:
-        """Does something to Redis again and again, for as long as a fault lasts."""
+        """Repeats a change for as long as a fault lasts."""
         ends = time.monotonic() + FAULT_S
         while time.monotonic() < ends:
             change()
@@ -40,7 +40,7 @@ Fault = Callable[[Troubled], None]
 
 
 def killed(there: Troubled) -> None:
-    """It ends like a crash, and comes back empty."""
+    """Redis crashes, and starts again empty."""
     there.server.kill()
     time.sleep(FAULT_S)
     there.server.start()
@@ -54,19 +54,19 @@ def frozen(there: Troubled) -> None:
 
 
 def flushed(there: Troubled) -> None:
-    """All is forgotten, fifty times a second."""
+    """Everything is deleted, fifty times a second."""
     there.keep_doing(lambda: there.server.do("FLUSHALL"))
 
 
 def full(there: Troubled) -> None:
-    """Nothing more is stored."""
+    """Redis stores nothing more."""
     there.server.do("CONFIG", "SET", "maxmemory", 1)
     time.sleep(FAULT_S)
     there.server.do("CONFIG", "SET", "maxmemory", 0)
 
 
 def garbled(there: Troubled) -> None:
-    """Bytes at random places of every value are others."""
+    """Bytes at random places of every value are overwritten."""
     rng = random.Random(0)
 
     def garble() -> None:
@@ -85,7 +85,7 @@ def slow(there: Troubled) -> None:
 
 
 def closed_to_us(there: Troubled) -> None:
-    """It comes back with a password that the service does not know."""
+    """Redis restarts with a password that the service does not know."""
     there.server.kill()
     there.server.start()
     there.server.do("CONFIG", "SET", "requirepass", PASSWORD)
@@ -94,7 +94,7 @@ def closed_to_us(there: Troubled) -> None:
 
 
 def cut_off(there: Troubled) -> None:
-    """Every third reply breaks off in its middle."""
+    """Three in ten replies break off in the middle, and their connections are reset."""
     there.proxy.cut = 0.3
     time.sleep(FAULT_S)
     there.proxy.calm()
@@ -105,13 +105,11 @@ FAULTS: list[Fault] = [killed, frozen, flushed, full, garbled, slow, closed_to_u
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A bi-encoder, whose representations Redis keeps."""
     return str(save_bi_encoder(tmp_path_factory.mktemp("faults") / "model"))
 
 
 @pytest.fixture(scope="module")
 def pool(model: str) -> Pool:
-    """The scores that it must give."""
     return Pool.scored_by(model)
 
 
@@ -128,7 +126,7 @@ def troubled_service(folder: Path, model: str) -> Iterator[tuple[RunningService,
 @pytest.mark.chaos
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_redis_loses_no_request(fault: Fault, model: str, pool: Pool, tmp_path: Path) -> None:
-    """What is sent before, meanwhile and afterwards is answered right or refused, and Redis is found again."""
+    """Before, during and after the fault, each request is answered right or refused, and Redis is used again."""
     with troubled_service(tmp_path, model) as (service, there), load(service.url, pool) as account:
         wait_until(lambda: hits(service) > 100)
         before = account.right
@@ -145,5 +143,5 @@ def test_a_fault_of_redis_loses_no_request(fault: Fault, model: str, pool: Pool,
 
 
 def hits(service: RunningService) -> float:
-    """How many representations were found in Redis."""
+    """How many representations the service has found in Redis."""
     return service.scrape().value("bandrank_cache_lookups_total", tier="redis", outcome="hit")

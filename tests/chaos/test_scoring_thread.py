@@ -11,13 +11,13 @@ from support.tasks import wait_until
 
 POOL = Pool(["who"], ["man", "she"], [[1.5, -2.0]])  # the scores that the gated service gives
 CLIENTS = 8
-FAILED = (500, 504)  # scoring failed, or took too long: what is said to those that nobody can score any more
+FAILED = (500, 504)  # the answers to requests that can no longer be scored: an error, or a time-out
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("how", ["dies", "hangs"])
 def test_a_scoring_thread_that_fails_loses_no_request(how: str, tmp_path: Path) -> None:
-    """What was read is answered right or told of the failure, and the exit status is 1."""
+    """Each request that was read gets the right scores or an error, and the exit status is 1."""
     hangs = ["--hang-timeout-s", "1"] if how == "hangs" else []
     with (
         gated_service(tmp_path, *hangs) as gated,

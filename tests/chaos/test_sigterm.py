@@ -1,7 +1,8 @@
-"""SIGTERM at any moment: every request that was read is answered, and the process ends well.
+"""SIGTERM at any moment: every request that was read is answered, and the process ends cleanly.
 
-`make chaos` draws fifty moments: in the start, with clients that cannot wait; right after the service is announced;
-under load; and a second one during the stop, with and without Redis. `make test` keeps the first of each kind.
+`make chaos` draws fifty moments: during the start, under clients that keep connecting; right after the service is
+announced; under load; and under load with a second SIGTERM during the stop; with and without Redis. `make test` runs
+the first of each kind.
 """
 
 import random
@@ -23,12 +24,12 @@ Kind = Literal["start", "announced", "load", "twice"]
 KINDS: tuple[Kind, ...] = ("start", "announced", "load", "twice", "load")
 LATEST_S = {"start": 4.0, "announced": 0.5, "load": 1.0, "twice": 1.0}  # a start takes about four seconds
 STARTING = "bandrank: starting"
-STOP_S = 20.0  # that a stop may take, a second signal or not
+STOP_S = 20.0  # the longest that a stop may take, with or without a second signal
 
 
 @dataclass(frozen=True)
 class Moment:
-    """kind: in the start, right after it is announced, under load, or under load and a second time while it stops.
+    """kind: during the start, right after the announcement, under load, or twice: under load and again during the stop.
 
     after_s: since the start, the announcement or readiness.  again_s: from the first signal to the second.
     """
@@ -43,7 +44,7 @@ class Moment:
 
 
 def moments(count: int) -> Iterator[Moment]:
-    """As many moments, always the same ones; every other one with Redis."""
+    """Draws moments, always the same ones; every second one uses Redis."""
     rng = random.Random(1)
     for number in range(count):
         kind = KINDS[number % len(KINDS)]
@@ -66,7 +67,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Served:
-    """A cross-encoder."""
+    """A cross-encoder, which needs no Redis."""
     model = str(tiny_cross_encoder(tmp_path_factory.mktemp("alone") / "model"))
     return Served(model, Pool.scored_by(model))
 
@@ -83,7 +84,7 @@ def with_redis(tmp_path_factory: pytest.TempPathFactory) -> Served:
 def test_a_signal_at_any_moment_loses_no_request(
     moment: Moment, alone: Served, with_redis: Served, tmp_path: Path
 ) -> None:
-    """What was sent is answered right, refused, or never read; the exit status is 0 once it is announced."""
+    """A request is answered right, refused or never read; once the service is announced, the exit status is 0."""
     served = with_redis if moment.with_redis else alone
     with redis_server(tmp_path / "redis") as redis:
         more = ["--redis-url", redis.url, "--cache-memory-bytes", "0"] if moment.with_redis else []
@@ -110,7 +111,7 @@ def test_a_signal_at_any_moment_loses_no_request(
 
 @pytest.mark.chaos
 def test_a_service_that_is_killed_does_lose_requests(alone: Served, tmp_path: Path) -> None:
-    """Which shows that the clients would notice it if SIGTERM did."""
+    """This shows that the clients would notice a request lost by SIGTERM."""
     starting = starting_service(tmp_path, arguments=["--model", alone.model, "--device", "cpu"])
     with starting as service, load(service.url, alone.pool) as account:
         service.wait_until_ready()

@@ -31,14 +31,14 @@ LINES = (
 
 @contextlib.contextmanager
 def connections(url: str, count: int) -> Iterator[list[socket.socket]]:
-    """So many open connections."""
+    """Opens `count` connections."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(connection_to(url)) for _ in range(count)]
 
 
 @attack(200, 408, quick=True)
 def bodies_that_stop_right_before_their_end(url: str) -> set[int]:
-    """Fifty, each short of its last byte for a while; then each gets its answer."""
+    """Fifty requests lack their last byte for a while; then each must get its answer."""
     whole = request()
     with connections(url, 50) as waiting:
         for connection in waiting:
@@ -51,7 +51,6 @@ def bodies_that_stop_right_before_their_end(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def headers_that_stop_right_before_their_end(url: str) -> set[int]:
-    """Fifty, and the last byte comes later."""
     head = b"GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n"
     with connections(url, 50) as waiting:
         for connection in waiting:
@@ -64,7 +63,7 @@ def headers_that_stop_right_before_their_end(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def chunks_that_stop_between_two(url: str) -> set[int]:
-    """Fifty bodies without an end, which are broken off."""
+    """Fifty bodies stop after a chunk, and their connections are reset."""
     with connections(url, 50) as waiting:
         for connection in waiting:
             connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n8\r\n" + BODY[:8] + b"\r\n")
@@ -76,7 +75,6 @@ def chunks_that_stop_between_two(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def connections_that_are_reset_at_once(url: str) -> set[int]:
-    """Three hundred, before anything is said."""
     for _ in range(300):
         with connection_to(url) as connection:
             reset(connection)
@@ -85,7 +83,6 @@ def connections_that_are_reset_at_once(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def connections_that_are_reset_in_a_header(url: str) -> set[int]:
-    """Two hundred, each at another byte."""
     whole = request()
     for number in range(200):
         with connection_to(url) as connection:
@@ -96,7 +93,7 @@ def connections_that_are_reset_in_a_header(url: str) -> set[int]:
 
 @attack(200)
 def answers_that_are_broken_off_in_their_middle(url: str) -> set[int]:
-    """Thirty of a megabyte, of which each client reads some and then resets the connection."""
+    """Thirty clients read a kilobyte of a large answer, and reset their connections."""
     for _ in range(30):
         with connection_to(url) as connection:
             connection.sendall(request(RETURNED))
@@ -107,7 +104,7 @@ def answers_that_are_broken_off_in_their_middle(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def requests_that_hang_up_as_a_batch_begins(url: str) -> set[int]:
-    """A hundred, each reset after another moment from none to twenty milliseconds."""
+    """A hundred connections are reset after 0 to 20 ms."""
     rng = random.Random(0)
     for _ in range(100):
         with connection_to(url) as connection:
@@ -119,7 +116,7 @@ def requests_that_hang_up_as_a_batch_begins(url: str) -> set[int]:
 
 @attack(200, 429)
 def half_of_a_batch_that_hangs_up(url: str) -> set[int]:
-    """Forty requests at once, of which every second one is reset while all wait together; the others have an answer."""
+    """Of forty requests that wait together, every second one is reset; the others must get their answers."""
     with connections(url, 40) as waiting:
         for connection in waiting:
             connection.sendall(request(LARGE))
@@ -131,7 +128,7 @@ def half_of_a_batch_that_hangs_up(url: str) -> set[int]:
 
 @attack(200, 0, quick=True)
 def a_byte_now_and_then_between_requests(url: str) -> set[int]:
-    """Twenty connections that are kept alive with an empty line at a time, and then used again."""
+    """Twenty connections are kept alive with empty lines, and then used again."""
     with connections(url, 20) as waiting:
         for connection in waiting:
             connection.sendall(request())
@@ -147,7 +144,7 @@ def a_byte_now_and_then_between_requests(url: str) -> set[int]:
 
 @attack(200, 0, quick=True)
 def clients_that_say_no_more_after_their_request(url: str) -> set[int]:
-    """Thirty that close their side, as some do once they have asked."""
+    """Thirty clients shut down their sending side once they have asked."""
     with connections(url, 30) as waiting:
         for connection in waiting:
             connection.sendall(request())
@@ -157,7 +154,6 @@ def clients_that_say_no_more_after_their_request(url: str) -> set[int]:
 
 @attack(200, quick=True)
 def two_requests_of_which_the_second_is_broken_off(url: str) -> set[int]:
-    """Fifty connections: the first answer is read, and the second request left alone."""
     statuses = set()
     for _ in range(50):
         with connection_to(url) as connection:
@@ -169,7 +165,6 @@ def two_requests_of_which_the_second_is_broken_off(url: str) -> set[int]:
 
 @attack(200, 429, 0)
 def connections_in_a_burst(url: str) -> set[int]:
-    """Two hundred at once, each with a request of its own."""
     with connections(url, 200) as waiting:
         for connection in waiting:
             connection.sendall(request())
@@ -178,7 +173,7 @@ def connections_in_a_burst(url: str) -> set[int]:
 
 @attack(200, 429)
 def a_small_window_for_a_large_answer(url: str) -> set[int]:
-    """Ten clients with buffers of four kilobytes that read a little at a time."""
+    """Ten clients with receive buffers of four kilobytes read a little at a time."""
     with connections(url, 10) as waiting:
         for connection in waiting:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -194,7 +189,7 @@ def a_small_window_for_a_large_answer(url: str) -> set[int]:
 
 @attack(200, 403, quick=True)
 def lines_that_stop_in_their_middle(url: str) -> set[int]:
-    """Thirty uploads that are broken off within a line: what came before is registered, half a line is not."""
+    """Thirty uploads break off within a line: the lines before it are registered, the half line is not."""
     line = b'{"id":"whole","text":"man"}\n{"id":"half","te'
     with connections(url, 30) as waiting:
         for connection in waiting:
@@ -203,13 +198,13 @@ def lines_that_stop_in_their_middle(url: str) -> set[int]:
         for connection in waiting:
             reset(connection)
     half = {"query": "x", "candidates": [{"id": "half"}]}
-    wait_until(lambda: post(url, half) == 404, within_s=20)  # 429 while uploads that were broken off count as work
+    wait_until(lambda: post(url, half) == 404, within_s=20)  # 429 while the broken uploads still count as work
     return {status_of(url, "GET", "/healthz")}
 
 
 @attack(200, 403, 408, 413, 0)
 def lines_without_an_end(url: str) -> set[int]:
-    """An upload that goes on for three seconds as fast as it is read, and is then broken off."""
+    """An upload goes on for three seconds as fast as it is read, and is then broken off."""
     line = b'{"id":"again","text":"man"}\n' * 100
     ends = time.monotonic() + 3.0
     with connection_to(url) as connection, contextlib.suppress(OSError):
@@ -222,7 +217,7 @@ def lines_without_an_end(url: str) -> set[int]:
 
 @attack(200, 413, 429)
 def a_long_request_and_short_ones_that_share_its_text(url: str) -> set[int]:
-    """A text is tokenised once for all who wait for it; a small request does not wait for the others of a large one."""
+    """A text is tokenised once for all requests; a small one need not wait for a large one's other texts."""
     shared = "the man who was"
     large = {"query": "x", "candidates": [shared, "man " * 1_500_000, "she " * 1_500_000]}
 
@@ -238,7 +233,7 @@ def a_long_request_and_short_ones_that_share_its_text(url: str) -> set[int]:
 
 @attack(408)
 def headers_that_never_end(url: str) -> set[int]:
-    """The connection is ended, after some patience."""
+    """The service closes the connection after a while."""
     with connection_to(url) as connection:
         connection.settimeout(20.0)
         connection.sendall(HEAD)
@@ -247,7 +242,7 @@ def headers_that_never_end(url: str) -> set[int]:
 
 @attack(403, 413, 0)
 def lines_of_megabytes(url: str) -> set[int]:
-    """A hundred and twenty of fifteen megabytes: the first one is refused, and none of them is kept."""
+    """Of a hundred and twenty lines of fifteen megabytes, the first is refused, and none is kept."""
     line = b'{"id":"large","text":"' + b"x" * 15_000_000 + b'"}\n'
     with connection_to(url) as connection:
         try:

@@ -1,7 +1,7 @@
-"""The client libraries that people use, through their public calls, against the running service.
+"""The public calls of the client libraries that people use, against the running service.
 
-Run with `make test-clients`, which installs them. Each answer is compared with that of the service's own dialect to the
-same texts. Nothing but the service is reached: a library that tries is refused, and fails its test.
+`make test-clients` installs them and runs these tests. Each answer is compared with the service's own answer to /rerank
+for the same texts. A library that tries to reach another machine is refused, and fails its test.
 """
 
 import hashlib
@@ -30,9 +30,9 @@ DOCUMENTS = [
     "Most trains home leave at six.",
     "A queen bee lays up to two thousand eggs a day.",
 ]
-TOLERANCE = 1e-6  # of sigmoids, in float32: the batches differ in nothing but their company
+TOLERANCE = 1e-6  # of sigmoids in float32: the same texts may be batched with others
 RAW_TOLERANCE = 1e-5
-SLOW_KEY, SLOW_RATE = "slow-" + "s" * 40, 1.0  # requests a second: the second one at once is told to wait for a second
+SLOW_KEY, SLOW_RATE = "slow-" + "s" * 40, 1.0  # requests a second: a second one at once must wait that long
 UNKNOWN_KEY = "unknown-" + "u" * 40
 MESSAGES: Mapping[ErrorStatus, str] = {
     401: "there is no such key",
@@ -43,25 +43,24 @@ MESSAGES: Mapping[ErrorStatus, str] = {
 
 @dataclass(frozen=True)
 class Services:
-    """Two services with the same model: one that is open to all of this machine, and one that wants a key."""
+    """Two services with the same model: one that any client may use, and one that wants a key."""
 
     open: RunningService
     keyed: RunningService
 
     def native(self, **fields: Any) -> list[tuple[int, float]]:
-        """The ranking in the service's own dialect, as (index, score)."""
+        """The ranking by the service's own wire format, as (index, score)."""
         body = {"query": QUERY, "candidates": DOCUMENTS} | fields
         response = httpx.post(f"{self.open.url}/rerank", json=body, timeout=60.0, trust_env=False).raise_for_status()
         return [(result["index"], result["relevance_score"]) for result in response.json()["results"]]
 
     def refusals(self) -> float:
-        """How many requests of the slow key were answered 429 so far."""
+        """How many requests of the slow key have been answered 429 so far."""
         headers = {"Authorization": f"Bearer {KEYS['admin']}"}
         text = httpx.get(f"{self.keyed.url}/metrics", headers=headers, timeout=30.0, trust_env=False).text
         return Scrape(text).value("bandrank_refused_requests_total", reason="rate")
 
     def use_up_the_slow_key(self) -> None:
-        """Asks with the slow key until it is refused."""
         headers = {"Authorization": f"Bearer {SLOW_KEY}"}
         while httpx.get(f"{self.keyed.url}/v1/models", headers=headers, trust_env=False).status_code != 429:
             pass
@@ -69,7 +68,6 @@ class Services:
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    """Both, for all tests."""
     folder = tmp_path_factory.mktemp("keyed")
     digest = hashlib.sha256(SLOW_KEY.encode("ascii")).hexdigest()
     slow = f'sha256 = "{digest}"\nscopes = ["rank"]\nrequests_per_s = {SLOW_RATE}\n'
@@ -86,21 +84,20 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 @pytest.fixture(scope="module")
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningClient]:
-    """The client of a way, started once for all of its ways."""
+    """The client library of a way, started once for all of its ways."""
     folder: Path = tmp_path_factory.mktemp(request.param.script)
     with running_client(request.param, folder) as running:
         yield running
 
 
 def for_ways(ways: list[Way]) -> pytest.MarkDecorator:
-    """Runs a test for each of these ways, with its client."""
     return pytest.mark.parametrize(
         ("client", "way"), [(way.client, way) for way in ways], indirect=["client"], ids=map(str, ways), scope="module"
     )
 
 
 def ask(client: RunningClient, way: Way, service: RunningService, **different: Any) -> Outcome:
-    """Asks for all documents with a good key, unless the call says something else."""
+    """Asks for all documents with a good key, unless `different` says otherwise."""
     question = {"key": KEYS["rank"], "model": MODEL, "query": QUERY, "documents": DOCUMENTS, "top_n": None}
     outcome = client.ask(way.name, url=service.url, **question | different)
     assert outcome.strays <= way.strays
@@ -109,7 +106,7 @@ def ask(client: RunningClient, way: Way, service: RunningService, **different: A
 
 @for_ways(WAYS)
 def test_the_ranking_is_that_of_the_service(way: Way, client: RunningClient, services: Services) -> None:
-    """With the same scores, and with the right texts where the client shows those of the answer."""
+    """The scores are the same, too, and so are the texts where the library shows those of the answer."""
     outcome = ask(client, way, services.open)
 
     assert outcome.failure is None
@@ -123,7 +120,6 @@ def test_the_ranking_is_that_of_the_service(way: Way, client: RunningClient, ser
 
 @for_ways([way for way in WAYS if way.cuts])
 def test_as_many_results_as_asked_for(way: Way, client: RunningClient, services: Services) -> None:
-    """The best ones."""
     outcome = ask(client, way, services.open, top_n=2)
 
     assert outcome.failure is None
@@ -132,7 +128,7 @@ def test_as_many_results_as_asked_for(way: Way, client: RunningClient, services:
 
 @for_ways([way for way in WAYS if way.has_key])
 def test_a_known_key_opens_the_service(way: Way, client: RunningClient, services: Services) -> None:
-    """The client sends it where the service looks for it."""
+    """The library sends the key where the service looks for it."""
     outcome = ask(client, way, services.keyed)
 
     assert outcome.failure is None
@@ -141,7 +137,7 @@ def test_a_known_key_opens_the_service(way: Way, client: RunningClient, services
 
 @for_ways([way for way in WAYS if way.has_key])
 def test_an_unknown_key_is_an_exception_of_the_client(way: Way, client: RunningClient, services: Services) -> None:
-    """The one that the client has for it, with our message wherever it shows one."""
+    """The library raises its exception for a 401, with the service's message wherever it shows one."""
     outcome = ask(client, way, services.keyed, key=UNKNOWN_KEY)
 
     assert_failure(outcome, way, 401)
@@ -149,7 +145,6 @@ def test_an_unknown_key_is_an_exception_of_the_client(way: Way, client: RunningC
 
 @for_ways(WAYS)
 def test_an_invalid_request_is_an_exception_of_the_client(way: Way, client: RunningClient, services: Services) -> None:
-    """A query that says nothing, in this case."""
     outcome = ask(client, way, services.open, query="   ")
 
     assert_failure(outcome, way, 422)
@@ -159,8 +154,8 @@ def test_an_invalid_request_is_an_exception_of_the_client(way: Way, client: Runn
 def test_a_refused_request_is_retried_or_an_exception_of_the_client(
     way: Way, client: RunningClient, services: Services
 ) -> None:
-    """A client that retries gets its answer; one that waits as Retry-After says is refused only once."""
-    for _ in range(5):  # on a slow machine the key may be good again before the client asks
+    """A library that retries gets its answer; one that obeys Retry-After is refused only once."""
+    for _ in range(5):  # on a slow machine the key may be free again before the library asks
         services.use_up_the_slow_key()
         before = services.refusals()
         outcome = ask(client, way, services.keyed, key=SLOW_KEY)
@@ -177,7 +172,7 @@ def test_a_refused_request_is_retried_or_an_exception_of_the_client(
 
 
 def test_infinitys_client_reads_what_is_served(services: Services, tmp_path: Path) -> None:
-    """It fails on a model without stats."""
+    """The library fails on a model without stats."""
     with running_client(INFINITY, tmp_path) as client:
         outcome = ask(client, Way(INFINITY, "models", {}), services.open)
 
@@ -186,7 +181,7 @@ def test_infinitys_client_reads_what_is_served(services: Services, tmp_path: Pat
 
 
 def assert_failure(outcome: Outcome, way: Way, status: ErrorStatus) -> None:
-    """Checks the exception that stands for an error, and that it says what the service said."""
+    """Checks that the library raised its exception for a status, with the service's message unless it hides that."""
     assert outcome.failure is not None
     assert outcome.failure.kinds[0] == way.exceptions[status]
     assert (MESSAGES[status] in outcome.failure.message) == (status not in way.silent)

@@ -1,7 +1,7 @@
-"""The client libraries, each of the ways to rank with it, and what its caller may expect.
+"""The client libraries, each way to rank with them, and what the caller of each may expect.
 
-A way's name is one that its script knows. The exceptions are those that the library raises: some have one for each
-status, some one for all, and some fail on an answer that they did not expect.
+Each script in asking/ knows its ways by their names. A library raises one exception for each status, or the same for
+all of them, or fails on an answer that it did not expect.
 """
 
 from collections.abc import Collection
@@ -20,11 +20,11 @@ STATUSES: tuple[ErrorStatus, ...] = (401, 422, 429)
 class Way:
     """A way of ranking.
 
-    exceptions: what is raised, by the status of the answer.  silent: the statuses whose exception does not have the
-    service's message.  retries: whether 429 is retried.  waits: whether it is retried when Retry-After says so.
-    has_key: whether a key can be sent.  shows_texts: whether the results have the texts of the answer.  cuts: whether
-    the caller can ask for fewer results.  raw: whether the scores are the scorer's own.  strays: other machines that
-    the library tries to reach whatever one sets, and does without.
+    exceptions: what is raised, by the status of the answer.  silent: the statuses whose exception lacks the service's
+    message.  retries: whether a 429 is retried.  waits: whether the retry waits as Retry-After says.  has_key: whether
+    a key can be sent.  shows_texts: whether the results have the texts of the answer.  cuts: whether the caller can ask
+    for fewer results.  raw: whether the scores are the scorer's own.  strays: other machines that the library tries to
+    reach whatever its settings, and works without.
     """
 
     client: Client
@@ -44,7 +44,6 @@ class Way:
 
 
 def always(exception: str) -> Exceptions:
-    """One exception for every status."""
     return dict.fromkeys(STATUSES, exception)
 
 
@@ -60,12 +59,12 @@ LITELLM_ERRORS: Exceptions = {
 
 
 def stainless_errors(package: str) -> Exceptions:
-    """Those of SDKs that Stainless generates."""
+    """The exceptions of an SDK that Stainless generates."""
     return {401: f"{package}.AuthenticationError", 422: f"{package}.UnprocessableEntityError"}
 
 
 def cohere(group: str) -> list[Way]:
-    """The SDK in the version of a group; the second version of the API never returns texts."""
+    """The ways of the SDK in the version of a group; version 2 of the API never returns texts."""
     client = Client("cohere", group)
     return [
         Way(client, name, COHERE_ERRORS, retries=True, waits=True, shows_texts=name.startswith("v1"))
@@ -99,9 +98,9 @@ WAYS = [
         LITELLM_ERRORS | {422: "litellm.exceptions.APIError"},
         shows_texts=True,
         cuts=False,
-        strays={"huggingface.co"},  # for what the model costs
+        strays={"huggingface.co"},  # looks up the price of the model
     ),
-    # with texts that the library puts in from the request
+    # the library fills in the texts from the request
     Way(LITELLM, "nvidia_nim", LITELLM_ERRORS, shows_texts=True, raw=True),
     Way(LITELLM, "nvidia_nim ranking", LITELLM_ERRORS, shows_texts=True, raw=True),
     Way(LANGCHAIN, "CohereRerank", COHERE_ERRORS, retries=True, waits=True),
@@ -133,7 +132,7 @@ WAYS = [
     ],
     Way(RERANKERS, "text-embeddings-inference", always("builtins.TypeError"), silent=STATUSES, cuts=False),
     *[
-        # the library gives a 422 back like an answer
+        # the library returns a 422 as if it were an answer
         Way(INFINITY, name, UNEXPECTED | {422: "__main__.Refused"}, shows_texts=True)
         for name in ("sync", "async")
     ],

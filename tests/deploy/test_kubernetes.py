@@ -16,7 +16,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
 def test_it_has_no_privileges() -> None:
-    """It is the image's user, has no capability, and writes to its two volumes alone."""
+    """The container runs as the image's user, has no capability, and writes to its two volumes alone."""
     pod, own = POD["securityContext"], CONTAINER["securityContext"]
 
     assert pod["runAsNonRoot"]
@@ -28,7 +28,7 @@ def test_it_has_no_privileges() -> None:
 
 
 def test_it_is_given_time_to_stop() -> None:
-    """Until the longest request is answered that came while others still sent some."""
+    """The grace period covers the drain, in which requests still arrive, and then the longest of these."""
     environment = {each["name"]: each["value"] for each in CONTAINER["env"]}
     settings = Settings.read(environ=environment)
 
@@ -37,7 +37,7 @@ def test_it_is_given_time_to_stop() -> None:
 
 
 def test_it_is_given_time_to_start() -> None:
-    """As long as by the image's own check; then probes ask what the service says of itself, where it listens."""
+    """The pod may start as slowly as the image's own check allows, and probes ask for paths that the service has."""
     probes = [CONTAINER[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")]
     start = probes[0]
     (port,) = CONTAINER["ports"]

@@ -29,14 +29,14 @@ SCRAPE_LABELS = {"job", "instance"}  # what Prometheus adds to every series
 
 
 def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every panel, those inside collapsed rows included."""
+    """Yields every panel, including those inside collapsed rows."""
     for panel in dashboard["panels"]:
         yield panel
         yield from panel.get("panels", [])
 
 
 def dashboard_expressions(dashboard: dict[str, Any], job: str = ".*") -> Iterator[tuple[str, str]]:
-    """(where, PromQL) of every panel and annotation, with Grafana's variables filled in. job: the one chosen."""
+    """Yields (where, PromQL) of every panel and annotation, with Grafana's variables filled in. job: the chosen one."""
     written = [
         (f"{panel['title']} {t['refId']}", t["expr"]) for panel in panels(dashboard) for t in panel.get("targets", [])
     ]
@@ -48,7 +48,7 @@ def dashboard_expressions(dashboard: dict[str, Any], job: str = ".*") -> Iterato
 
 
 def exposition() -> CollectorRegistry:
-    """What a service that has loaded a model exposes before its first request, but for one that failed."""
+    """Returns the metrics of a service that has loaded a model and has had no requests but some that failed."""
     metrics = Metrics()
     for stage in ("fast", "accurate"):
         metrics.declare_stage(stage)
@@ -62,7 +62,7 @@ def exposition() -> CollectorRegistry:
 
 
 def exposed_labels() -> dict[str, set[str]]:
-    """Each series name of the exposition with the labels it carries."""
+    """Returns the labels of each exposed series by its name."""
     labels: dict[str, set[str]] = {}
     for family in exposition().collect():
         for sample in family.samples:
@@ -72,14 +72,12 @@ def exposed_labels() -> dict[str, set[str]]:
 
 @pytest.fixture(scope="module", params=DASHBOARDS, ids=lambda path: path.stem)
 def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """One dashboard's JSON."""
     content: dict[str, Any] = json.loads(request.param.read_text(encoding="utf-8"))
     return content
 
 
 class TestPrometheusFiles:
     def test_configuration_is_valid(self) -> None:
-        """Prometheus accepts the configuration and the rules that it names."""
         run(needs_program("promtool", PACKAGE), "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
 
     def test_rules_do_what_they_say(self) -> None:
@@ -101,7 +99,7 @@ class TestPrometheusFiles:
         assert used <= known
 
     def test_every_alert_is_explained(self) -> None:
-        """Who is woken by one finds it in the docs, with what helps."""
+        """Whoever is woken by an alert finds it in the docs, with what helps."""
         alerts = {rule["alert"] for group in load_yaml(RULES)["groups"] for rule in group["rules"] if "alert" in rule}
         docs = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
@@ -109,7 +107,7 @@ class TestPrometheusFiles:
 
     @pytest.mark.anyio
     async def test_every_path_of_work_alerts(self) -> None:
-        """Each path that takes bodies is one of rankings, which alert together, or is in the alert of single paths."""
+        """Each path that takes bodies either ranks, and shares one alert, or is in the alert of single paths."""
         async with running_app(lookup()) as running:
             methods: dict[str, set[str]] = running.app.state.methods
         rules = [rule for group in load_yaml(RULES)["groups"] for rule in group["rules"]]
@@ -137,11 +135,10 @@ class TestPrometheusFiles:
 
 class TestDashboards:
     def test_there_is_one(self) -> None:
-        """The folder that Grafana is given has at least one dashboard."""
         assert DASHBOARDS
 
     def test_structure(self, dashboard: dict[str, Any]) -> None:
-        """It has a uid and no id of one Grafana; panels have distinct ids, titles and places on the 24 columns."""
+        """A dashboard has a uid and no id of one Grafana; panels have ids, titles and places of their own."""
         every = list(panels(dashboard))
         ids = [panel["id"] for panel in every]
         cells = [
@@ -191,21 +188,21 @@ class TestDashboards:
             assert response.status_code == 200, f"{where}: {response.text}"
             found = [
                 each for each in response.json()["data"]["result"] if "proxy" not in str(each["metric"])
-            ]  # ranks nothing
+            ]  # a proxy ranks nothing
             values = [float(series["value"][1]) for series in found]
-            if not where.startswith("annotation"):  # nothing fires here
+            if not where.startswith("annotation"):  # no alert fires here
                 assert values, f"{where}: no data for {expression}"
                 assert not any(math.isnan(value) for value in values), f"{where}: NaN for {expression}"
 
     def test_latency_of_every_path_of_embeddings(self, dashboard: dict[str, Any]) -> None:
-        """The panel of latency by path shows all of them."""
+        """The panel of latency by path shows every path of embeddings."""
         (expression,) = (e for where, e in dashboard_expressions(dashboard) if where.startswith("Latency by path"))
         (shown,) = re.findall(r'path=~"([^"]+)"', expression)
 
         assert all(re.fullmatch(shown, path) for path in (embeddings.PATH, *embeddings.OTHER_PATHS))
 
     def test_shares_of_a_search_proxy(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
-        """A share lies between 0 and 1, or is none, for a proxy too, which ranks without requests to rank."""
+        """A share lies between 0 and 1, or is missing, even for a proxy, which ranks without requests to rank."""
         shares = {panel["title"] for panel in panels(dashboard) if "percentunit" in json.dumps(panel)}
         asked = [
             (where, expression)
@@ -220,14 +217,14 @@ class TestDashboards:
                 assert not float(series["value"][1]) > 1, f"{where}: {series} for {expression}"
 
     def test_replicas_that_are_gone_are_counted(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
-        """None is ready where none answers, and each that Prometheus knows of and cannot reach is one that is not."""
+        """No replica is ready where none answers, and one that Prometheus cannot reach counts as not ready."""
         asked = [e for w, e in dashboard_expressions(dashboard, job="bandrank-away") if w.startswith("Ready replicas ")]
         answers = [get(f"{prometheus_url}/api/v1/query", params={"query": each}).json() for each in asked]
 
         assert [answer["data"]["result"][0]["value"][1] for answer in answers] == ["0", "1"]
 
     def test_batches_of_one_task(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
-        """They have one task each, not the half that a quantile between 0 and the first bound is."""
+        """The panel shows one task, not the half that a quantile between 0 and the first bound would be."""
         asked = [e for w, e in dashboard_expressions(dashboard, job="proxy") if w.startswith("Tasks per batch ")]
         answers = [get(f"{prometheus_url}/api/v1/query", params={"query": each}).json() for each in asked]
 
@@ -235,10 +232,9 @@ class TestDashboards:
 
 
 def history(registry: CollectorRegistry, end: int) -> Iterator[str]:
-    """Ten minutes of OpenMetrics in which every counter and bucket rises and every gauge is 1.
-
-    In those of the job "proxy" no request to rank is counted, as `bandrank proxy` has none, and a batch has one task.
-    One more replica answers no scrape.
+    """Yields ten minutes of OpenMetrics in which every counter and bucket rises and every gauge is 1. In the job
+    "proxy", no request to rank is counted, as in `bandrank proxy`, and batches have one task; one more replica answers
+    no scrape.
     """
     for family in registry.collect():
         yield f"# TYPE {family.name} {family.type}"
@@ -247,7 +243,7 @@ def history(registry: CollectorRegistry, end: int) -> Iterator[str]:
         for (position, sample), job in product(enumerate(samples, start=1), ("bandrank", "proxy")):
             labels = {**sample.labels, "job": job, "instance": f"{job}:8000"}
             written = ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items())
-            slope = len(samples) if sample.name.endswith("_count") else position  # a count is its last bucket
+            slope = len(samples) if sample.name.endswith("_count") else position  # a count equals its last bucket
             if job == "proxy":
                 slope = 0 if still else len(samples) if family.name == "bandrank_batch_tasks" else slope
             for step in range(61):
@@ -260,7 +256,7 @@ def history(registry: CollectorRegistry, end: int) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Prometheus server on a free port, holding ten minutes of every exposed series."""
+    """Yields the URL of a Prometheus server that holds ten minutes of every exposed series."""
     promtool = needs_program("promtool", PACKAGE)
     folder = tmp_path_factory.mktemp("prometheus")
     samples, blocks, config = folder / "history.txt", folder / "blocks", folder / "prometheus.yml"

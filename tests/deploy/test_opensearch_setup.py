@@ -24,41 +24,39 @@ SetUp = Callable[..., None]
 
 @pytest.fixture
 def password_file(tmp_path: Path) -> Path:
-    """The file that the login of the stack leaves."""
+    """Returns a file like the one that the stack's login leaves."""
     file = tmp_path / "password"
     file.write_text(PASSWORD + "\n", encoding="ascii")
     return file
 
 
 def equal_scores(call: RecordedCall) -> Any:
-    """The answer of a re-ranker that likes all documents alike."""
+    """Returns the answer of a re-ranker that scores all documents alike."""
     results = [{"index": index, "relevance_score": 0.5} for index in range(len(call.body["documents"]))]
     return {"results": results[: call.body["top_n"]]}
 
 
 @pytest.fixture(scope="module")
 def reranker() -> Iterator[str]:
-    """Its address. The tests of test_search_demo.py have the real one."""
+    """Yields the address of a stand-in for bandrank. The tests of test_search_demo.py have the real one."""
     with serving_calls(equal_scores) as address:
         yield address
 
 
 @pytest.fixture
 def engine() -> OpenSearch:
-    """A cluster without anything in it."""
     return OpenSearch(PASSWORD)
 
 
 @pytest.fixture
 def url(engine: OpenSearch) -> Iterator[str]:
-    """Its address."""
     with engine.serving() as address:
         yield address
 
 
 @pytest.fixture
 def set_up(password_file: Path, reranker: str) -> SetUp:
-    """Runs the set-up in this process, with the URL of the engine and perhaps further options."""
+    """Returns a function that runs the set-up in this process, with the engine's URL and perhaps further options."""
 
     def run(url: str, **others: Any) -> None:
         parser = client.command_line("test", url=url, user="admin")
@@ -69,7 +67,7 @@ def set_up(password_file: Path, reranker: str) -> SetUp:
 
 
 def normalised(state: State) -> State:
-    """The same state with ids by kind instead of those that OpenSearch drew."""
+    """Returns the same state with ids by kind and number instead of those that OpenSearch drew."""
     ids = {
         identifier: f"{kind}-{number}"
         for kind in ("connectors", "model_groups", "models")
@@ -89,7 +87,7 @@ def normalised(state: State) -> State:
 
 
 def test_an_empty_cluster_is_given_all_of_it(engine: OpenSearch, url: str, set_up: SetUp) -> None:
-    """In an order in which each thing has what it needs, each by one call that is documented."""
+    """Each thing is made by one documented call, after the things that it needs."""
     engine.polls = 1
     set_up(url)
 
@@ -115,7 +113,7 @@ def test_an_empty_cluster_is_given_all_of_it(engine: OpenSearch, url: str, set_u
 def test_connectors_may_call_bandrank_and_whom_they_could_before(
     engine: OpenSearch, url: str, reranker: str, set_up: SetUp
 ) -> None:
-    """The list of trusted addresses is added to, and its new entry fits this one address."""
+    """The list of trusted addresses gets one more entry, which matches bandrank's address alone."""
     set_up(url)
 
     *before, ours = engine.state.settings[TRUSTED]
@@ -127,7 +125,6 @@ def test_connectors_may_call_bandrank_and_whom_they_could_before(
 
 
 def test_a_second_run_changes_nothing(engine: OpenSearch, url: str, set_up: SetUp) -> None:
-    """It looks, and finds everything as it should be."""
     set_up(url)
     state, writes = copy.deepcopy(engine.state), len(engine.writes)
     set_up(url)
@@ -137,7 +134,7 @@ def test_a_second_run_changes_nothing(engine: OpenSearch, url: str, set_up: SetU
 
 
 def test_an_interrupted_run_is_completed_by_the_next(set_up: SetUp) -> None:
-    """Wherever it ended: the state is that of a run without interruption, and nothing is there twice."""
+    """Wherever the first run ended, the next one leaves the state of an uninterrupted run, with nothing twice."""
     whole = OpenSearch(PASSWORD)
     with whole.serving() as address:
         set_up(address)
@@ -154,7 +151,7 @@ def test_an_interrupted_run_is_completed_by_the_next(set_up: SetUp) -> None:
 
 
 def test_what_differs_is_mended(engine: OpenSearch, url: str, set_up: SetUp) -> None:
-    """A connector, a model, a pipeline and documents that somebody changed become what they were, under their ids."""
+    """A connector, a pipeline and documents that somebody changed become what they were, under their ids."""
     set_up(url)
     state = copy.deepcopy(engine.state)
     ((connector, source),) = engine.state.connectors.items()
@@ -169,11 +166,11 @@ def test_what_differs_is_mended(engine: OpenSearch, url: str, set_up: SetUp) -> 
     assert engine.state == state
     bulk = engine.writes[-1].body
     assert [line["index"]["_id"] for line in bulk[::2]] == ["onions", "tides"]
-    assert len(engine.writes) == before + 5  # undeployed, connector, deployed, pipeline, documents
+    assert len(engine.writes) == before + 5  # undeploy, connector, deploy, pipeline, documents
 
 
 def test_a_model_of_a_lost_connector_gets_the_new_one(engine: OpenSearch, url: str, set_up: SetUp) -> None:
-    """It is updated, and stays the model of the pipeline."""
+    """The model is updated and keeps its id, so the pipeline still finds it."""
     set_up(url)
     (model,) = engine.state.models
     engine.state.connectors.clear()
@@ -185,7 +182,7 @@ def test_a_model_of_a_lost_connector_gets_the_new_one(engine: OpenSearch, url: s
 
 
 def test_a_key_is_a_credential(engine: OpenSearch, url: str, set_up: SetUp, tmp_path: Path) -> None:
-    """Which OpenSearch encrypts; a new key is seen though the old one cannot be read."""
+    """OpenSearch encrypts credentials, so the script must see a new key although it cannot read the old one."""
     key_file = tmp_path / "key"
     key_file.write_text("first-key\n", encoding="ascii")
     set_up(url, reranker_key_file=key_file)
@@ -203,7 +200,7 @@ def test_a_key_is_a_credential(engine: OpenSearch, url: str, set_up: SetUp, tmp_
 
 
 def test_an_index_with_other_fields_is_left_alone(engine: OpenSearch, url: str, set_up: SetUp) -> None:
-    """Somebody else's, by its name."""
+    """An index of that name with other fields is somebody else's."""
     engine.state.mappings["sample"] = {"properties": {"title": {"type": "keyword"}}}
     engine.state.documents["sample"] = {}
 
@@ -214,48 +211,48 @@ def test_an_index_with_other_fields_is_left_alone(engine: OpenSearch, url: str, 
 
 class TestFailures:
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """The script as the stack runs it."""
+        """Runs the script as the stack does."""
         return subprocess.run(
             [sys.executable, SCRIPT, *arguments], capture_output=True, text=True, timeout=60, check=False
         )
 
     def told(self, url: str, password_file: Path) -> str:
-        """The one line that a failing run leaves on standard error."""
+        """Returns the one line that a failing run leaves on standard error."""
         ended = self.run("--url", url, "--password-file", password_file, "--wait-s", "0")
         assert ended.returncode == 1
         assert ended.stderr.count("\n") == 1, ended.stderr
         return ended.stderr
 
     def test_nobody_there(self, password_file: Path) -> None:
-        """The address and the system's reason are told once the time is over."""
+        """Once the time is over, the message gives the address and the system's reason."""
         told = self.told("http://127.0.0.1:9", password_file)
 
         assert "waited in vain until the cluster is healthy: cannot reach http://127.0.0.1:9" in told
         assert "refused" in told
 
     def test_another_password(self, url: str, tmp_path: Path) -> None:
-        """Waiting would not help, and is not done."""
+        """The script does not wait, since that would not help."""
         wrong = tmp_path / "wrong"
         wrong.write_text("guess", encoding="ascii")
 
         assert "refuses the login (401): its password is another one" in self.told(url, wrong)
 
     def test_no_password(self, url: str, tmp_path: Path) -> None:
-        """The file that is missing, or empty, is named."""
+        """The message names the file that is missing or empty."""
         (tmp_path / "empty").touch()
 
         assert f"cannot read {tmp_path / 'none'}" in self.told(url, tmp_path / "none")
         assert f"{tmp_path / 'empty'} is empty" in self.told(url, tmp_path / "empty")
 
     def test_a_task_that_fails(self, engine: OpenSearch, url: str, password_file: Path) -> None:
-        """Its reason is OpenSearch's own."""
+        """The message gives OpenSearch's own reason."""
         engine.failing_task = "No eligible node found to execute this request."
 
         told = self.told(url, password_file)
         assert "registering the model ended as FAILED: No eligible node found" in told
 
     def test_a_refused_call(self, engine: OpenSearch, url: str, password_file: Path) -> None:
-        """The call and the reason are told."""
+        """The message gives the call and the reason."""
 
         def refuse(call: RecordedCall) -> None:
             if call.path.startswith("/_search/pipeline"):

@@ -20,7 +20,7 @@ Run = Callable[..., None]
 
 
 def equal_scores(call: RecordedCall) -> Any:
-    """The answer of a re-ranker that likes all texts alike, in the wire format of the question."""
+    """Returns the answer of a re-ranker that scores all texts alike, in the wire format of the question."""
     if "texts" in call.body:
         return [{"index": index, "score": 0.5} for index in range(len(call.body["texts"]))]
     return {"scores": [{"document": text, "score": 0.5} for text in call.body["documents"]]}
@@ -28,14 +28,14 @@ def equal_scores(call: RecordedCall) -> Any:
 
 @pytest.fixture(scope="module")
 def reranker() -> Iterator[str]:
-    """Its address. The tests of test_search_demo.py have the real one."""
+    """Yields the address of a stand-in for bandrank. The tests of test_search_demo.py have the real one."""
     with serving_calls(equal_scores) as address:
         yield address
 
 
 @pytest.fixture
 def run(tmp_path: Path, reranker: str) -> Run:
-    """Runs a set-up in this process, with the URL of the engine and perhaps further options."""
+    """Returns a function that runs a set-up in this process, with the engine's URL and perhaps further options."""
     password_file = tmp_path / "password"
     password_file.write_text(PASSWORD, encoding="ascii")
 
@@ -50,19 +50,17 @@ def run(tmp_path: Path, reranker: str) -> Run:
 class TestElasticsearch:
     @pytest.fixture
     def engine(self) -> Elasticsearch:
-        """A cluster without anything in it."""
         return Elasticsearch(PASSWORD)
 
     @pytest.fixture
     def url(self, engine: Elasticsearch) -> Iterator[str]:
-        """Its address."""
         with engine.serving() as address:
             yield address
 
     def test_an_empty_cluster_is_given_all_of_it(
         self, engine: Elasticsearch, url: str, run: Run, reranker: str
     ) -> None:
-        """An endpoint, an index and its documents; a second run changes nothing."""
+        """The set-up makes an endpoint, an index and its documents; a second run changes nothing."""
         run(set_up_elasticsearch.set_up, url)
         state = copy.deepcopy(engine.state)
         run(set_up_elasticsearch.set_up, url)
@@ -77,7 +75,6 @@ class TestElasticsearch:
         assert state.documents["sample"] == sample.documents()
 
     def test_an_interrupted_run_is_completed_by_the_next(self, run: Run) -> None:
-        """Wherever it ended."""
         for number in (1, 2):
             engine = Elasticsearch(PASSWORD)
             engine.interrupt_after(number)
@@ -88,14 +85,14 @@ class TestElasticsearch:
             assert len(engine.writes) == 3
 
     def test_an_endpoint_elsewhere_is_made_anew(self, engine: Elasticsearch, url: str, run: Run, reranker: str) -> None:
-        """Its address cannot be changed."""
+        """Elasticsearch cannot change an endpoint's address."""
         engine.state.endpoints["bandrank"] = {"api_key": "x", "url": "http://elsewhere"}
         run(set_up_elasticsearch.set_up, url)
 
         assert engine.state.endpoints["bandrank"]["url"] == f"{reranker}/rerank"
 
     def test_a_basic_licence_is_not_enough(self, engine: Elasticsearch, url: str, run: Run) -> None:
-        """That is said before anything is changed, and what would help."""
+        """The set-up names the licence and what would help, before it changes anything."""
         engine.state.licence = "basic"
 
         with pytest.raises(client.SetUpError, match=r"licence is basic .* POST /_license/start_trial"):
@@ -106,17 +103,15 @@ class TestElasticsearch:
 class TestWeaviate:
     @pytest.fixture
     def engine(self, reranker: str) -> Weaviate:
-        """A server without anything in it."""
         return Weaviate(PASSWORD, reranker)
 
     @pytest.fixture
     def url(self, engine: Weaviate) -> Iterator[str]:
-        """Its address."""
         with engine.serving() as address:
             yield address
 
     def test_an_empty_server_is_given_all_of_it(self, engine: Weaviate, url: str, run: Run) -> None:
-        """A collection and its documents; a second run changes nothing."""
+        """The set-up makes a collection and its documents; a second run changes nothing."""
         run(set_up_weaviate.set_up, url)
         stored = copy.deepcopy((engine.collections, engine.objects))
         run(set_up_weaviate.set_up, url)
@@ -128,7 +123,7 @@ class TestWeaviate:
         assert properties == list(sample.documents().values())
 
     def test_missing_and_changed_documents_are_stored(self, engine: Weaviate, url: str, run: Run) -> None:
-        """And those alone."""
+        """Other documents are not sent again."""
         run(set_up_weaviate.set_up, url)
         changed, lost, *_ = engine.objects
         engine.objects[changed]["properties"] = {"title": "x", "text": "y"}
@@ -138,7 +133,7 @@ class TestWeaviate:
         assert {each["id"] for each in engine.writes[-1].body["objects"]} == {changed, lost}
 
     def test_a_server_without_the_module_is_refused(self, engine: Weaviate, url: str, run: Run) -> None:
-        """The settings that it lacks are named."""
+        """The message names the settings that the server lacks."""
         engine.modules.clear()
 
         with pytest.raises(client.SetUpError, match="ENABLE_MODULES=reranker-transformers and RERANKER_INFERENCE_API"):
@@ -146,7 +141,7 @@ class TestWeaviate:
         assert engine.writes == []
 
     def test_a_re_ranker_that_fails_is_told(self, engine: Weaviate, url: str, run: Run) -> None:
-        """GraphQL answers with 200 and a list of errors."""
+        """GraphQL reports a failure with status 200 and a list of errors."""
 
         def fail(call: RecordedCall) -> None:
             if "rerank(" in str(call.body):

@@ -1,4 +1,4 @@
-"""What docs/operations.md says of a Redis of one's own: how it is addressed, and which rights suffice."""
+"""The addresses and the rights that docs/operations.md names for a Redis of your own work."""
 
 import random
 import re
@@ -19,12 +19,12 @@ OF_SERVERS, KEYS, OF_CLUSTERS, OF_SENTINELS = re.findall(
 
 
 def allow(server: RedisServer, *rights: str, **login: str) -> None:
-    """Makes the user `bandrank` with no other rights."""
+    """Makes a user `bandrank` with these rights and no others."""
     server.do("ACL", "SETUSER", "bandrank", "on", f">{PASSWORD}", "resetchannels", *" ".join(rights).split(), **login)
 
 
 async def stores(url: str) -> bool:
-    """Whether Redis answers the check and keeps what it is given."""
+    """Returns whether Redis answers the check and keeps what it is given."""
     async with replica(url, timeout_s=1.0) as one:
         assert one.redis is not None
         await one.redis.check()
@@ -33,7 +33,7 @@ async def stores(url: str) -> bool:
 
 
 def test_addresses_can_be_read(tmp_path: Path) -> None:
-    """One of each kind."""
+    """The documented addresses include one of each kind."""
     (tmp_path / "password").write_text(PASSWORD, encoding="ascii")
     (block,) = re.findall(r"\*\*Addresses\*\*.*?```\n(.*?)```", DOCS, re.DOTALL)
     urls = re.findall(r"^ *(\S+)", block, re.MULTILINE)
@@ -43,7 +43,7 @@ def test_addresses_can_be_read(tmp_path: Path) -> None:
 
 
 def test_the_stack_gives_the_same_rights() -> None:
-    """Those of a server, to its one user."""
+    """The stack's one user has the rights that are documented for a single server."""
     script = (DEPLOY / "secrets" / "redis_login.sh").read_text(encoding="utf-8")
 
     assert f" {KEYS} resetchannels {OF_SERVERS}\n" in script
@@ -52,7 +52,7 @@ def test_the_stack_gives_the_same_rights() -> None:
 @pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_cluster_may_be_used(tmp_path: Path) -> None:
-    """Its slots are looked up, and followed where they move."""
+    """The client may look up slots, and follow them where they move."""
     with redis_cluster(tmp_path) as nodes:
         for node in nodes:
             allow(node, KEYS, OF_SERVERS, OF_CLUSTERS)
@@ -64,7 +64,7 @@ async def test_a_cluster_may_be_used(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.anyio
 async def test_sentinels_may_be_asked(tmp_path: Path) -> None:
-    """By a user that may do nothing else there."""
+    """The user on the sentinel may do nothing but what is documented."""
     with (
         redis_server(tmp_path / "master", "--requirepass", PASSWORD) as master,
         redis_sentinel(tmp_path / "sentinel", master="ours", port=master.port, password=PASSWORD) as sentinel,

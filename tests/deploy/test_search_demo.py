@@ -34,7 +34,7 @@ SHOWN = 3  # hits of a search in the documentation
 
 @pytest.fixture(scope="module")
 def bandrank() -> Iterator[str]:
-    """The service with the scorers that come with it."""
+    """Yields the URL of a service with the scorers that come with it."""
     settings = Settings(device="cpu")
     with listening(settings, files=load_models(settings), patience_s=HANG_S) as service:
         yield service.url
@@ -42,7 +42,7 @@ def bandrank() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def password_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that the login of the stack leaves."""
+    """Returns a file like the one that the stack's login leaves."""
     file = tmp_path_factory.mktemp("login") / "password"
     file.write_text(PASSWORD, encoding="ascii")
     return file
@@ -50,7 +50,7 @@ def password_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def opensearch(bandrank: str, password_file: Path) -> Iterator[tuple[OpenSearch, str]]:
-    """A cluster that the script has set up for the service, and its URL."""
+    """Yields a cluster that the script has set up for the service, and its URL."""
     engine = OpenSearch(PASSWORD)
     with engine.serving() as url:
         said = set_up("set_up_opensearch.py", url, password_file, bandrank)
@@ -63,7 +63,7 @@ def opensearch(bandrank: str, password_file: Path) -> Iterator[tuple[OpenSearch,
 
 
 def set_up(script: str, url: str, password_file: Path, reranker: str) -> list[str]:
-    """The lines that a set-up script prints."""
+    """Runs a set-up script, and returns the lines that it prints."""
     ended = subprocess.run(
         [sys.executable, SEARCH / script, "--url", url, "--password-file", password_file, "--reranker", reranker],
         capture_output=True,
@@ -76,14 +76,12 @@ def set_up(script: str, url: str, password_file: Path, reranker: str) -> list[st
 
 
 def shell_blocks(text: str) -> list[str]:
-    """The blocks of shell commands in a page of documentation."""
     return re.findall(r"```sh\n(.+?)```", text, re.DOTALL)
 
 
 def answers(commands: str, documented: str, url: str, password_file: Path) -> list[Any]:
-    """The JSON that documented commands print, a line each, sent to another address than the documented one.
-
-    In place of the programs that would look into a container stands one that prints the password.
+    """Runs documented commands against another address than the documented one, and returns the lines of JSON that they
+    print. Programs that would look into a container are replaced by one that prints the password.
     """
     needs_program("curl", "Debian: curl")
     login = "".join(f"{name}() {{ cat '{password_file}'; }}\n" for name in ("docker", "stack"))
@@ -100,7 +98,7 @@ def answers(commands: str, documented: str, url: str, password_file: Path) -> li
 
 class TestSample:
     def test_documents_are_short_and_distinct(self) -> None:
-        """Each has a title, and a text that is read whole."""
+        """Each document has a title, and a text short enough to be read whole."""
         documents = sample.documents()
 
         assert 60 <= len(documents) <= 100
@@ -109,7 +107,7 @@ class TestSample:
         assert len({document["text"] for document in documents.values()}) == len(documents)
 
     def test_the_question_of_the_set_up_is_one_of_them(self) -> None:
-        """Also where words are not stemmed, as in Weaviate."""
+        """Even without stemming, as in Weaviate, the answer is among the candidates but not first."""
         texts = {name: document["text"] for name, document in sample.documents().items()}
         ranked = [name for name, _ in bm25.search(texts, sample.QUESTION, analyze=bm25.words)]
 
@@ -117,7 +115,7 @@ class TestSample:
 
     @pytest.mark.parametrize("question", QUERIES)
     def test_bm25_is_wrong_where_it_is_said_to_be(self, question: str) -> None:
-        """The answer is among the candidates, but not first: bm25s knows nothing of this project."""
+        """The answer is among the candidates but not first, according to bm25s, which knows nothing of this project."""
         texts = {name: document["text"] for name, document in sample.documents().items()}
         ranked = [name for name, _ in bm25.search(texts, question)]
 
@@ -128,7 +126,7 @@ class TestSample:
 class TestOpenSearch:
     @pytest.mark.parametrize("question", QUERIES)
     def test_the_answer_comes_first(self, opensearch: tuple[OpenSearch, str], question: str) -> None:
-        """With the pipeline, of a search that does not have it first without."""
+        """A search has the answer first with the pipeline, and does not without it."""
         _, url = opensearch
         body = set_up_opensearch.query_of(question, SHOWN)
         found = []
@@ -154,7 +152,7 @@ class TestOpenSearch:
         ],
     )
     def test_any_text_reaches_bandrank(self, opensearch: tuple[OpenSearch, str], bandrank: str, query: str) -> None:
-        """The connector's body is JSON whatever is in query and documents, one score a document comes back."""
+        """The connector's body is JSON whatever query and documents hold, and each document gets one score."""
         engine, _ = opensearch
         (connector,) = engine.state.connectors.values()
         texts = ["plain", query, "", 'a "b" \\ </script> ' + query]
@@ -166,7 +164,7 @@ class TestOpenSearch:
         assert len(scores_of(response.text)) == len(texts)
 
     def test_the_lines_of_the_documentation_work(self, opensearch: tuple[OpenSearch, str], password_file: Path) -> None:
-        """The commands of deploy/README.md, run as they are printed, show what is printed beneath them."""
+        """The commands of deploy/README.md, run as printed, give the results that are printed beneath them."""
         _, url = opensearch
         text = (DEPLOY / "README.md").read_text(encoding="utf-8")
         (section,) = re.findall(r"## A search, re-ranked\n(.+?)\n## ", text, re.DOTALL)
@@ -183,10 +181,10 @@ class TestOpenSearch:
 
 
 class TestElasticsearch:
-    """Its inference service `hugging_face` asks in the wire format of Text Embeddings Inference."""
+    """Elasticsearch's inference service `hugging_face` asks in the wire format of Text Embeddings Inference."""
 
     def test_the_answer_comes_first(self, bandrank: str, password_file: Path) -> None:
-        """In what the set-up prints, and in what the commands of the example print."""
+        """The answer comes first both in what the set-up prints and in what the example's commands print."""
         section = (DEPLOY / "examples" / "elasticsearch" / "README.md").read_text(encoding="utf-8")
         with Elasticsearch(PASSWORD).serving() as url:
             said = set_up("set_up_elasticsearch.py", url, password_file, bandrank)
@@ -200,16 +198,16 @@ class TestElasticsearch:
 
 
 class TestWeaviate:
-    """Its module asks in a wire format of its own."""
+    """Weaviate's module asks in a wire format of its own."""
 
     def test_bandrank_says_that_it_is_ready(self, bandrank: str) -> None:
-        """Weaviate starts when these have answered."""
+        """Weaviate does not start before these paths have answered."""
         for path in ("/.well-known/ready", "/.well-known/live"):
             assert get(f"{bandrank}{path}").is_success
         assert isinstance(get(f"{bandrank}/meta").json(), dict)
 
     def test_the_answer_comes_first(self, bandrank: str, password_file: Path) -> None:
-        """In what the set-up prints, and in what the commands of the example print."""
+        """The answer comes first both in what the set-up prints and in what the example's commands print."""
         section = (DEPLOY / "examples" / "weaviate" / "README.md").read_text(encoding="utf-8")
         with Weaviate(PASSWORD, bandrank).serving() as url:
             said = set_up("set_up_weaviate.py", url, password_file, bandrank)

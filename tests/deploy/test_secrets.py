@@ -19,13 +19,12 @@ PASSWORD = "/run/redis-login/password"  # noqa: S105 -- a path
 
 
 def make(script: str, *arguments: str | Path) -> None:
-    """Runs a script that makes secrets, as a container does."""
     run("sh", DEPLOY / "secrets" / script, *arguments)
 
 
 class TestPasswords:
     def test_are_made_once(self, tmp_path: Path) -> None:
-        """Random, for their owner's eyes, and not again."""
+        """Passwords are random and readable by their owner alone, and a second run keeps them."""
         for name in ("first", "second"):
             make("password.sh", tmp_path / name)
         first, second = ((tmp_path / name).read_text(encoding="ascii") for name in ("first", "second"))
@@ -37,7 +36,7 @@ class TestPasswords:
         assert (tmp_path / "first").stat().st_mode & 0o077 == 0
 
     def test_grafana_is_given_one(self, tmp_path: Path) -> None:
-        """Its entrypoint makes the file before the image's own starts, and does not start that without it."""
+        """Grafana's entrypoint makes a password, and does not start the image's own entrypoint without one."""
         shell, option, script = SERVICES["grafana"]["entrypoint"]
         script = (
             script.replace("$$", "$").replace("/deploy", str(DEPLOY / "secrets")).replace("/run.sh", "echo started")
@@ -57,13 +56,13 @@ test "$1" = -env && echo "** deprecated **" && printf '$2y$12$%s\n' "$(echo "${!
 
 @pytest.fixture(scope="module")
 def keytool() -> Path:
-    """Java's program for certificates, which OpenSearch's image has too."""
+    """Returns Java's program for certificates, which OpenSearch's image has too."""
     return Path(needs_program("keytool", "Debian: default-jre-headless")).resolve()
 
 
 @pytest.fixture(scope="module")
 def home(keytool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """OpenSearch's folder with the users of the image, and a stand-in for its program that hashes; logged in to."""
+    """Returns a folder like OpenSearch's, with the image's users and a stand-in for its hash program, logged in to."""
     home = tmp_path_factory.mktemp("opensearch")
     tools = home / "plugins" / "opensearch-security" / "tools"
     tools.mkdir(parents=True)
@@ -77,7 +76,7 @@ def home(keytool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def log_in(home: Path, keytool: Path) -> None:
-    """Runs the script as the one-shot service does."""
+    """Runs the login script as the one-shot service does."""
     environ = {"OPENSEARCH_HOME": str(home), "JAVA_HOME": str(keytool.parents[1]), "PATH": "/usr/bin:/bin"}
     command = ["bash", DEPLOY / "secrets" / "opensearch_login.sh", home / "login"]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
@@ -86,7 +85,7 @@ def log_in(home: Path, keytool: Path) -> None:
 
 class TestOpenSearchLogin:
     def test_the_administrator_is_the_only_user(self, home: Path) -> None:
-        """With a hash of a random password, which others in the stack can read, and with the rights of `admin`."""
+        """The administrator has the rights of `admin` and a random password, which others in the stack can read."""
         users = load_yaml(home / "config" / "opensearch-security" / "internal_users.yml")
         password = home / "login" / "password"
 
@@ -98,7 +97,7 @@ class TestOpenSearchLogin:
         assert re.fullmatch(r"\$2y\$12\$[0-9a-f]{53}", users["admin"]["hash"])
 
     def test_the_node_has_a_certificate_of_its_own(self, home: Path, keytool: Path) -> None:
-        """One that it trusts, for nobody else to read."""
+        """The node trusts its certificate, and no other user can read it."""
         stores = {"node.p12": "PrivateKeyEntry", "trusted.p12": "trustedCertEntry"}
         prints = set()
         for name, kind in stores.items():
@@ -111,7 +110,7 @@ class TestOpenSearchLogin:
         assert len(prints) == 1
 
     def test_a_second_start_keeps_both(self, home: Path, keytool: Path) -> None:
-        """The password and the certificate."""
+        """A second start keeps the password and the certificate."""
         kept = [home / "login" / "password", home / "config" / "node.p12", home / "config" / "trusted.p12"]
         before = [path.read_bytes() for path in kept]
         log_in(home, keytool)
@@ -121,7 +120,7 @@ class TestOpenSearchLogin:
 
 @pytest.fixture(scope="module")
 def login(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the one-shot service fills."""
+    """Returns the folder that the one-shot service fills."""
     folder = tmp_path_factory.mktemp("login")
     make("redis_login.sh", folder)
     return folder
@@ -129,7 +128,7 @@ def login(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(login: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A Redis with the command line of the stack."""
+    """Yields a Redis with the command line of the stack."""
     words = [re.sub(r"\$\{\w+:-(.+)\}", r"\1", word) for word in SERVICES["redis"]["command"]]
     arguments = [word.replace(str(Path(PASSWORD).parent), str(login)) for word in words]
     assert arguments[0] == "redis-server"
@@ -139,7 +138,6 @@ def guarded(login: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 class TestRedisLogin:
     def test_nobody_gets_in_without_the_password(self, guarded: RedisServer) -> None:
-        """Neither as the default user nor as the service's."""
         for login in ({}, {"password": "guess"}, {"username": "bandrank", "password": "guess"}):
             with pytest.raises(redis.AuthenticationError):
                 guarded.do("PING", **login)
@@ -149,7 +147,6 @@ class TestRedisLogin:
         ["CONFIG GET *", "FLUSHALL", "KEYS *", "ACL LIST", "EVAL x 0", "GET bandrank:a", "SET other 1", "MGET other"],
     )
     def test_the_service_may_do_no_more_than_it_does(self, guarded: RedisServer, login: Path, command: str) -> None:
-        """Other commands and other keys are refused."""
         password = (login / "password").read_text(encoding="ascii")
 
         with pytest.raises(redis.exceptions.NoPermissionError):
@@ -157,7 +154,7 @@ class TestRedisLogin:
 
     @pytest.mark.anyio
     async def test_the_service_gets_in(self, guarded: RedisServer, login: Path) -> None:
-        """With the URL of the stack, to store, read and delete."""
+        """With the URL of the stack, the service can store, read and delete."""
         url = SERVICES["bandrank"]["environment"]["BANDRANK_REDIS_URL"]
         assert f"?password_file={PASSWORD}" in url
         url = url.replace("@redis:6379", f"@127.0.0.1:{guarded.port}").replace(PASSWORD, str(login / "password"))
@@ -170,7 +167,7 @@ class TestRedisLogin:
         await client.close()
 
     def test_what_is_registered_outlives_a_crash(self, guarded: RedisServer, login: Path) -> None:
-        """The append-only file has it."""
+        """Redis restores registered candidates from its append-only file."""
         who = {"username": "bandrank", "password": (login / "password").read_text(encoding="ascii")}
         guarded.do("SET", "bandrank:kept", "1", **who)
         guarded.kill()
@@ -179,7 +176,6 @@ class TestRedisLogin:
         assert guarded.do("MGET", "bandrank:kept", **who) == [b"1"]
 
     def test_the_health_check_gets_in(self, guarded: RedisServer, login: Path) -> None:
-        """It passes with the right password and fails with another one."""
         program = needs_program("redis-cli", "Debian: redis-tools")
         kind, test = SERVICES["redis"]["healthcheck"]["test"]
         test = test.replace("$$", "$").replace("redis-cli", f"{program} -p {guarded.port}")
@@ -190,7 +186,7 @@ class TestRedisLogin:
             assert ended.returncode == status
 
     def test_the_password_stays(self, login: Path) -> None:
-        """A second start keeps it, everyone who mounts the folder can read it, and Redis is given a digest only."""
+        """A second start keeps the password, all who mount the folder can read it, and Redis gets only its digest."""
         password = (login / "password").read_text(encoding="ascii")
         make("redis_login.sh", login)
 
@@ -200,7 +196,7 @@ class TestRedisLogin:
         assert {path.name for path in login.iterdir()} == {"password", "users.acl"}
 
     def test_redis_does_not_start_without_it(self, tmp_path: Path) -> None:
-        """A stack whose login was not made has no Redis rather than an open one."""
+        """A stack without a login has no Redis, rather than an open one."""
         with (
             pytest.raises(RuntimeError, match=r"users\.acl"),
             redis_server(tmp_path, "--aclfile", str(tmp_path / "users.acl")),

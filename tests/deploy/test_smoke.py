@@ -1,4 +1,4 @@
-"""The script that checks a running stack, against a real service and a real Prometheus."""
+"""Tests the script that checks a running stack, with a real service and a real Prometheus."""
 
 import subprocess
 from pathlib import Path
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def smoke(service: RunningService, prometheus_url: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Runs the script behind a proxy that is away: what is on this machine must not be asked through one."""
+    """Runs the script with a proxy that does not answer, through which it must not ask for what is on this machine."""
     environment = {"PATH": "/usr/bin:/bin", "http_proxy": "http://127.0.0.1:9", "WAIT_S": "30", "OPENSEARCH_URL": ""}
     environment |= {"BASE_URL": service.url, "PROMETHEUS_URL": prometheus_url, **more}
     needs_program("curl", "Debian: curl")
@@ -22,7 +22,7 @@ def smoke(service: RunningService, prometheus_url: str, **more: str) -> subproce
 
 
 def test_a_stack_that_is_well(tmp_path: Path) -> None:
-    """All that it checks holds, and it says what it left out; where nothing is scraped it fails."""
+    """The script finds all well and says what it did not check; where Prometheus scrapes nothing, it fails."""
     with running_service(tmp_path, arguments=["--device", "cpu"]) as service:
         scraped = [{"job_name": "bandrank", "static_configs": [{"targets": [service.url.removeprefix("http://")]}]}]
         for name, jobs in (("watched", scraped), ("blind", [])):

@@ -1,4 +1,4 @@
-"""Background work in the queue: requests are served as if there were none of it."""
+"""Background work in the task queue: requests are served as if there were none."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ from bandrank.errors import InputTooLarge, NotReady, ScoringFailed
 BATCH = 160
 CLIENTS = {name: Client(name) for name in "abc"}
 COSTLY = NamedLane("costly", row_cost=100.0)
-# Requests that arrive between two batches: of whom, and the rows of each candidate.
+# Requests that arrive between two batches: the client's name, and the rows of each candidate.
 ARRIVALS = st.lists(
     st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.integers(1, 50), min_size=1, max_size=9)), max_size=3),
     max_size=30,
@@ -36,12 +36,11 @@ def queue_of(**more: float) -> TaskQueue:
 
 
 def shape(batch: list[AnySlice]) -> list[tuple[str, list[float], int, int]]:
-    """What a batch takes of which task."""
     return [(part.task.ticket.client.name, list(part.task.rows), part.start, part.stop) for part in batch]
 
 
 def batches(arrivals: list[list[tuple[str, list[int]]]], background: list[int]) -> list[list[AnySlice]]:
-    """The batches of a queue until it is empty. background: rows of candidates that wait from the start."""
+    """The batches until the queue is empty. background: rows of candidates that wait from the start."""
     queue = queue_of()
     for rows in background:
         queue.put(task_of([rows] * 3, client=SHADOW, lane=COSTLY))
@@ -54,7 +53,7 @@ def batches(arrivals: list[list[tuple[str, list[int]]]], background: list[int]) 
     while batch := queue.take_batch(BATCH, wait=False):
         taken.append(batch)
     if background:
-        assert queue.take_batch(BATCH)[0].task.ticket.client is SHADOW  # it was there all the time
+        assert queue.take_batch(BATCH)[0].task.ticket.client is SHADOW  # the background work waited all the time
     return taken
 
 
@@ -62,7 +61,7 @@ def batches(arrivals: list[list[tuple[str, list[int]]]], background: list[int]) 
 def test_requests_get_the_same_batches_beside_background_work(
     arrivals: list[list[tuple[str, list[int]]]], background: list[int]
 ) -> None:
-    """In the same order, cut at the same candidates, from whichever clients they are."""
+    """Batches have the same order and slices, whichever clients the requests are from."""
     alone, beside = batches(arrivals, []), batches(arrivals, background)
 
     assert [shape(batch) for batch in beside] == [shape(batch) for batch in alone]
@@ -70,7 +69,7 @@ def test_requests_get_the_same_batches_beside_background_work(
 
 @given(rows=st.lists(st.integers(1, BATCH // BACKGROUND_FINER), min_size=1, max_size=50))
 def test_a_request_waits_for_one_small_batch(rows: list[int]) -> None:
-    """The one that had begun when it came."""
+    """A request waits at most for the background batch that had begun when it came."""
     queue = queue_of()
     queue.put(task_of(rows, client=SHADOW))
     begun = queue.take_batch(BATCH)
@@ -82,7 +81,7 @@ def test_a_request_waits_for_one_small_batch(rows: list[int]) -> None:
 
 
 def test_a_request_that_is_admitted_goes_before() -> None:
-    """Also while it is tokenised, or between its stages; the thread wakes up when it has gone."""
+    """Background work waits even if an admitted request has nothing queued, and begins once that request has ended."""
     queue = queue_of()
     queue.put(task_of([1], client=SHADOW))
     taken: list[list[AnySlice]] = []
@@ -97,7 +96,7 @@ def test_a_request_that_is_admitted_goes_before() -> None:
 
 
 def test_nobody_is_told_to_wait_for_background_work() -> None:
-    """It takes no room in the queue, counts for no waiting time, and for nothing of what is said to wait."""
+    """Background work takes no room in the queue, adds to no waiting time, and is not counted as waiting."""
     queue = queue_of(max_waiting_rows=90, patience=0.5)
     queue.put(task_of([20] * 4, client=SHADOW, lane=COSTLY))
     ticket = Ticket(CLIENT, math.inf)
@@ -111,7 +110,7 @@ def test_nobody_is_told_to_wait_for_background_work() -> None:
 
 
 def test_background_work_ends_with_the_queue() -> None:
-    """It is given up at once, and what clients queued is still handed out."""
+    """Closing the queue fails background work at once, while the clients' tasks are still handed out."""
     queue, shadow, request = queue_of(), task_of([1], client=SHADOW), task_of([1])
     queue.put(shadow)
     queue.put(request)
@@ -123,7 +122,6 @@ def test_background_work_ends_with_the_queue() -> None:
 
 
 def test_background_work_fails_with_a_thread_that_died() -> None:
-    """It is told why."""
     queue, shadow = queue_of(), task_of([1], client=SHADOW)
     queue.put(shadow)
     queue.close(ScoringFailed("it died"))
@@ -132,7 +130,7 @@ def test_background_work_fails_with_a_thread_that_died() -> None:
 
 
 def test_background_work_that_is_given_up_is_no_dropped_request() -> None:
-    """Whoever asked for it counts it."""
+    """Only the clients' own tasks count as dropped; whoever asked for background work counts it."""
     dropped: list[str] = []
     clock = Clock()
     queue = TaskQueue(max_waiting_rows=math.inf, max_wait_s=math.inf, clock=clock, on_drop=dropped.append)
@@ -149,7 +147,7 @@ def test_background_work_that_is_given_up_is_no_dropped_request() -> None:
 
 @pytest.mark.anyio
 async def test_background_texts_are_tokenised_last() -> None:
-    """And take nothing of the room for those of requests."""
+    """Background texts do not take up room that requests may use, either."""
     pool = FairPool(1, max_size=100, name="test")
     order: list[str] = []
 

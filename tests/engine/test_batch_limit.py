@@ -1,4 +1,4 @@
-"""The most rows of a batch, after memory was short."""
+"""The limit on the rows of a batch falls when memory runs out and recovers later."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from bandrank.settings import Settings
 
 
 def test_it_is_halved_down_to_a_least_and_comes_back() -> None:
-    """In steps, after full batches alone."""
+    """The limit recovers in steps, and only after batches that filled at least half of it."""
     limit = BatchLimit(1000)
     for expected in (500, LEAST_ROWS, LEAST_ROWS):
         limit.fail(300)
@@ -30,7 +30,7 @@ def test_it_is_halved_down_to_a_least_and_comes_back() -> None:
 
 
 def test_attempts_become_rare_where_memory_is_short_for_good() -> None:
-    """Each that fails doubles the number of batches before the next."""
+    """Each failed attempt to grow doubles the number of batches before the next attempt."""
     limit = BatchLimit(1000)
     limit.fail(1000)
     attempts = []
@@ -46,7 +46,6 @@ def test_attempts_become_rare_where_memory_is_short_for_good() -> None:
 
 
 def test_a_small_limit_stays() -> None:
-    """What is below the least is not raised to it."""
     limit = BatchLimit(100)
     limit.fail(100)
     assert limit.rows == 100
@@ -54,7 +53,7 @@ def test_a_small_limit_stays() -> None:
 
 @pytest.mark.anyio
 async def test_batches_of_a_service_grow_again_once_there_is_memory() -> None:
-    """It was short for three attempts alone; every request is answered."""
+    """Memory is short for the first three batches only, and every request is answered."""
     recorder = Recorder()
 
     def choke(batch: ScoreBatch) -> None:

@@ -1,4 +1,4 @@
-"""Which tasks the queue admits and hands out: in order of turn, nothing starved, and each bound kept."""
+"""Which tasks the queue admits and hands out: in order of turn, without starvation, and within each bound."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def open_queue(
     max_waiting_rows: int = 10**9,
     max_wait_s: float = math.inf,
     patience: float = math.inf,
-    clock: Callable[[], float] = Clock(),  # noqa: B008  # one that stands still
+    clock: Callable[[], float] = Clock(),  # noqa: B008  # a clock that stands still
     on_drop: Callable[[str], None] = lambda _: None,
 ) -> TaskQueue:
     """A queue that refuses nothing unless told to."""
@@ -31,7 +31,6 @@ def open_queue(
 
 
 def test_tasks_of_equal_size_go_first_come_first_served() -> None:
-    """This holds however far the queue has got when they arrive."""
     queue = open_queue()
     tasks = [task_of([3, 3]) for _ in range(6)]
     order: list[Task] = []
@@ -44,7 +43,6 @@ def test_tasks_of_equal_size_go_first_come_first_served() -> None:
 
 
 def test_a_small_task_passes_a_large_one_that_came_before_it() -> None:
-    """Thirty candidates do not wait for a thousand."""
     queue = open_queue()
     large, small = task_of([1] * 1000), task_of([1] * 30)
     queue.put(large)
@@ -61,9 +59,9 @@ def test_a_small_task_passes_a_large_one_that_came_before_it() -> None:
     most_waiting=st.integers(1, 500),
 )
 def test_a_large_task_does_not_starve(large: int, small: list[int], budget: int, most_waiting: int) -> None:
-    """Against an endless stream of small tasks that keeps the queue full, a task of R rows is passed only by tasks
-    that arrive while the queue hands out R rows: it is done within R + W rows and the batch it ends in, W being the
-    most that waits.
+    """Against an endless stream of small tasks that keeps the queue full, a task of R rows is passed only by those that
+    arrive while the queue hands out R rows. With at most W rows waiting it is done within R + W rows and the batch in
+    which it ends.
     """
     queue = open_queue()
     victim = task_of([1] * large)
@@ -85,7 +83,6 @@ def test_a_large_task_does_not_starve(large: int, small: list[int], budget: int,
 
 
 def test_a_cancelled_task_is_dropped_when_tasks_are_taken() -> None:
-    """Its rows no longer count, and the other tasks go on."""
     queue = open_queue()
     cancelled, other = task_of([5, 5]), task_of([7, 7])
     queue.put(cancelled)
@@ -97,7 +94,7 @@ def test_a_cancelled_task_is_dropped_when_tasks_are_taken() -> None:
 
 
 def test_a_discarded_task_frees_its_room_at_once() -> None:
-    """This includes the part of it that is queued while the rest is being scored; it is counted."""
+    """This includes the queued part of a task whose other part is being scored; the task counts as dropped."""
     drops: list[str] = []
     queue = open_queue(on_drop=drops.append)
     task = task_of([5, 5, 5])
@@ -109,7 +106,7 @@ def test_a_discarded_task_frees_its_room_at_once() -> None:
 
 
 def test_a_finished_task_is_not_counted_as_dropped() -> None:
-    """Discarding it comes too late."""
+    """Discarding the task comes too late: its result stays."""
     drops: list[str] = []
     queue = open_queue(on_drop=drops.append)
     task = task_of([5])
@@ -122,7 +119,6 @@ def test_a_finished_task_is_not_counted_as_dropped() -> None:
 
 
 def test_an_expired_task_is_answered_when_tasks_are_taken() -> None:
-    """It fails with DeadlineExceeded, counts as expired once, and is not handed out."""
     clock = Clock()
     drops: list[str] = []
     queue = open_queue(clock=clock, on_drop=drops.append)
@@ -137,7 +133,6 @@ def test_an_expired_task_is_answered_when_tasks_are_taken() -> None:
 
 
 def test_the_time_of_the_first_batch_is_kept() -> None:
-    """Waiting ends when a batch first takes a task, not when the last one does."""
     clock = Clock()
     queue = open_queue(clock=clock)
     task = task_of([5, 5])
@@ -149,7 +144,6 @@ def test_the_time_of_the_first_batch_is_kept() -> None:
 
 
 def test_a_queue_is_bounded_in_rows() -> None:
-    """A task beyond the bound is turned away, and told when there will be room."""
     queue = open_queue(max_waiting_rows=20)
     queue.throughput.report(LANE.name, 100, 2.0)
     queue.put(task_of([6]))
@@ -162,7 +156,6 @@ def test_a_queue_is_bounded_in_rows() -> None:
 
 
 def test_a_queue_is_bounded_in_seconds() -> None:
-    """A task that would not be done within the bound, at the measured speed, is turned away."""
     queue = open_queue(max_wait_s=2.0)
     queue.throughput.report(LANE.name, 100, 1.0)
     for _ in range(2):
@@ -174,7 +167,7 @@ def test_a_queue_is_bounded_in_seconds() -> None:
 
 
 def test_a_task_is_judged_by_the_work_whose_turn_comes_before() -> None:
-    """However much is queued behind its turn, a small one is admitted."""
+    """A small task is admitted however much work has a later turn."""
     queue = open_queue(max_wait_s=2.0)
     queue.throughput.report(LANE.name, 100, 1.0)
     for _ in range(2):
@@ -186,7 +179,6 @@ def test_a_task_is_judged_by_the_work_whose_turn_comes_before() -> None:
 
 
 def test_a_task_is_judged_by_its_own_deadline() -> None:
-    """One that would be late is turned away at once."""
     queue = open_queue(max_wait_s=60.0)
     queue.throughput.report(LANE.name, 100, 1.0)
     queue.put(task_of([100]))
@@ -196,7 +188,6 @@ def test_a_task_is_judged_by_its_own_deadline() -> None:
 
 
 def test_a_time_to_come_back_is_capped() -> None:
-    """Nobody is sent away for minutes."""
     queue = open_queue(max_wait_s=100.0)
     queue.throughput.report(LANE.name, 100, 1.0)
     queue.put(task_of([9000]))
@@ -206,7 +197,7 @@ def test_a_time_to_come_back_is_capped() -> None:
 
 
 def test_a_time_to_come_back_is_that_of_others_work() -> None:
-    """Not of the request's own, which no waiting makes shorter."""
+    """Waiting does not shorten the request's own work, which therefore does not count."""
     queue = open_queue(max_wait_s=60.0)
     queue.throughput.report(LANE.name, 100, 1.0)
     queue.put(task_of([10]))
@@ -217,7 +208,7 @@ def test_a_time_to_come_back_is_that_of_others_work() -> None:
 
 
 def test_many_tiny_batches_make_no_large_request_too_large() -> None:
-    """Nor does a service that has scored nothing else know that it could not."""
+    """Tiny batches say nothing about the speed of large ones, whether or not a large one has been timed."""
     for large in (True, False):
         queue = open_queue(max_wait_s=60.0)
         if large:
@@ -228,7 +219,7 @@ def test_many_tiny_batches_make_no_large_request_too_large() -> None:
 
 
 def test_small_requests_that_come_together_are_expected_to_share_batches() -> None:
-    """Each pays for its rows, and not for a batch of its own."""
+    """Each request counts for the time of its rows in a shared batch, not of a batch of its own."""
     queue = open_queue(patience=4.0)
     queue.throughput.report(LANE.name, 4096, 0.4)
     for _ in range(20):
@@ -251,7 +242,6 @@ def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:
 
 
 def test_the_wait_is_that_of_every_lane() -> None:
-    """The rows of a fast and of a slow lane count at their lane's speed."""
     queue = open_queue(max_wait_s=1.0)
     other = NamedLane("other")
     queue.throughput.report(LANE.name, 100, 1.0)
@@ -265,7 +255,6 @@ def test_the_wait_is_that_of_every_lane() -> None:
 
 
 def test_fractions_of_rows_leave_no_rest() -> None:
-    """An empty queue has exactly 0 rows, whatever it held before."""
     queue = open_queue()
     for _ in range(10):
         queue.put(task_of([0.1] * 7))
@@ -276,7 +265,6 @@ def test_fractions_of_rows_leave_no_rest() -> None:
 
 
 def test_a_refused_task_leaves_no_trace() -> None:
-    """None of its rows are queued, and it may be put again."""
     queue = open_queue(max_waiting_rows=20)
     queue.put(task_of([10]))
     refused = task_of([1])
@@ -290,7 +278,6 @@ def test_a_refused_task_leaves_no_trace() -> None:
 
 
 def test_a_closed_queue_hands_out_its_tasks_and_takes_no_more() -> None:
-    """After that it returns the empty list, again and again."""
     queue = open_queue()
     task = task_of([3, 3])
     queue.put(task)
@@ -303,7 +290,6 @@ def test_a_closed_queue_hands_out_its_tasks_and_takes_no_more() -> None:
 
 
 def test_a_queue_closed_with_a_refusal_fails_queued_and_later_tasks() -> None:
-    """All get the same reason, and no row is left."""
     queue = open_queue()
     tasks = [task_of([3, 3]) for _ in range(3)]
     for task in tasks:

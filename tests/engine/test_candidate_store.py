@@ -1,6 +1,4 @@
-"""The store of registered candidates: in this process it counts all of the memory that it takes. Neither there nor in
-Redis does it hold up anybody.
-"""
+"""The store of registered candidates counts all the memory that it takes, and never holds up the event loop."""
 
 import asyncio
 import tracemalloc
@@ -21,14 +19,14 @@ TEXTS = {"nothing": "", "ascii": "man", "cyrillic": "\u0436" * 20, "chinese": "\
 
 
 async def fill(store: CandidateStore, text: str) -> None:
-    """Registers COUNT short ids, each with a text of its own, as uploads do."""
+    """Registers COUNT candidates with short ids and distinct texts, 250 at a time, as uploads do."""
     for start in range(0, COUNT, 250):
         await store.put_many({str(number): f"{text}{number}" for number in range(start, start + 250)})
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 async def test_the_bound_is_one_of_memory(text: str) -> None:
-    """A store that is allowed nine tenths of what these candidates hold does not hold them."""
+    """A store that may hold nine tenths of the memory that these candidates take refuses some of them."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -45,7 +43,7 @@ async def test_the_bound_is_one_of_memory(text: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 async def test_what_is_deleted_or_replaced_makes_room(text: str) -> None:
-    """All of it, even if a library has made the strings larger in the meantime."""
+    """All of the room is freed, even if a library has made the strings larger in the meantime."""
     store, tokenizer = CandidateStore(None, max_bytes=2000), tiny_tokenizer()
     for _ in range(20):
         texts = {"\u0436": text * 2, "id": text}
@@ -60,7 +58,6 @@ async def test_what_is_deleted_or_replaced_makes_room(text: str) -> None:
 
 
 async def turns_during(work: Awaitable[object]) -> int:
-    """How many turns the event loop had until this was done."""
     doing = asyncio.ensure_future(work)
     turns = 0
     while not doing.done():
@@ -71,7 +68,6 @@ async def turns_during(work: Awaitable[object]) -> int:
 
 
 async def test_many_deletions_leave_turns_to_others() -> None:
-    """The event loop has a turn after each few hundred of them."""
     store = CandidateStore(None, max_bytes=2**40)
     await fill(store, "man")
     deletion = asyncio.ensure_future(store.delete_many([f"{number}" for number in range(2 * COUNT)]))
@@ -81,7 +77,7 @@ async def test_many_deletions_leave_turns_to_others() -> None:
 
 
 async def test_many_registrations_leave_turns_to_others() -> None:
-    """As many as deletions; what is registered before there is no more room stays."""
+    """The event loop has a turn after every few hundred; candidates registered before the store is full stay."""
     texts = {f"{number}": "man" for number in range(COUNT)}
     store, small = CandidateStore(None, max_bytes=2**40), CandidateStore(None, max_bytes=100_000)
 
@@ -93,7 +89,7 @@ async def test_many_registrations_leave_turns_to_others() -> None:
 
 
 async def test_large_texts_leave_turns_to_others() -> None:
-    """One after each MiB; what cannot be held ends the call before the next one."""
+    """The event loop has a turn after each MiB, and a text that cannot be held ends the call before the next one."""
     store, held = CandidateStore(None, max_bytes=2**40), list[int]()
     texts = {f"{number}": "\u0436" * READ_AT_ONCE for number in range(10)}
     await store.put_many(texts)
@@ -111,7 +107,7 @@ async def test_large_texts_leave_turns_to_others() -> None:
 
 
 class Redis:
-    """Has texts of a MiB under all ids; answers so many reads and deletions. read, deleted: how many keys each had."""
+    """Has a MiB under every id, and answers only so many calls. read, deleted: how many keys each call had."""
 
     def __init__(self, *, reads: int = 100, deletions: int = 0) -> None:
         self.read: list[int] = []
@@ -119,23 +115,22 @@ class Redis:
         self._reads, self._deletions = reads, deletions
 
     async def sizes(self, keys: Sequence[bytes]) -> list[int]:
-        """The bytes of each."""
+        """The size of each key's value in bytes."""
         return [READ_AT_ONCE] * len(keys)
 
     async def get_many(self, keys: Sequence[bytes], num_bytes: int = 0) -> list[bytes | None] | None:
-        """Their texts, whose size is told."""
+        """The text of each key, or None once the reads are used up; `num_bytes` must be their size."""
         assert num_bytes == READ_AT_ONCE * len(keys)
         self.read.append(len(keys))
         return [b"x" * READ_AT_ONCE] * len(keys) if len(self.read) <= self._reads else None
 
     async def delete_many(self, keys: Sequence[bytes]) -> int | None:
-        """How many there were."""
+        """The number of keys, or None once the deletions are used up."""
         self.deleted.append(len(keys))
         return len(keys) if len(self.deleted) <= self._deletions else None
 
 
 async def test_texts_are_counted_before_they_are_read() -> None:
-    """Those beyond what may be held are never read."""
     redis, room = Redis(), 3 * READ_AT_ONCE
 
     def hold(size: int) -> None:
@@ -152,7 +147,7 @@ async def test_texts_are_counted_before_they_are_read() -> None:
 
 
 async def test_a_redis_that_stops_to_answer_is_no_text_that_is_missing() -> None:
-    """The request is told to try again, or to send its texts; no more is asked."""
+    """The request fails with NotReady, and Redis is asked for no further texts."""
     redis = Redis(reads=2)
     store = CandidateStore(cast("RedisClient", redis), max_bytes=0)
     with pytest.raises(NotReady, match="Redis does not answer"):
@@ -162,7 +157,7 @@ async def test_a_redis_that_stops_to_answer_is_no_text_that_is_missing() -> None
 
 
 async def test_deletions_reach_redis_in_parts() -> None:
-    """If it stops to answer, the error says how many were deleted, and no more is asked."""
+    """If Redis stops answering, the error says how many candidates were deleted, and no further part is sent."""
     redis = Redis(deletions=2)
     store = CandidateStore(cast("RedisClient", redis), max_bytes=0)
     with pytest.raises(NotReady, match=rf": {2 * ENTRIES_AT_ONCE} candidates were deleted; send the ids again"):

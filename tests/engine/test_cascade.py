@@ -1,4 +1,6 @@
-"""Two stages make one ranking: what the second saw on top, the rest in the first's order, scores never rising."""
+"""The stages of a cascade make one ranking: survivors by the later stage, the rest in the earlier order, scores never
+rising.
+"""
 
 import asyncio
 import time
@@ -41,13 +43,12 @@ async def cascade(
 
 
 def order(ranking: Ranking) -> list[str]:
-    """The words, best first; the request has them in the order of WORDS."""
     return [WORDS[candidate.index] for candidate in ranking.candidates]
 
 
 @given(fast=st.lists(SCORES, min_size=1, max_size=20), data=st.data())
 def test_a_merged_ranking_keeps_both_orders_and_never_rises(fast: list[float], data: st.DataObject) -> None:
-    """It has every candidate once, first those of the accurate stage by its scores, then the others in the fast stage's
+    """Each candidate appears once: first those that the accurate stage scored, then the others in the fast stage's
     order.
     """
     survivors = best_first(fast)[: data.draw(st.integers(0, len(fast)))]
@@ -65,14 +66,13 @@ def test_a_merged_ranking_keeps_both_orders_and_never_rises(fast: list[float], d
 
 
 def test_without_a_second_stage_the_first_keeps_its_scores() -> None:
-    """With nothing above them, no scores are shifted."""
+    """Scores are shifted only below those of another stage."""
     ranking = merge([StageScores("fast", [0, 1], [0.5, 2.0]), StageScores("accurate", [], [])])
 
     assert [(c.index, c.score, c.stage) for c in ranking] == [(1, 2.0, "fast"), (0, 0.5, "fast")]
 
 
 def test_ties_of_the_second_stage_keep_the_order_of_the_request() -> None:
-    """The order of the first stage does not count."""
     first, second = StageScores("fast", [0, 1, 2], [1.0, 3.0, 2.0]), StageScores("accurate", [1, 2, 0], [7.0, 7.0, 7.0])
 
     assert [c.index for c in merge([first, second])] == [0, 1, 2]
@@ -93,7 +93,6 @@ async def test_the_accurate_stage_orders_what_the_fast_one_sends() -> None:
     [("fast", ["she", "you", "he", "man", "no", "is"]), ("accurate", ["is", "no", "man", "he", "you", "she"])],
 )
 async def test_one_stage_alone(strategy: str, expected: list[str]) -> None:
-    """Its ranking is the answer."""
     async with cascade() as model:
         ranking = await model.rank("who", WORDS, strategy=strategy)
 
@@ -103,15 +102,15 @@ async def test_one_stage_alone(strategy: str, expected: list[str]) -> None:
 
 @pytest.mark.parametrize(("depth", "expected"), [(5, "cascade"), (6, "accurate")])
 async def test_auto_is_the_accurate_stage_alone_for_few_candidates(depth: int, expected: str) -> None:
-    """A first stage that drops no candidate only costs time."""
+    """A first stage that drops no candidate would only cost time."""
     async with cascade(depth=depth) as model:
         assert (await model.rank("who", WORDS)).strategy == expected
 
 
 @pytest.mark.parametrize("accurate", [lookup(**ACCURATE), encoded_lookup(**ACCURATE)], ids=["joint", "precomputing"])
 async def test_auto_within_a_budget_is_what_fits(accurate: Scorer) -> None:
-    """A minute is enough for the accurate stage, a microsecond is not: then the fast one answers, and the answer says
-    so.
+    """A minute is enough for the accurate stage; with a microsecond the fast stage answers, and the answer is marked as
+    degraded.
     """
     async with cascade(accurate=accurate, depth=6) as model:
         await model.self_test()
@@ -122,13 +121,13 @@ async def test_auto_within_a_budget_is_what_fits(accurate: Scorer) -> None:
         assert (tight.strategy, tight.degraded) == ("cascade", True)
         assert order(tight) == ["she", "you", "he", "man", "no", "is"]
         await model.rank_each([(query, WORDS) for query in ("who", "he", "she")], budget_s=1e-6)
-        assert model.engine.metrics.registry.get_sample_value("bandrank_degraded_total") == 2  # in requests
+        assert model.engine.metrics.registry.get_sample_value("bandrank_degraded_total") == 2  # one for each request
 
 
 @pytest.mark.parametrize("depth", [3, 6])
 async def test_a_budget_that_runs_out_takes_what_is_scored_by_then(depth: int) -> None:
-    """A batch has one candidate, and the second is held until the answer is there. The task counts as cut. The best
-    come first, also where all were to be scored.
+    """Each batch holds one candidate, and the second batch is held until the answer is there. The task counts as cut,
+    and the best candidate is scored first even if all were to be scored.
     """
     gate = Gate()
     settings = Settings(device="cpu", cascade_depth=depth, max_batch_rows=1)
@@ -149,7 +148,7 @@ async def test_a_budget_that_runs_out_takes_what_is_scored_by_then(depth: int) -
 
 
 async def test_a_budget_that_runs_out_before_anything_is_scored_takes_the_fast_scores() -> None:
-    """While the candidates of the second stage are encoded, or its texts are tokenised, too."""
+    """The budget runs out while the accurate stage still encodes its candidates."""
     gate = Gate()
     async with cascade(accurate=encoded_lookup(gate, **ACCURATE)) as model:
         asked = asyncio.ensure_future(model.rank("who", WORDS, strategy="cascade", budget_s=0.5))
@@ -164,7 +163,7 @@ async def test_a_budget_that_runs_out_before_anything_is_scored_takes_the_fast_s
 
 
 async def test_a_stage_that_may_be_cut_leaves_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a budget it is cut before the request's time is up, and not at its end."""
+    """Without a budget the stage is cut some time before the request's deadline, not at it."""
     monkeypatch.setattr("bandrank.engine.served.CUT_AT", 0.25)
     gate = Gate()
     settings = Settings(device="cpu", cascade_depth=3, request_timeout_s=2.0)
@@ -180,13 +179,13 @@ async def test_a_stage_that_may_be_cut_leaves_time_for_the_answer(monkeypatch: p
 
 
 async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> None:
-    """An admitted request is not refused half-way."""
+    """An admitted request is not refused half-way; its answer is marked as degraded instead."""
     gate = Gate()
     texts = [f"{word} man man man" for word in WORDS]
     pairs = [f"{one} {other}" for one in WORDS[:2] for other in WORDS[:5]]  # 30 rows
     settings = Settings(device="cpu", cascade_depth=3, max_batch_rows=2, max_waiting_rows=80, patience=1000)
     async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as model:
-        for _ in range(4):  # the cascade need not encode, and is not expected to: its first stage is 6 rows
+        for _ in range(4):  # fills the cache, so that no encoding is expected: the first stage is 6 rows
             await model.rank("who", texts, strategy="fast")
         others = [asyncio.ensure_future(model.rank("who", ["man"], strategy="accurate"))]
         await asyncio.to_thread(gate.wait_for_batch)
@@ -205,7 +204,6 @@ async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> Non
 
 
 async def test_an_unknown_strategy_is_refused() -> None:
-    """The message lists the served strategies."""
     async with served(lookup()) as model:
         for strategy in ("fast", "cascade", "slow"):
             with pytest.raises(UnknownStrategy, match=r"there are auto, accurate$"):
@@ -213,7 +211,6 @@ async def test_an_unknown_strategy_is_refused() -> None:
 
 
 async def test_closing_lets_a_cascade_finish() -> None:
-    """A request whose first stage runs when the service stops gets its second stage too."""
     gate = Gate()
     fast = encoded_lookup(watch=lambda _: gate(None), **FAST)  # type: ignore[arg-type]
     async with cascade(fast=fast) as model:
@@ -230,13 +227,12 @@ async def test_closing_lets_a_cascade_finish() -> None:
 
 
 def test_a_fast_model_must_precompute() -> None:
-    """A model that does not is refused when the service starts."""
     with pytest.raises(BadSetting, match="fast_model must be a scorer that precomputes"):
         files_of(lookup(), fast=lookup())
 
 
 async def test_a_deeper_cascade_is_chosen_for_a_larger_budget() -> None:
-    """At the measured speed, as many candidates of 10 ms each as fit are scored."""
+    """A candidate takes 10 ms; the depth is how many of them fit the budget at the measured speed."""
     slow = WatchedScorer(lookup(**ACCURATE), lambda batch: time.sleep(0.01 * len(batch.candidates)))
     words = [" ".join(three) for three in islice(product(WORDS, repeat=3), 60)]
     settings = Settings(device="cpu", cascade_depth=60)
@@ -251,7 +247,9 @@ async def test_a_deeper_cascade_is_chosen_for_a_larger_budget() -> None:
 
 
 async def test_a_budget_bounds_the_accurate_strategy_too() -> None:
-    """If it would be late, the fast stage runs first, and its scores stand for the candidates not reached."""
+    """If the accurate stage would be late, the fast stage runs first and its scores stand in for candidates not
+    reached.
+    """
     async with cascade() as model:
         await model.self_test()
         ample = await model.rank("who", WORDS, strategy="accurate", budget_s=60.0)
@@ -264,7 +262,7 @@ async def test_a_budget_bounds_the_accurate_strategy_too() -> None:
 
 
 async def test_a_plan_that_no_budget_can_bound_says_so() -> None:
-    """A first stage scores every candidate, however little time there is."""
+    """A first stage scores every candidate, however small the budget, so `bounded` is false."""
     async with cascade() as model:
         ranking = await model.rank("who", WORDS, strategy="fast", budget_s=1e-6)
 
@@ -272,7 +270,9 @@ async def test_a_plan_that_no_budget_can_bound_says_so() -> None:
 
 
 async def test_three_stages_each_see_the_survivors_of_the_one_before() -> None:
-    """Six, three, one: candidates that a stage did not score follow in the previous stage's order."""
+    """The stages score six, three and one candidates; those that a stage did not score keep the order of the stage
+    before.
+    """
     last = {"you": 1.0, "he": -40.0}
     serving = assemble([files_of(lookup(**scores)) for scores in (FAST, ACCURATE, last)], Settings(device="cpu"))
     first, second, third = (scorer for scorer in serving.models.default.engine.text_scorers)

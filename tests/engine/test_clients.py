@@ -1,4 +1,4 @@
-"""Clients share what is limited: each holds a part, and something is left for one more."""
+"""Clients share a limited resource: each holds a part, and something is left for one more."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from bandrank.engine.clients import Client, Shares
     shares=st.lists(st.floats(0.05, 0.95), min_size=4, max_size=4),
 )
 def test_nobody_can_hold_all_of_a_resource(events: list[tuple[str, int, bool]], shares: list[float]) -> None:
-    """Whoever holds how much, some is left, and a client that holds nothing may hold a part of it."""
+    """Whoever holds how much, something is left, and a client that holds nothing may take half of that."""
     clients = {name: Client(name, share) for name, share in zip("abcd", shares, strict=True)}
     held: dict[str, list[int]] = {name: [] for name in clients}
     resource = Shares(100)
@@ -29,7 +29,6 @@ def test_nobody_can_hold_all_of_a_resource(events: list[tuple[str, int, bool]], 
 
 
 def test_what_is_released_in_parts_is_held_until_then() -> None:
-    """Of a client as of all."""
     resource, client = Shares(100), Client("client")
     held = []
     for amount in (20, 10, -20, -10):
@@ -41,6 +40,5 @@ def test_what_is_released_in_parts_is_held_until_then() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_share_is_a_part(share: float) -> None:
-    """Nobody may have all of a resource, or nothing."""
     with pytest.raises(ValueError, match="share must be above 0 and below 1"):
         Client("client", share)

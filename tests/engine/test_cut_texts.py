@@ -1,4 +1,4 @@
-"""Texts of more characters than are read: no cache mixes what differs, whatever the limit was when it was filled."""
+"""Texts longer than the limit on characters: no cache confuses a cut text with a whole one, whatever its limit was."""
 
 import random
 
@@ -17,11 +17,11 @@ QUERY = "who was the man"
 LIMIT = 40
 LONG = random_text(random.Random(1), 30)
 TEXTS = [LONG, LONG[:LIMIT], "she was"]
-TOLERANCE = 1e-3  # what is cached is a float16
+TOLERANCE = 1e-3  # cached representations are float16
 
 
 async def rank(limit: int, server: RedisServer | None = None, texts: list[str] = TEXTS) -> Ranking:
-    """The ranking by a new replica that reads so many characters of a candidate."""
+    """Ranks the texts with a new replica that reads at most `limit` characters of each candidate."""
     settings = Settings(
         device="cpu",
         redis_url="" if server is None else server.url,
@@ -33,18 +33,17 @@ async def rank(limit: int, server: RedisServer | None = None, texts: list[str] =
 
 
 def scores(ranking: Ranking) -> list[float]:
-    """In the order of the request."""
+    """Scores in the order of the request."""
     return [score for _, score in sorted(ranked(ranking))]
 
 
 def cut_of(ranking: Ranking) -> list[int]:
-    """How many tokens of each candidate were cut."""
     return list(ranking.reports[0].truncated_candidate_tokens)
 
 
 @pytest.mark.parametrize("limits", [(LIMIT, 10_000), (10_000, LIMIT), (LIMIT, LIMIT + 1)])
 async def test_another_limit_finds_no_text_that_was_cut_otherwise(server: RedisServer, limits: tuple[int, int]) -> None:
-    """A cut text scores as its prefix, and the answer says how much of it was cut, at both limits."""
+    """Under both limits a text scores as without a cache, and the answer says how much of it was cut."""
     expected = [await rank(limit) for limit in limits]
     found = [await rank(limit, server) for limit in limits]
 
@@ -56,7 +55,7 @@ async def test_another_limit_finds_no_text_that_was_cut_otherwise(server: RedisS
 
 @pytest.mark.parametrize("first", [LONG, LONG[:LIMIT]], ids=["the cut text", "its prefix"])
 async def test_a_cut_text_and_its_prefix_share_what_was_encoded(server: RedisServer, first: str) -> None:
-    """But not what was cut: that is said of the longer one alone, whichever was encoded."""
+    """Only the longer text is reported as cut, whichever of the two was encoded."""
     await rank(LIMIT, server, [first])
     found = await rank(LIMIT, server)
     alone = await rank(LIMIT)
@@ -68,7 +67,7 @@ async def test_a_cut_text_and_its_prefix_share_what_was_encoded(server: RedisSer
 
 
 async def test_a_text_of_as_many_characters_as_are_read_keeps_its_key(server: RedisServer) -> None:
-    """Caches that were filled before stay valid: the key is the digest of the whole text."""
+    """The key is the digest of the whole text, so that caches filled earlier stay valid."""
     await rank(len(LONG), server, [LONG])
 
     assert [key.rpartition(b":")[2].decode() for key in server.do("KEYS", "*")] == [digest(LONG).hex()]

@@ -1,4 +1,4 @@
-"""Explanations of scores: they are the served scores, and each contribution is a difference of two of them."""
+"""Explanations: the score explained is the one served, and each contribution is a difference of two scores."""
 
 import random
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ from bandrank.settings import Settings
 pytestmark = pytest.mark.anyio
 
 QUERY = "who is the man"
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 WEIGHT = 0.5
 
 
 class AnywhereScorer(LookupScorer):
-    """A long candidate's score is the highest of all its words'."""
+    """Gives a candidate of any length the highest score of its words."""
 
     def __init__(self, scores: dict[int, float]) -> None:
         super().__init__(scores, max_tokens=8192)
@@ -43,13 +43,12 @@ class AnywhereScorer(LookupScorer):
 
 
 async def score_of(model: ServedModel, text: str, strategy: str = "auto") -> float:
-    """The score of a candidate that is ranked alone."""
     [candidate] = (await model.rank(QUERY, [text], strategy=strategy)).candidates
     return candidate.score
 
 
 async def check_differences(model: ServedModel, text: str, explained: Explanation) -> None:
-    """Each contribution is what the served score loses with its words."""
+    """Checks that each contribution is what the served score loses without those words."""
     whole = Scope(0, len(text), 1.0)
     for each in explained.contributions:
         rest = await score_of(model, whole.without(text, (each.start, each.end)))
@@ -60,7 +59,7 @@ async def check_differences(model: ServedModel, text: str, explained: Explanatio
     "variant", ["cross_encoder sparse", "cross_encoder sentences", "bi_encoder mean", "mix_encoder b", "colbert v2"]
 )
 async def test_a_contribution_is_what_the_score_loses(variant: str) -> None:
-    """For every kind of scorer, as anybody can ask for both scores; twice the same."""
+    """This holds for every kind of scorer, and explaining the same text again gives the same numbers."""
     text = "The man! She said that " + random_text(random.Random(1), 12)
     async with served(VARIANTS[variant]()) as model:
         explained, again = await explain(model, QUERY, text), await explain(model, QUERY, text)
@@ -75,9 +74,9 @@ async def test_a_contribution_is_what_the_score_loses(variant: str) -> None:
 
 
 async def test_a_long_candidate_is_explained_by_its_best_passage() -> None:
-    """Its score is that of the best passage, and so is that of each text with a gap; windows of words are left out."""
+    """The score, with or without a window of words, is always that of the best passage of the text that is left."""
     text = random_text(random.Random(2), 150)
-    async with served(VARIANTS["cross_encoder sparse"]()) as model:  # of at most 64 tokens
+    async with served(VARIANTS["cross_encoder sparse"]()) as model:  # in passages of at most 64 tokens
         explained = await explain(model, QUERY, text)
 
         assert explained.score == await score_of(model, text)
@@ -87,7 +86,9 @@ async def test_a_long_candidate_is_explained_by_its_best_passage() -> None:
 
 
 async def test_the_work_for_a_text_of_some_passages_is_bounded() -> None:
-    """Its windows are fewer, so that all texts with a gap together have no more rows than may be spent."""
+    """A text of several passages gets fewer windows, so that all texts with a gap together stay below the bound on
+    rows.
+    """
     async with served(tiny_cross_encoder(num_layers=1)) as model:
         explained = await explain(model, QUERY, random_text(random.Random(4), 900))
 
@@ -97,7 +98,7 @@ async def test_the_work_for_a_text_of_some_passages_is_bounded() -> None:
 
 
 async def test_a_long_text_is_explained_by_an_excerpt() -> None:
-    """The part that scores highest by itself: its words are left out, and contributions are to its own score."""
+    """Words are left out of the excerpt that scores highest, and contributions are to the excerpt's own score."""
     text = random_text(random.Random(5), 5000)
     async with served(tiny_cross_encoder(num_layers=1)) as model:
         explained = await explain(model, QUERY, text)
@@ -126,7 +127,7 @@ async def test_a_long_text_is_explained_by_an_excerpt() -> None:
 
 
 async def test_the_excerpt_has_what_the_score_is_of() -> None:
-    """Where a passage stands out, it is of that passage, and its words are what counts."""
+    """If one part of the text stands out, the excerpt is that part, and its words get the contributions."""
     scores = {word_id("man"): 3.0}
     text = " ".join(["he"] * 3000 + ["man"] + ["she"] * 3000)
     async with served(AnywhereScorer(scores)) as model:
@@ -141,7 +142,7 @@ async def test_the_excerpt_has_what_the_score_is_of() -> None:
 
 
 async def test_stages_look_at_different_parts() -> None:
-    """The fast one at all that it reads, the accurate one at an excerpt; each contribution says which it is of."""
+    """The fast stage explains all that it reads, the accurate one an excerpt; each contribution names its stage."""
     text = " ".join(["he"] * 3000 + ["man"] + ["she"] * 3000)
     fast, accurate = tiny_bi_encoder(similarity="dot"), AnywhereScorer({word_id("man"): 3.0})
     async with served(accurate, fast=fast, fusion=Fusion("tiny-fast", WEIGHT)) as model:
@@ -161,7 +162,7 @@ async def test_stages_look_at_different_parts() -> None:
 
 
 async def test_what_is_cut_is_left_out_and_counted() -> None:
-    """No window lies in what is not read, nor does the gap of one let any of that in."""
+    """No window lies in the part that is not read, and leaving a window out lets none of that part in."""
     text = "he " * 30 + "man " * 30
     async with served(tiny_cross_encoder(positions=32, max_query_tokens=8, long_candidates="truncate")) as model:
         explained = await explain(model, QUERY, text)
@@ -173,7 +174,6 @@ async def test_what_is_cut_is_left_out_and_counted() -> None:
 
 
 async def test_stages_add_up_where_their_scores_are_added() -> None:
-    """With their weights, to the score and to every contribution."""
     text = random_text(random.Random(3), 9)
     accurate, fast = tiny_cross_encoder(), tiny_bi_encoder(similarity="dot")
     async with served(accurate, fast=fast, fusion=Fusion("tiny-fast", WEIGHT)) as model:
@@ -188,7 +188,7 @@ async def test_stages_add_up_where_their_scores_are_added() -> None:
 
 
 async def test_a_stage_that_only_chooses_counts_nothing() -> None:
-    """Its score is shown, and no text with a gap is scored by it."""
+    """The score of such a stage is shown with weight 0, and the stage scores no text with a gap."""
     async with served(lookup(man=3.0), fast=encoded_lookup(man=2.0)) as model:
         explained = await explain(model, QUERY, "man she", strategy="cascade")
         accurate = await explain(model, QUERY, "man she")
@@ -211,10 +211,10 @@ async def test_a_stage_that_only_chooses_counts_nothing() -> None:
 async def test_what_an_explanation_is_expected_to_need_is_near_what_it_takes(
     num_words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And hardly less: of how many words a text has its length says little. The parts of a long one count too."""
+    """The estimate, which knows only the text's length, is at least 0.9 and at most 3 times the rows taken."""
     text = random_text(random.Random(3), num_words)
     async with served(AnywhereScorer({})) as model:
-        await model.rank(QUERY, [text])  # from here on it is known how many tokens a text of its length has
+        await model.rank(QUERY, [text])  # from here on the tokens of a text of this length are known
         queue, expected, taken = model.engine.queue, list[float](), list[float]()
         admitted, put = queue.admitted, queue.put
 
@@ -238,7 +238,7 @@ async def test_what_an_explanation_is_expected_to_need_is_near_what_it_takes(
 async def test_a_candidate_without_words_has_a_score_alone(
     text: str, whole_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is nothing to leave out, nor any excerpt, however many tokens white space may be."""
+    """There is nothing to leave out, nor is there an excerpt, however many tokens the white space takes."""
     monkeypatch.setattr("bandrank.engine.explain.WHOLE_ROWS", whole_rows)
     async with served(tiny_cross_encoder(), fast=tiny_bi_encoder(), fusion=Fusion("tiny-fast", 1.0)) as model:
         explained = await explain(model, QUERY, text)
@@ -248,7 +248,7 @@ async def test_a_candidate_without_words_has_a_score_alone(
 
 
 async def test_texts_with_a_gap_stay_out_of_all_caches(server: RedisServer) -> None:
-    """The candidate itself is kept as if it had been ranked; what others look up is not pushed out."""
+    """Only the candidate itself is cached, as if it had been ranked, so that nothing else is pushed out."""
     encoded: list[int] = []
     fast = encoded_lookup(lambda tokens: encoded.append(len(tokens)), man=2.0)
     async with served(fast, settings=Settings(device="cpu", redis_url=server.url)) as model:
@@ -265,11 +265,10 @@ async def test_texts_with_a_gap_stay_out_of_all_caches(server: RedisServer) -> N
     assert seen.value("bandrank_cache_memory_entries") == 2
     assert seen.value("bandrank_token_cache_lookups_total") == 2
     assert server.do("DBSIZE") == 2
-    assert miss_rate < 0.9  # a candidate of three was cached
+    assert miss_rate < 0.9  # one of three candidates was cached
 
 
 async def test_an_explanation_has_a_deadline() -> None:
-    """That of any request."""
     now = 0.0
 
     def clock() -> float:

@@ -1,4 +1,4 @@
-"""What waits is served by client: nobody is kept waiting by how much another one has waiting."""
+"""The tokenizer's pool and its queue are shared fairly: no client is kept waiting by how much another has waiting."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ POLITE, GREEDY = Client("polite"), Client("greedy")
 
 
 async def test_a_newcomer_waits_for_one_piece_of_another_client() -> None:
-    """However many of those were there before it, and with each piece of its own."""
+    """However many pieces another client has waiting, each piece of the newcomer waits for only one of them."""
     waiting = FairQueue()
     for _ in range(100):
         waiting.wait(GREEDY, 0.0)
@@ -39,7 +39,7 @@ async def test_a_newcomer_waits_for_one_piece_of_another_client() -> None:
 
 @given(seconds=st.tuples(*[st.integers(1, 20)] * 3))
 def test_clients_get_time_by_their_shares(seconds: tuple[int, int, int]) -> None:
-    """Whatever a piece of theirs takes, it differs by a piece at most."""
+    """However long each client's pieces take, times divided by weights differ by at most one piece."""
 
     async def run() -> None:
         waiting, clients = FairQueue(), (Client("a"), Client("b"), Client("c", share=2 / 3))
@@ -60,7 +60,7 @@ def test_clients_get_time_by_their_shares(seconds: tuple[int, int, int]) -> None
 
 
 async def test_of_one_client_the_earliest_turn_is_served_and_what_was_cancelled_is_not() -> None:
-    """Of equal turns the one that came first; background clients last of all."""
+    """Of equal turns the one that arrived first is served, and background clients come after all others."""
     waiting = FairQueue()
     turns = [(SHADOW, 0.0), (GREEDY, 2.0), (GREEDY, 1.0), (GREEDY, 1.0), (POLITE, 0.0)]
     futures = [waiting.wait(client, turn) for client, turn in turns]
@@ -75,7 +75,7 @@ async def test_of_one_client_the_earliest_turn_is_served_and_what_was_cancelled_
 
 
 async def test_the_tokenizer_is_shared_by_clients() -> None:
-    """A request does not wait for all the texts that another client sent before, be they long ago."""
+    """A request does not wait for all the texts that another client sent before, however long ago that was."""
     pool, order = FairPool(1, max_size=10**9, name="test"), list[str]()
 
     async def tokenise(client: Client) -> None:
@@ -95,7 +95,7 @@ async def test_the_tokenizer_is_shared_by_clients() -> None:
 
 
 async def test_what_was_begun_for_a_client_that_hung_up_counts_as_its_own() -> None:
-    """Else one that hangs up early and often would have all threads for nothing, and be next again."""
+    """A client that hangs up early and often must not get every thread, only to be first in the queue again."""
     pool, order = FairPool(1, max_size=10**9, name="test"), list[str]()
     begun, ends = threading.Event(), threading.Event()
 
@@ -112,7 +112,7 @@ async def test_what_was_begun_for_a_client_that_hung_up_counts_as_its_own() -> N
     await asyncio.sleep(0)
     held.cancel()
     await asyncio.wait([held])
-    await asyncio.sleep(0.1)  # in which the thread goes on
+    await asyncio.sleep(0.1)  # the thread goes on meanwhile
     ends.set()
     await asyncio.gather(*waiting)
 
@@ -121,14 +121,14 @@ async def test_what_was_begun_for_a_client_that_hung_up_counts_as_its_own() -> N
 
 
 async def test_a_thread_that_was_handed_to_a_call_that_is_cancelled_is_handed_on() -> None:
-    """Also before the call has seen that it has it."""
+    """The call is cancelled after it was handed the thread, but before it could see that."""
     pool, going = FairPool(1, max_size=100, name="test"), threading.Event()
     begun = asyncio.create_task(pool.run(POLITE, 1, 1, lambda: going.wait(HANG_S)))
     await asyncio.sleep(0)
     waiting = asyncio.create_task(pool.run(POLITE, 2, 1, lambda: None))
     await asyncio.sleep(0)
     going.set()
-    while pool._waiting:  # noqa: ASYNC110  # until the thread is handed over, and not a turn of the loop longer
+    while pool._waiting:  # noqa: ASYNC110  # ends in the very turn in which the thread is handed over
         await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting, begun])
@@ -139,7 +139,7 @@ async def test_a_thread_that_was_handed_to_a_call_that_is_cancelled_is_handed_on
 
 
 async def test_a_thread_that_was_idle_runs_one_slice_at_a_time() -> None:
-    """What waits for it meanwhile has its turn, also if it came later."""
+    """Slices that arrive while the thread is busy run in order of turn, whichever came first."""
     pool, order, going = FairPool(1, max_size=100, name="test"), list[int](), threading.Event()
     await pool.run(POLITE, 0, 1, lambda: None)
     begun = asyncio.create_task(pool.run(POLITE, 1, 1, lambda: going.wait(HANG_S)))
@@ -152,8 +152,8 @@ async def test_a_thread_that_was_idle_runs_one_slice_at_a_time() -> None:
 
 
 async def test_a_refusal_of_the_tokenizer_says_when_there_will_be_room() -> None:
-    """The client that has 400 of 1000 characters waiting may have 500 once nobody else has any: of 150 more 50 have to
-    be tokenised before, and of 300 more 200.
+    """The client has 400 of 1,000 characters waiting and may have 500 once nobody else has any: before 150 more are
+    admitted 50 have to be tokenised, and before 300 more 200.
     """
     pool, told = FairPool(1, max_size=1000, name="test"), list[float]()
     await pool.run(GREEDY, 0.0, 10, lambda: time.sleep(0.01))  # from here on the speed is known
@@ -168,7 +168,6 @@ async def test_a_refusal_of_the_tokenizer_says_when_there_will_be_room() -> None
 
 
 async def test_whoever_waits_while_the_threads_end_hears_of_it() -> None:
-    """One after the other, and nobody waits for ever."""
     pool, going = FairPool(1, max_size=100, name="test"), threading.Event()
     begun = asyncio.create_task(pool.run(POLITE, 1, 1, lambda: going.wait(HANG_S)))
     waiting = [asyncio.create_task(pool.run(POLITE, turn, 1, lambda: None)) for turn in (2, 3)]

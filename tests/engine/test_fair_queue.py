@@ -1,4 +1,4 @@
-"""Clients in the queue: each gets its part of the work, and nobody waits for what another asks too much."""
+"""Clients in the task queue: each gets its share of the work, and none waits because another asks for too much."""
 
 import math
 
@@ -34,7 +34,7 @@ def queue_of(
 
 
 def handed_out(queue: TaskQueue, rows: float) -> dict[str, float]:
-    """The rows that each client gets of the next so many."""
+    """The rows that each client gets while the queue hands out the next `rows`."""
     got: dict[str, float] = {}
     while sum(got.values()) < rows:
         for part in queue.take_batch(BATCH):
@@ -45,7 +45,7 @@ def handed_out(queue: TaskQueue, rows: float) -> dict[str, float]:
 
 @given(sizes=st.lists(st.integers(10, 3 * BATCH), min_size=2, max_size=4))
 def test_clients_that_always_want_more_get_equal_parts(sizes: list[int]) -> None:
-    """Whatever the size of their requests, the work differs by what a client may be handed ahead and a batch."""
+    """Whatever the size of requests, clients differ at most by a batch and what a client may be handed ahead."""
     queue = queue_of()
     clients = [Client(str(number)) for number in range(len(sizes))]
     total = 12 * BATCH * len(clients)
@@ -58,7 +58,7 @@ def test_clients_that_always_want_more_get_equal_parts(sizes: list[int]) -> None
 
 
 def test_a_client_of_a_larger_share_gets_more() -> None:
-    """Three quarters against a half: three times as much."""
+    """Weights are share / (1 - share): a share of 3/4 gets three times as much as a share of 1/2."""
     queue = queue_of()
     large = Client("large", share=0.75)
     for client in (large, POLITE):
@@ -77,7 +77,9 @@ def test_a_client_of_a_larger_share_gets_more() -> None:
 def test_a_request_of_a_polite_client_goes_before_all_that_a_greedy_one_has_queued(
     greedy: list[int], polite: int, before: int
 ) -> None:
-    """From the next batch on, the work is its own until it is done; the last batches may be filled up."""
+    """From the next batch on, every batch serves the polite request first until it is done; only its last batch is
+    filled up.
+    """
     queue = queue_of()
     for size in [*greedy, *[BATCH] * (before + AHEAD + 1)]:
         queue.put(task_of([1] * size, client=GREEDY))
@@ -92,7 +94,9 @@ def test_a_request_of_a_polite_client_goes_before_all_that_a_greedy_one_has_queu
 
 
 def test_batches_are_smaller_while_one_client_asks_too_much() -> None:
-    """So that what a polite client asks next does not wait for a large one; alone a client has large ones again."""
+    """A polite client's next request then waits only for a small batch; while the greedy client is alone, its batches
+    are large.
+    """
     queue = queue_of()
     for _ in range(100):
         queue.put(task_of([1] * BATCH, client=GREEDY))
@@ -105,7 +109,7 @@ def test_batches_are_smaller_while_one_client_asks_too_much() -> None:
 
 
 def test_who_has_queued_much_asks_too_much_before_any_of_it_is_handed_out() -> None:
-    """A small request of another client is a batch alone, and waits in the line for no large one."""
+    """A small request of another client makes a batch of its own, and never waits for a large batch."""
     queue = queue_of(patience=1.0)
     queue.put(task_of([1] * 20 * BATCH, client=GREEDY))
     first, second = (task_of([1] * 3, client=POLITE) for _ in range(2))
@@ -120,7 +124,7 @@ def test_who_has_queued_much_asks_too_much_before_any_of_it_is_handed_out() -> N
 
 
 def test_nobody_is_put_off_for_ever_by_a_client_who_asks_little_at_a_time() -> None:
-    """However often that one asks again, the other gets its part in the end."""
+    """However often the polite client asks again, the greedy one gets its share in the end."""
     queue = queue_of()
     queue.put(task_of([1] * 60 * BATCH, client=GREEDY))
     got = {GREEDY: 0.0, POLITE: 0.0}
@@ -134,7 +138,7 @@ def test_nobody_is_put_off_for_ever_by_a_client_who_asks_little_at_a_time() -> N
 
 
 def test_clients_who_ask_alike_have_large_batches() -> None:
-    """Many addresses are no competition as long as none is ahead."""
+    """Having many clients makes batches no smaller as long as none is far ahead of the others."""
     queue = queue_of()
     clients = [Client(str(number)) for number in range(8)]
     for _ in range(20):
@@ -145,7 +149,6 @@ def test_clients_who_ask_alike_have_large_batches() -> None:
 
 
 def test_of_new_clients_the_one_with_the_smaller_request_goes_first() -> None:
-    """As among the requests of one client."""
     queue = queue_of()
     large, small = task_of([1] * BATCH, client=GREEDY), task_of([1] * 3, client=POLITE)
     queue.put(large)
@@ -155,7 +158,6 @@ def test_of_new_clients_the_one_with_the_smaller_request_goes_first() -> None:
 
 
 def test_a_client_is_forgotten_once_nothing_waits() -> None:
-    """Who asked much yesterday is not behind today."""
     queue = queue_of()
     queue.put(task_of([1] * 100 * BATCH, client=GREEDY))
     while queue.waiting_tasks:
@@ -168,7 +170,7 @@ def test_a_client_is_forgotten_once_nothing_waits() -> None:
 
 
 def test_a_request_waits_for_a_multiple_of_its_own_work() -> None:
-    """A hundred seconds of work wait for three hundred, and for no more; who comes with more may wait longer."""
+    """With a patience of 3, a request of 100 s waits for at most 300 s of work; a larger request may wait longer."""
     queue = queue_of(patience=3.0)
     for _ in range(4):
         queue.put(task_of([100]))
@@ -180,7 +182,9 @@ def test_a_request_waits_for_a_multiple_of_its_own_work() -> None:
 
 
 def test_a_request_that_is_likely_to_be_late_is_refused_when_it_comes() -> None:
-    """Behind others it has to be expected within half of its time, as later ones may pass it; else it is tried."""
+    """Behind other work a request must be expected to end within half of its time, as later ones may pass it; with
+    nothing ahead of it, it is always tried.
+    """
     queue = queue_of(max_wait_s=100.0)
     fits = 100 * EXPECTED_PART - 20
     with queue.admitted(Ticket(CLIENT, math.inf), {LANE: 20}):
@@ -197,7 +201,7 @@ def test_a_request_that_is_likely_to_be_late_is_refused_when_it_comes() -> None:
 
 
 def test_however_small_a_request_is_it_waits_as_if_it_were_a_batch() -> None:
-    """Otherwise the thread would run dry."""
+    """If patience counted the request's own work alone, the scoring thread would run out of work."""
     queue = queue_of(patience=1.0)
     for _ in range(BATCH + 1):
         queue.put(task_of([1]))
@@ -206,7 +210,7 @@ def test_however_small_a_request_is_it_waits_as_if_it_were_a_batch() -> None:
 
 
 def test_a_greedy_client_does_not_use_up_the_patience_of_another() -> None:
-    """What goes before a request is what the other is handed in the meantime, and not all that it has queued."""
+    """Ahead of a request counts only what the greedy client is handed meanwhile, not all that it has queued."""
     queue = queue_of(patience=4.0, max_wait_s=100_000.0)
     while True:
         try:
@@ -222,7 +226,7 @@ def test_a_greedy_client_does_not_use_up_the_patience_of_another() -> None:
 
 
 def test_what_others_are_handed_while_a_client_is_goes_before_its_request() -> None:
-    """As much as its own work that is queued and the request have together, and no more."""
+    """Others are handed as much as the client's queued work and its request together, and no more."""
     queue = queue_of()
     queue.put(task_of([1] * 20, client=POLITE))
     queue.put(task_of([1] * 90, client=GREEDY))
@@ -231,7 +235,7 @@ def test_what_others_are_handed_while_a_client_is_goes_before_its_request() -> N
 
 
 def test_a_request_that_is_begun_is_not_refused() -> None:
-    """Its later tasks are turned away only if they would be late, or if they may be."""
+    """Later tasks of the request are refused only if they would be late, or are put with `may_be_refused`."""
     queue = queue_of(patience=3.0)
     for _ in range(3):
         queue.put(task_of([2 * BATCH]))
@@ -247,7 +251,7 @@ def test_a_request_that_is_begun_is_not_refused() -> None:
 
 
 def test_a_request_is_admitted_with_what_it_is_certain_to_need() -> None:
-    """Before a row of it is queued it counts for those who come after it; what is queued is not counted twice."""
+    """Expected rows count for later requests before any of them is queued, and are not counted twice once they are."""
     queue = queue_of(patience=0.7)
     first, second = Ticket(CLIENT, math.inf), Ticket(CLIENT, math.inf)
     with queue.admitted(first, {LANE: 3 * BATCH}):
@@ -265,7 +269,7 @@ def test_a_request_is_admitted_with_what_it_is_certain_to_need() -> None:
 
 
 def test_a_request_is_admitted_behind_what_costs_less() -> None:
-    """Its turn is by the cost of what it is expected to need, as that of a task is."""
+    """The turn of a request is given by the cost of its expected rows, as that of a task is by its rows."""
     queue = queue_of()
     large, small = Ticket(CLIENT, math.inf), Ticket(CLIENT, math.inf)
     with queue.admitted(large, {NamedLane("large", row_cost=10.0): 10}), queue.admitted(small, {LANE: 50}):
@@ -273,7 +277,7 @@ def test_a_request_is_admitted_behind_what_costs_less() -> None:
 
 
 def test_an_estimate_refuses_only_what_is_plainly_too_large() -> None:
-    """It may be twice as large as the truth."""
+    """An estimate may be twice as large as what the request turns out to need."""
     queue = queue_of(max_wait_s=100.0)
     with queue.admitted(Ticket(CLIENT, math.inf), {LANE: 199}):
         pass
@@ -282,7 +286,7 @@ def test_an_estimate_refuses_only_what_is_plainly_too_large() -> None:
 
 
 def test_rows_that_wait_are_shared() -> None:
-    """One client has half of the room, and there is some left for another."""
+    """One client alone may hold half of the room in rows, which leaves some for another."""
     queue = queue_of(max_waiting_rows=90)
     for _ in range(4):
         queue.put(task_of([10], client=GREEDY))
@@ -294,7 +298,6 @@ def test_rows_that_wait_are_shared() -> None:
 
 
 def test_what_a_costly_model_is_handed_counts_by_its_cost() -> None:
-    """A client of a model ten times as large gets a tenth of the rows."""
     queue = queue_of()
     large = NamedLane("large", row_cost=10.0)
     for _ in range(400):
@@ -309,7 +312,7 @@ def test_what_a_costly_model_is_handed_counts_by_its_cost() -> None:
 
 
 def test_what_a_request_was_not_expected_to_need_delays_it() -> None:
-    """Its turn was given for nothing, so it comes by the work that it then has."""
+    """The request was admitted with no expected work, so its turn is set by the work that it then queues."""
     queue = queue_of()
     large, small = task_of([1] * 20), task_of([1] * 10)
     with queue.admitted(large.ticket, {}):
@@ -320,7 +323,6 @@ def test_what_a_request_was_not_expected_to_need_delays_it() -> None:
 
 
 def test_a_task_keeps_the_turn_of_its_request() -> None:
-    """The second task of an early request goes before the first of a late one."""
     queue = queue_of()
     early, late = task_of([1] * 10), task_of([1] * 11)
     with queue.admitted(early.ticket, {LANE: 20}):

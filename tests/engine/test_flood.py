@@ -1,4 +1,4 @@
-"""A polite client beside a flood of large requests, in a time that the test owns: who waits, and for how long."""
+"""A polite client beside a flood of large requests, simulated on a clock of the test: who waits, and how long."""
 
 import heapq
 import itertools
@@ -20,7 +20,7 @@ from bandrank.errors import Overloaded
 
 POLITE, FLOOD = Client("polite"), Client("flood")
 TIMEOUT_S, ENDS_S = 60.0, 120.0
-BATCH, CANDIDATES_A_SECOND, BATCH_S = 54, 100.0, 0.02  # a batch takes so much longer than its candidates
+BATCH, CANDIDATES_A_SECOND, BATCH_S = 54, 100.0, 0.02  # a batch takes BATCH_S longer than its candidates
 SMALL, LARGE = (10, 10, 10, 10, 30), (200, 400, 600, 800, 1000)
 
 
@@ -46,7 +46,7 @@ class Simulation:
         self._scoring = False
 
     def arrivals(self, client: Client, sizes: tuple[int, ...], a_second: float, seed: int) -> None:
-        """Requests of these sizes, as a Poisson process."""
+        """Schedules requests of these sizes as a Poisson process."""
         rng = random.Random(seed)
         moment = rng.expovariate(a_second)
         while moment < ENDS_S:
@@ -54,7 +54,6 @@ class Simulation:
             moment += rng.expovariate(a_second)
 
     def run(self) -> None:
-        """Until the last request has ended."""
         while self._events:
             self.clock.now, _, happens, facts = heapq.heappop(self._events)
             happens(*facts)
@@ -101,7 +100,9 @@ class Simulation:
 
 
 def simulated(seed: int, *, flood: float) -> Simulation:
-    """Two minutes of a polite client that asks a tenth of the capacity. flood: times the capacity."""
+    """Two minutes of a polite client that asks for a tenth of the capacity, beside a flood of `flood` times the
+    capacity.
+    """
     simulation = Simulation()
     simulation.arrivals(POLITE, SMALL, 0.1 * CANDIDATES_A_SECOND * len(SMALL) / sum(SMALL), seed)
     if flood:
@@ -112,7 +113,7 @@ def simulated(seed: int, *, flood: float) -> Simulation:
 
 @pytest.mark.parametrize("flood", [1.5, 3.0])
 def test_what_is_admitted_is_answered_in_time(flood: float) -> None:
-    """Nothing is promised that cannot be kept: what would be late is refused when it comes."""
+    """A request that would be late is refused on arrival instead."""
     for seed in range(5):
         simulation = simulated(seed, flood=flood)
         assert simulation.late == []
@@ -121,7 +122,7 @@ def test_what_is_admitted_is_answered_in_time(flood: float) -> None:
 
 
 def test_a_polite_client_hardly_waits_for_a_flood() -> None:
-    """None of its requests is refused, and their p99 at most half as long again, from the flood's first request on."""
+    """A flood refuses none of the polite client's requests, and raises their p99 latency by at most half."""
     p99_s = []
     for flood in (0.0, 3.0):
         simulations = [simulated(seed, flood=flood) for seed in range(10)]

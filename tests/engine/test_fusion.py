@@ -1,4 +1,4 @@
-"""An accurate scorer that adds to the fast one's scores: ranked by the sum, whichever stages a request asks for."""
+"""An accurate scorer adds to the fast one's scores: candidates rank by the sum, whichever stages a request asks for."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ WEIGHT = 2.0
 
 @asynccontextmanager
 async def fused(depth: int) -> AsyncIterator[ServedModel]:
-    """A model that adds twice the FAST scores to the ACCURATE ones."""
+    """A model whose accurate stage adds WEIGHT times the FAST scores to the ACCURATE ones."""
     settings = Settings(device="cpu", cascade_depth=depth)
     fusion = Fusion("fast", WEIGHT)
     async with served(lookup(**ACCURATE), fast=encoded_lookup(**FAST), settings=settings, fusion=fusion) as model:
@@ -31,13 +31,12 @@ async def fused(depth: int) -> AsyncIterator[ServedModel]:
 
 
 def scores(ranking: Ranking) -> dict[str, float]:
-    """Words with their scores, best first."""
     return {WORDS[candidate.index]: candidate.score for candidate in ranking.candidates}
 
 
 @pytest.mark.parametrize("strategy", ["accurate", "auto"])
 async def test_all_candidates_get_the_sum(strategy: str) -> None:
-    """Both stages run, as the answer says."""
+    """Both stages score every candidate, and the answer reports both."""
     async with fused(depth=5) as model:
         ranking = await model.rank("who", WORDS, strategy=strategy)
 
@@ -47,7 +46,7 @@ async def test_all_candidates_get_the_sum(strategy: str) -> None:
 
 
 async def test_survivors_of_a_cascade_get_the_sum() -> None:
-    """The others follow below, at the fast stage's distances."""
+    """The other candidates follow below the survivors, spaced as the fast stage spaced them."""
     async with fused(depth=3) as model:
         ranking = await model.rank("who", WORDS, strategy="cascade")
 
@@ -55,12 +54,11 @@ async def test_survivors_of_a_cascade_get_the_sum() -> None:
 
 
 async def test_the_fast_stage_alone_is_itself() -> None:
-    """Its scores are complete logits."""
     async with fused(depth=3) as model:
         assert scores(await model.rank("who", WORDS, strategy="fast")) == FAST
 
 
 def test_the_accurate_scorer_is_not_served_alone() -> None:
-    """It would rank by half a score."""
+    """Alone, the accurate scorer would rank by only part of the score."""
     with pytest.raises(BadSetting, match="adds to the scores of mix-b"):
         files_of(lookup(**ACCURATE), fusion=Fusion("mix-b"))

@@ -1,4 +1,4 @@
-"""A scoring thread that hangs or dies: everybody hears of it, and nothing waits for ever."""
+"""When the scoring thread hangs or dies, every waiting request gets an error instead of waiting for ever."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_thread_that_hangs_is_noticed_and_left_behind() -> None:
-    """The engine closes without it; what waits for it ends by its own deadline."""
+    """The engine closes without the hung thread, and a request that waits for it ends at its own deadline."""
     gate = Gate()
     settings = Settings(device="cpu", hang_timeout_s=0.3, request_timeout_s=0.2)
     serving = assemble([files_of(WatchedScorer(lookup(), gate))], settings)
@@ -37,7 +37,6 @@ async def test_a_thread_that_hangs_is_noticed_and_left_behind() -> None:
 
 
 async def test_a_thread_that_is_idle_does_not_hang() -> None:
-    """However long it waits for work."""
     serving = assemble([files_of(lookup())], Settings(device="cpu", hang_timeout_s=0.05))
     await serving.models.default.rank("who", ["man"])
     await asyncio.sleep(0.2)
@@ -48,7 +47,7 @@ async def test_a_thread_that_is_idle_does_not_hang() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_batch_that_was_taken_is_answered_when_the_thread_dies() -> None:
-    """At once, and not by its deadline: also the batch that it had taken but not begun."""
+    """The request fails at once, and not only at its deadline."""
 
     def dies(_: ScoreBatch) -> None:
         raise Dies
@@ -62,7 +61,7 @@ async def test_a_batch_that_was_taken_is_answered_when_the_thread_dies() -> None
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_thread_that_dies_between_batches_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has taken a batch, and dies before that is in flight."""
+    """The thread dies after it has taken a batch, but before it counts that batch as in flight."""
     serving = assemble([files_of(lookup())], Settings(device="cpu"))
     worker = serving.models.default.engine.worker
 
@@ -77,7 +76,7 @@ async def test_a_thread_that_dies_between_batches_loses_none(monkeypatch: pytest
 
 
 async def test_a_process_that_was_paused_has_not_hung(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of its threads stood still: the scoring thread has its time once more."""
+    """All threads of a paused process stand still, so the scoring thread gets its whole timeout again."""
     gate, told = Gate(), list[str]()
     gate.let_through()
     monkeypatch.setattr(service, "LOOK_S", 0.01)
@@ -89,7 +88,7 @@ async def test_a_process_that_was_paused_has_not_hung(monkeypatch: pytest.Monkey
         await asyncio.to_thread(gate.wait_for_batch)
         asked = asyncio.ensure_future(running.rerank({"query": "who", "candidates": ["man"]}))
         await asyncio.to_thread(gate.wait_for_batch)
-        time.sleep(0.6)  # noqa: ASYNC251  # which keeps the watch from running, as a pause does
+        time.sleep(0.6)  # noqa: ASYNC251  # keeps the watch from running, as a pause does
         await asyncio.sleep(0.05)
         assert (told, running.service.why_not_alive()) == ([], None)
         gate.let_through()

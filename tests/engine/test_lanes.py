@@ -1,4 +1,4 @@
-"""Batches keep every candidate with its query, and a representation that was cached scores as a fresh one."""
+"""A lane keeps every candidate with its query, and scores a representation as if it had just been encoded."""
 
 import random
 from itertools import chain
@@ -21,8 +21,8 @@ from bandrank.models.ragged import Ragged
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=8))
 def test_collate_keeps_every_candidate_with_its_query(shapes: list[tuple[int, int, int]]) -> None:
-    """Cut back by the slices that `collate` returns, a batch has each slice's candidates under the slice's query, and
-    no query twice.
+    """The batch has no query twice, and each slice's candidates stand under its query, in the order that `collate`
+    returns.
     """
     slices = []
     for number, (query, size, skipped) in enumerate(shapes):
@@ -45,7 +45,7 @@ def test_collate_keeps_every_candidate_with_its_query(shapes: list[tuple[int, in
 
 
 def test_encoding_and_scoring_apart_are_the_scores_of_one_pass() -> None:
-    """A bi-encoder's candidates of two tasks, encoded in one batch and scored in another."""
+    """A bi-encoder's candidates of two tasks are encoded in one batch and scored in another."""
     rng = random.Random(2)
     scorer = prepare(tiny_bi_encoder(), device=torch.device("cpu"), dtype=torch.float32)
     codec = RepresentationCodec(scorer.scorer.representation_size, "float32")

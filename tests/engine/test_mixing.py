@@ -1,4 +1,4 @@
-"""Scores of the first stage, mixed into a ranking: laws of the mixture."""
+"""Properties of a ranking into which the scores of the search's first stage are mixed."""
 
 import math
 from collections.abc import Sequence
@@ -18,24 +18,23 @@ PAIRS = st.lists(st.tuples(OWN, st.none() | ANY), min_size=1, max_size=12)
 
 
 def ranking_of(scores: Sequence[float]) -> Ranking:
-    """A ranking of candidates with these scores, by their index."""
+    """Ranks candidates that have these scores; a candidate's index is its place in the list."""
     candidates = [RankedCandidate(index, scores[index], "accurate") for index in best_first(scores)]
     return Ranking(candidates, "accurate", [], bounded=False, degraded=False)
 
 
 def mixed(pairs: Sequence[tuple[float, float | None]], weight: float) -> Ranking:
-    """The mixture of pairs of a candidate's own score and that of the first stage."""
+    """Mixes pairs of a candidate's own score and its score from the first stage."""
     first = {index: score for index, (_, score) in enumerate(pairs) if score is not None}
     return mix(ranking_of([own for own, _ in pairs]), first, weight)
 
 
 def order(ranking: Ranking) -> list[int]:
-    """The candidates' indices."""
     return [candidate.index for candidate in ranking.candidates]
 
 
 def test_a_mixture_worked_out_by_hand() -> None:
-    """Own scores from -1 to 3, those of the first stage from 10 to 30, a quarter of the weight on the latter."""
+    """Own scores range from -1 to 3 and those of the first stage from 10 to 30, which has a quarter of the weight."""
     candidates = mixed([(3.0, 10.0), (1.0, 30.0), (-1.0, 20.0)], 0.25).candidates
 
     # 0.75 * 3 + 0.25 * -1;  0.75 * 1 + 0.25 * 3;  0.75 * -1 + 0.25 * 1
@@ -45,13 +44,12 @@ def test_a_mixture_worked_out_by_hand() -> None:
 
 @given(PAIRS)
 def test_without_a_weight_nothing_changes(pairs: list[tuple[float, float | None]]) -> None:
-    """Neither order nor scores, to the last bit."""
     assert mixed(pairs, 0.0) == ranking_of([own for own, _ in pairs])
 
 
 @given(PAIRS.filter(lambda pairs: any(first is not None for _, first in pairs)))
 def test_with_all_the_weight_the_order_is_that_of_the_first_stage(pairs: list[tuple[float, float | None]]) -> None:
-    """Candidates without a score come last; those that tie stay in their own order."""
+    """Candidates without a first-stage score come last, and candidates that tie keep the order of their own scores."""
     lowest = min(first for _, first in pairs if first is not None)
     firsts = [lowest if first is None else first for _, first in pairs]
     own = order(ranking_of([score for score, _ in pairs]))
@@ -63,7 +61,7 @@ def test_with_all_the_weight_the_order_is_that_of_the_first_stage(pairs: list[tu
 def test_scores_stay_finite_and_within_those_of_the_ranking(
     pairs: list[tuple[float, float | None]], weight: float
 ) -> None:
-    """Whatever the scale of the first stage; and the order is that of the scores."""
+    """This holds whatever the scale of the first stage, and the candidates are in the order of their mixed scores."""
     scores = [candidate.score for candidate in mixed(pairs, weight).candidates]
     lowest, highest = (pick(own for own, _ in pairs) for pick in (min, max))
     slack = 1e-9 * max(1.0, abs(lowest), abs(highest))
@@ -77,7 +75,7 @@ def test_scores_stay_finite_and_within_those_of_the_ranking(
 def test_a_better_first_score_never_costs_a_rank(
     pairs: list[tuple[float, float | None]], weight: float, data: st.DataObject
 ) -> None:
-    """As long as it stays within the range of the others, which would move with it."""
+    """The better score stays within the range of the others; a wider range would change every mixed score."""
     firsts = [first for _, first in pairs if first is not None]
     index = data.draw(st.integers(0, len(pairs) - 1))
     own, before = pairs[index]
@@ -97,7 +95,7 @@ def test_a_better_first_score_never_costs_a_rank(
 def test_the_scale_of_the_first_stage_does_not_matter(
     pairs: list[tuple[float, int]], weight: float, factor: float
 ) -> None:
-    """BM25 and a cosine have the same say. With these numbers nothing is rounded."""
+    """BM25 scores and cosines count the same; the numbers are such that rescaling them rounds nothing."""
     moved = [(own, first * factor + 1024) for own, first in pairs]
     scores = {candidate.index: candidate.score for candidate in mixed(pairs, weight).candidates}
 
@@ -107,7 +105,7 @@ def test_the_scale_of_the_first_stage_does_not_matter(
 
 @pytest.mark.parametrize("weight", [0.25, 1.0])
 def test_equal_scores_are_no_error(weight: float) -> None:
-    """Equal ones of the first stage leave the order alone; equal ones of the ranking leave it to the first stage."""
+    """If the first stage's scores are all equal they change no order; if the ranking's are, the first stage decides."""
     assert order(mixed([(1.0, 5.0), (3.0, 5.0), (2.0, 5.0)], weight)) == [1, 2, 0]
     assert order(mixed([(1.0, 5.0), (1.0, 7.0), (1.0, 6.0)], weight)) == [1, 2, 0]
     assert order(mixed([(1.0, 0.0), (1.0, 0.0)], weight)) == [0, 1]
@@ -115,7 +113,7 @@ def test_equal_scores_are_no_error(weight: float) -> None:
 
 
 def test_no_scores_change_nothing() -> None:
-    """Nor does a ranking of nothing."""
+    """Neither a first stage without scores nor a ranking without candidates is an error."""
     ranking = ranking_of([1.0, 2.0])
 
     assert mix(ranking, {}, 1.0) == ranking

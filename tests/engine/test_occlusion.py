@@ -1,4 +1,4 @@
-"""The words of a text that are left out, and the windows into which too many of them are merged."""
+"""Which words of a text are left out, and how too many of them are merged into windows."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from bandrank.engine.occlusion import Scope, Words, excerpts, windows
 
 
 def in_all(text: str, most: int, max_rows: float = 1e9) -> list[Words]:
-    """The windows of one scope, which is the text and takes a row a window."""
+    """Windows of a single scope: the whole text, which takes one row a window."""
     return windows(text, [Scope(0, len(text), 1.0)], max_windows=most, max_rows=max_rows)
 
 
@@ -25,13 +25,12 @@ def in_all(text: str, most: int, max_rows: float = 1e9) -> list[Words]:
     ],
 )
 def test_words_are_what_is_between_spaces(text: str, words: list[str]) -> None:
-    """Or single characters of scripts that have no spaces."""
+    """In scripts without spaces each character is a word."""
     assert [text[start:end] for start, end in in_all(text, 64)] == words
 
 
 @given(st.text(alphabet="ab \n蜂🐝"), st.integers(1, 9))
 def test_windows_hold_every_word_once(text: str, most: int) -> None:
-    """They are in order, no more than may be, and begin and end with a word."""
     found = in_all(text, most)
 
     assert len(found) <= most
@@ -50,7 +49,7 @@ def test_too_many_words_are_merged_evenly() -> None:
 
 
 def test_windows_are_fewer_where_they_take_many_rows() -> None:
-    """All together take no more than may be spent; one is always there."""
+    """All windows together take no more rows than allowed, but there is always one."""
     text = "word " * 100
 
     assert len(in_all(text, 64, max_rows=20.0)) == 20
@@ -58,7 +57,7 @@ def test_windows_are_fewer_where_they_take_many_rows() -> None:
 
 
 def test_scopes_have_windows_of_their_own() -> None:
-    """None is in the scopes of a part only; all are of the same number of words, and what is in no scope is in none."""
+    """No window straddles the boundary of a scope, and words outside all scopes are in no window."""
     text = "a b c d e f g h i j k l"
     scopes = [Scope(0, 10, 1.0), Scope(6, 16, 2.0)]
     found = windows(text, scopes, max_windows=64, max_rows=12.0)
@@ -71,7 +70,7 @@ def test_scopes_have_windows_of_their_own() -> None:
 
 
 def test_a_word_is_where_it_begins() -> None:
-    """Of a word that a scope's end cuts in two, what is in the scope is left out there."""
+    """If the end of a scope cuts a word in two, the part inside the scope is left out."""
     text, scope = "one playing", Scope(0, 8, 1.0)
 
     assert in_all(text, 9) == [(0, 3), (4, 11)]
@@ -80,14 +79,13 @@ def test_a_word_is_where_it_begins() -> None:
 
 
 def test_excerpts_are_the_text_in_parts() -> None:
-    """Of equally many words, the last perhaps of fewer."""
     text = "one two three four five"
 
     assert [text[start:end] for start, end in excerpts(text, 2)] == ["one two three", "four five"]
 
 
 def test_a_window_is_left_out_with_nothing_around_it() -> None:
-    """White space stays where it was; of a scope, only what it holds is there."""
+    """The white space around the window stays, and nothing outside the scope is added."""
     text = "Bees find home."
 
     assert Scope(0, 15, 1.0).without(text, (5, 9)) == "Bees  home."

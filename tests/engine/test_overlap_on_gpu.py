@@ -1,4 +1,4 @@
-"""A batch starts on a GPU without waiting for the work that the GPU is busy with."""
+"""A batch starts on a GPU without waiting for the GPU's earlier work."""
 
 import math
 import random
@@ -30,7 +30,7 @@ LONG, SHORT = 200, 20  # the long one is scored in passages
 
 
 def cross_encoder(pattern: AttentionPattern) -> Scorer:
-    """A random one."""
+    """A cross-encoder with random weights."""
     config = CrossEncoderConfig(
         encoder=ENCODER, cls_id=CLS_ID, sep_id=SEP_ID, pattern=pattern, max_tokens=128, max_query_tokens=32
     )
@@ -42,14 +42,14 @@ def cross_encoder(pattern: AttentionPattern) -> Scorer:
     "make",
     [
         lambda: cross_encoder(sparse(window=4)),
-        lambda: cross_encoder(FULL),  # in plain torch, as those that follow
+        lambda: cross_encoder(FULL),  # in plain torch, like the two below
         lambda: cross_encoder(longformer(window=4)),
         lambda: tiny_sequence_cross_encoder(max_tokens=128),
     ],
     ids=["sparse", "full", "longformer", "ModernBERT"],
 )
 def test_a_batch_starts_while_the_gpu_is_busy(make: Callable[[], Scorer]) -> None:
-    """Launched or replayed, the scores are those of an idle GPU."""
+    """With and without CUDA graphs, the scores are those of an idle GPU."""
     rng = random.Random(1)
     candidates = [random_ids(rng, length) for length in (SHORT, LONG, SHORT)]
     for graphs in (False, True):

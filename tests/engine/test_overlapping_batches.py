@@ -1,4 +1,4 @@
-"""While a device computes a batch, the host prepares the next; and nothing is lost, swapped or kept back by that."""
+"""While a device computes a batch, the host prepares the next; no result is lost, swapped or held back by that."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ Watch = Callable[[Sequence[AnySlice]], None]
 
 @dataclass(eq=False)
 class Device:
-    """What its lanes have begun and ended, in order, as "begin NAME SIZE".
+    """A device that records what its lanes begin and end, in order, as "begin NAME SIZE" or "end NAME SIZE".
 
-    on_begin, on_end: see the slices, and may raise. on_wait: is called by who waits for room. seconds: what a batch
-    takes, by the clock.
+    on_begin, on_end: called with the slices, and may raise.  on_wait: called while the worker waits for room.  seconds:
+    what a batch takes on the clock.
     """
 
     on_begin: Watch = lambda _: None
@@ -68,7 +68,7 @@ class DeviceLane:
 
 
 def test_the_next_batch_starts_before_the_last_is_awaited() -> None:
-    """One batch is computed and one follows, never more; each batch has one candidate."""
+    """One batch is computed and one follows, never more; here each batch holds one candidate."""
     device = Device()
     task = task_of([1.0] * 5, lane=device.lane("gpu"))
     work_off(open_queue(task), max_batch_rows=1)
@@ -78,7 +78,7 @@ def test_the_next_batch_starts_before_the_last_is_awaited() -> None:
 
 
 def test_what_comes_until_there_is_room_is_one_batch() -> None:
-    """The next batch is not taken before."""
+    """The next batch is taken only once the lane has room for it."""
     device = Device()
     lane = device.lane("cpu")
     late = [task_of([1.0] * size, lane=lane) for size in (1, 2)]
@@ -109,7 +109,7 @@ def test_a_lane_that_keeps_the_host_busy_waits_for_batches_in_flight() -> None:
 
 
 def test_an_answer_does_not_wait_for_another_request() -> None:
-    """The queue stays open and empty."""
+    """The queue stays open and empty while the worker hands out the results."""
     task = task_of([1.0, 1.0], lane=Device().lane("gpu"))
     queue = open_queue(task)
     worker = ScoringWorker(queue, max_batch_rows=1, metrics=Metrics(), clock=Clock())
@@ -120,7 +120,7 @@ def test_an_answer_does_not_wait_for_another_request() -> None:
 
 
 def test_batches_in_flight_are_handed_out_before_a_failed_one_is_retried() -> None:
-    """The memory that they hold is free then."""
+    """The memory of those batches is then free for the retry."""
     device = Device()
 
     def choke(slices: Sequence[AnySlice]) -> None:
@@ -136,7 +136,7 @@ def test_batches_in_flight_are_handed_out_before_a_failed_one_is_retried() -> No
 
 
 def test_a_failed_batch_holds_no_memory_during_its_retry() -> None:
-    """The reported error does not keep the batch's tensors."""
+    """The reported error must not keep the tensors of the failed batch alive."""
     device = Device()
     made: list[weakref.ref[torch.Tensor]] = []
 
@@ -155,7 +155,7 @@ def test_a_failed_batch_holds_no_memory_during_its_retry() -> None:
 
 
 def test_the_rest_of_a_task_that_fails_is_not_computed() -> None:
-    """Where a batch is tried again in parts, those that come after the failure are left out."""
+    """When a batch is retried in parts, parts of the task after the failed one are left out."""
     device = Device()
 
     def choke(slices: Sequence[AnySlice]) -> None:
@@ -186,8 +186,8 @@ def test_the_rest_of_a_task_that_fails_is_not_computed() -> None:
 def test_every_task_gets_its_own_results_or_its_own_failure(
     shapes: list[tuple[int, int, int | None]], budget: int, at_the_end: bool, error: type[Exception]
 ) -> None:
-    """This holds however batches overlap, whichever candidate of a task cannot be scored, and whether its batch fails
-    when started or when awaited. What is done of a failed task are its leading results: they are kept by their places.
+    """This holds however batches overlap, whichever candidate cannot be scored, and whether its batch fails when
+    started or when awaited. A failed task keeps its leading results.
     """
     device = Device()
     lanes = device.lane("gpu"), device.lane("gpu2"), device.lane("cpu", overlaps=False)
@@ -215,7 +215,6 @@ def test_every_task_gets_its_own_results_or_its_own_failure(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("event", ["begin b 1", "end a 1", "end b 1"])
 def test_a_dying_thread_leaves_nobody_waiting(event: str) -> None:
-    """Tasks in flight, just started and queued all fail."""
     device = Device()
 
     def die(_: Sequence[AnySlice]) -> None:
@@ -232,7 +231,7 @@ def test_a_dying_thread_leaves_nobody_waiting(event: str) -> None:
 
 
 def test_time_that_two_batches_share_counts_once() -> None:
-    """Ten batches of a row, two seconds each on the device, predict the same wait with overlap and without."""
+    """Ten batches of one row and 2 s each are timed as 2 s a row, although they overlap."""
     clock = Clock()
     device = Device(clock=clock, seconds=2.0)
     queue = open_queue(task_of([1.0] * 10, lane=device.lane("gpu")), clock=clock)

@@ -1,4 +1,4 @@
-"""The best passage of a candidate: the characters that the scorer saw, and the score that they have alone."""
+"""The best passage of a candidate: the characters that the scorer read, which have the same score alone."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 QUERY = "who was the man"
 LENGTHS = [100, 3, 57, 58, 0, 300]  # in words of one piece; 57 fit beside the query
 
@@ -38,7 +38,6 @@ def texts_of(seed: int) -> list[str]:
 
 
 def candidates_of(ranking: Ranking) -> list[tuple[int, float]]:
-    """Indices with scores."""
     return [(each.index, each.score) for each in ranking.candidates]
 
 
@@ -53,7 +52,7 @@ async def ask(
 
 
 async def test_the_characters_of_a_passage_have_its_score_alone(tmp_path: Path) -> None:
-    """By the forward pass of `transformers` over them; and that is the score of the candidate."""
+    """The score is that of a forward pass of `transformers` over these characters, and also the candidate's score."""
     theirs = tiny_hf_cross_encoder(positions=64)
     texts = texts_of(1)
     async with served(hf.load(save_cross_encoder(tmp_path, theirs))) as model:
@@ -78,7 +77,7 @@ async def test_the_characters_of_a_passage_have_its_score_alone(tmp_path: Path) 
 
 
 async def test_requests_that_ask_and_that_do_not_get_their_own() -> None:
-    """They wait for the same thread, with different limits; each gets what it gets alone."""
+    """Requests with passages under different limits, and one without passages, share the scoring thread."""
     texts = texts_of(2)
     reaches = [Reach(), Reach(tokens=60), Reach(passages=2), Reach(tokens=5)]
     async with served(tiny_cross_encoder(positions=64)) as model:
@@ -98,7 +97,7 @@ async def test_requests_that_ask_and_that_do_not_get_their_own() -> None:
 
 
 async def test_a_candidate_that_is_cut_has_what_was_read() -> None:
-    """One passage, from the first word to the last one within the limit; short ones are whole."""
+    """A cut text's passage runs from its first word to the last within the limit; a short text is its own passage."""
     texts = texts_of(3)
     async with served(tiny_cross_encoder(positions=64)) as model:
         found = await ask(model, texts, options=Options(Reach(tokens=5)))
@@ -111,7 +110,6 @@ async def test_a_candidate_that_is_cut_has_what_was_read() -> None:
 
 
 async def test_only_the_results_have_passages() -> None:
-    """What is beyond top_n is not looked up."""
     texts = texts_of(4)
     async with served(tiny_cross_encoder(positions=64)) as model:
         found = await ask(model, texts, top_n=2)
@@ -120,7 +118,7 @@ async def test_only_the_results_have_passages() -> None:
 
 
 async def test_texts_that_come_twice_have_the_same_passage() -> None:
-    """They are scored once."""
+    """A text that comes twice is scored once."""
     [text, *_] = texts_of(5)
     async with served(tiny_cross_encoder(positions=64)) as model:
         found = await ask(model, [text, "man", text])
@@ -129,7 +127,7 @@ async def test_texts_that_come_twice_have_the_same_passage() -> None:
 
 
 async def test_each_candidate_may_have_a_query_of_its_own() -> None:
-    """Indices are those of the call."""
+    """Passages are listed by the candidate's index in the call."""
     texts = texts_of(6)
     queries = ["who", "who was the man", "is it"] * 2
     candidates = [CallCandidate(text, query=query) for text, query in zip(texts, queries, strict=True)]
@@ -144,7 +142,7 @@ async def test_each_candidate_may_have_a_query_of_its_own() -> None:
 
 
 async def test_in_a_cascade_those_have_passages_that_the_accurate_stage_scored() -> None:
-    """The others have the score of a stage that reads them whole."""
+    """The other candidates keep the score of the fast stage, which reads them whole."""
     texts = texts_of(7)
     settings = Settings(device="cpu", cascade_depth=2)
     accurate = tiny_cross_encoder(positions=64, pattern=sparse(4))
@@ -163,7 +161,6 @@ async def test_in_a_cascade_those_have_passages_that_the_accurate_stage_scored()
 
 
 async def test_in_a_cascade_that_is_cut_before_the_accurate_stage_there_are_none() -> None:
-    """The answer has the fast scores alone."""
     accurate = tiny_cross_encoder(positions=64, pattern=sparse(4))
     async with served(accurate, fast=tiny_bi_encoder()) as model:
         found = await ask(model, texts_of(7), strategy="cascade", budget_s=1e-6)
@@ -174,7 +171,7 @@ async def test_in_a_cascade_that_is_cut_before_the_accurate_stage_there_are_none
 
 
 async def test_scores_that_are_mixed_in_choose_whose_passage_is_told() -> None:
-    """The passage's own score is still that of the scorer."""
+    """Mixed scores decide which candidates are results, but a passage's own score is still the scorer's."""
     texts = texts_of(8)
     async with served(tiny_cross_encoder(positions=64)) as model:
         call = Call(
@@ -193,7 +190,6 @@ async def test_scores_that_are_mixed_in_choose_whose_passage_is_told() -> None:
 
 
 async def test_a_scorer_that_reads_candidates_whole_has_none() -> None:
-    """Its scores are as ever."""
     async with served(encoded_lookup(man=1.0)) as model:
         found = await ask(model, ["she", "man"])
 
@@ -202,7 +198,7 @@ async def test_a_scorer_that_reads_candidates_whole_has_none() -> None:
 
 
 async def test_passages_are_told_of_a_request_that_was_admitted_before_the_stop() -> None:
-    """Stopping waits for both steps."""
+    """Stopping waits both for scoring and for looking up passages."""
     texts = texts_of(9)
     async with served(tiny_cross_encoder(positions=64)) as model:
         asked = asyncio.ensure_future(ask(model, texts))

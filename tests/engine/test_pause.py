@@ -1,4 +1,4 @@
-"""Between two tasks of a polite client's request no batch of a greedy one begins."""
+"""While a polite client's request is between two tasks, no batch of a greedy client begins."""
 
 import math
 import threading
@@ -19,7 +19,7 @@ POLITE, GREEDY = Client("polite"), Client("greedy")
 
 @pytest.fixture
 def queue() -> TaskQueue:
-    """One in which a client has much, and was handed some of it."""
+    """A queue in which the greedy client has much work waiting and has already been handed some."""
     queue = TaskQueue(max_waiting_rows=math.inf, max_wait_s=math.inf, clock=Clock(), max_batch_rows=BATCH)
     for _ in range(100):
         queue.put(task_of([1] * BATCH, client=GREEDY))
@@ -29,7 +29,7 @@ def queue() -> TaskQueue:
 
 
 def test_the_thread_waits_for_the_next_task(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes from the event loop; for a moment, whatever others put meanwhile."""
+    """The next task comes from the event loop; the thread waits for it briefly, whatever others put meanwhile."""
     first, second = task_of([1] * 3, client=POLITE), task_of([1] * 3, client=POLITE)
     second.ticket = first.ticket
     with queue.admitted(first.ticket, {LANE: 6}):
@@ -45,7 +45,7 @@ def test_the_thread_waits_for_the_next_task(queue: TaskQueue, monkeypatch: pytes
 
 
 def test_the_thread_waits_longer_where_the_batch_would_be_long(queue: TaskQueue) -> None:
-    """As one candidate may be; the request would wait for it."""
+    """A batch may take seconds even if it holds a single candidate, and the request would have to wait for it."""
     queue.throughput.report(LANE.name, BATCH, HANG_S / PAUSE_PART * FINER)
     first, second = task_of([1] * 3, client=POLITE), task_of([1] * 3, client=POLITE)
     second.ticket = first.ticket
@@ -57,7 +57,7 @@ def test_the_thread_waits_longer_where_the_batch_would_be_long(queue: TaskQueue)
 
 
 def test_no_batch_is_taken_ahead_of_the_next_task(queue: TaskQueue) -> None:
-    """While the first is being scored; else the next would wait for that batch."""
+    """A batch taken while the first task is being scored would delay the second task."""
     first, second = task_of([1] * 3, client=POLITE), task_of([1] * 3, client=POLITE)
     second.ticket = first.ticket
     with queue.admitted(first.ticket, {LANE: 6}):

@@ -9,7 +9,7 @@ FAST, ACCURATE = Role("fast"), Role("accurate", depth=50)
 FUSED = Role("accurate", depth=50, weight=0.5)
 DEEP = Role("deep", depth=10)
 Told = tuple[str, list[tuple[str, int]], bool]
-LATE, IN_TIME = 2.0, 0.5  # seconds, with a budget of one
+LATE, IN_TIME = 2.0, 0.5  # predicted seconds; the budget is 1 s
 
 
 def plan_of(
@@ -23,7 +23,7 @@ def plan_of(
 @pytest.mark.parametrize(
     "case",
     [
-        # one stage: whatever is asked, it scores all; nothing could stand in its place
+        # a single stage scores every candidate, whatever the strategy: nothing could take its place
         ([FAST], "auto", 100, None, LATE, ("fast", [("fast", 100)], False)),
         ([FAST], "fast", 100, 1.0, LATE, ("fast", [("fast", 100)], False)),
         ([ACCURATE], "auto", 100, 1.0, LATE, ("accurate", [("accurate", 100)], False)),
@@ -38,7 +38,7 @@ def plan_of(
         # the cascade
         ([FAST, ACCURATE], "cascade", 100, None, LATE, ("cascade", [("fast", 100), ("accurate", 50)], True)),
         ([FAST, ACCURATE], "cascade", 20, None, LATE, ("cascade", [("fast", 20), ("accurate", 20)], True)),
-        # auto: the last stage alone where a cascade would drop nobody and the budget allows
+        # auto: the last stage alone where a cascade would drop no candidate and the budget allows
         ([FAST, ACCURATE], "auto", 50, None, LATE, ("accurate", [("accurate", 50)], False)),
         ([FAST, ACCURATE], "auto", 51, None, IN_TIME, ("cascade", [("fast", 51), ("accurate", 50)], True)),
         ([FAST, ACCURATE], "auto", 50, 1.0, IN_TIME, ("accurate", [("accurate", 50)], False)),
@@ -60,15 +60,13 @@ def plan_of(
 def test_a_plan(
     case: tuple[list[Role], str, int, float | None, float, tuple[str, list[tuple[str, int]], bool]],
 ) -> None:
-    """Each row of the table has stages, strategy, candidates, budget and predicted seconds, and the expected plan."""
+    """Each row has stages, strategy, number of candidates, budget, predicted seconds, and the expected plan."""
     roles, strategy, count, budget_s, predicted_s, expected = case
 
     assert plan_of(roles, strategy, count=count, budget_s=budget_s, predicted_s=predicted_s) == expected
 
 
 def test_a_prediction_is_made_only_where_it_matters() -> None:
-    """Without a budget nothing is predicted."""
-
     def predict_s(_: int) -> float:
         raise AssertionError
 
@@ -78,13 +76,12 @@ def test_a_prediction_is_made_only_where_it_matters() -> None:
 
 @pytest.mark.parametrize(("roles", "strategy"), [([FAST], "accurate"), ([ACCURATE], "cascade"), ([FAST, FUSED], "")])
 def test_an_unknown_strategy_is_refused_with_the_served_ones(roles: list[Role], strategy: str) -> None:
-    """A model of one stage has no cascade."""
+    """A model of one stage has no cascade strategy."""
     with pytest.raises(UnknownStrategy, match=", ".join(strategies(roles))):
         plan_of(roles, strategy)
 
 
 def test_no_candidates_make_a_plan_too() -> None:
-    """All depths are 0."""
     plan = make_plan([FAST, ACCURATE], "cascade", num_candidates=0, budget_s=None, predict_s=lambda _: 0.0)
 
     assert plan == Plan("cascade", (Step(0, 0), Step(1, 0)), bounded=True)

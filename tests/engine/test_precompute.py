@@ -1,4 +1,4 @@
-"""`bandrank precompute`: a corpus into a real Redis, found again by id, gone on with after an interruption."""
+"""`bandrank precompute` stores a corpus in a real Redis, to be found by id, and resumes after an interruption."""
 
 import asyncio
 import gzip
@@ -29,7 +29,6 @@ NUM_LINES = 2 * LINES_AT_ONCE + 7
 
 
 def settings(server: RedisServer, **more: Any) -> Settings:
-    """The settings of a replica that keeps nothing in memory, and more of them."""
     return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0, **more)
 
 
@@ -44,19 +43,19 @@ def models(encoded: list[int] | None = None) -> list[LoadedScorers]:
 
 
 def records() -> list[dict[str, str]]:
-    """A corpus in which texts differ by their number of words."""
+    """A corpus of NUM_LINES texts with one of four titles each and up to 50 words."""
     return [{"_id": str(n), "title": WORDS[n % 4], "text": "no " * (n % 50) + str(n)} for n in range(NUM_LINES)]
 
 
 def write(path: Path, lines: list[Any]) -> Path:
-    """JSON lines, compressed if the name says so."""
+    """Writes JSON lines to a file, compressed if its name ends in .gz."""
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
 
 async def best_by_id(server: RedisServer, ids: list[str]) -> tuple[str, int]:
-    """The best candidate by id alone, on another replica, and the number of representations that replica computed."""
+    """Ranks by id on another replica; returns the best id and how many representations that replica had to compute."""
     encoded: list[int] = []
     serving = assemble(models(encoded), settings(server))
     texts, _ = await serving.registry.resolve([CallCandidate(id=name) for name in ids])
@@ -69,7 +68,7 @@ async def best_by_id(server: RedisServer, ids: list[str]) -> tuple[str, int]:
 def test_a_corpus_is_ranked_by_id_from_what_was_precomputed(
     server: RedisServer, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The title goes before the text, nothing is left to encode, and the command prints progress and sums."""
+    """The title precedes the text, nothing is left to encode, and the command prints its progress and totals."""
     status = precompute(write(tmp_path / name, records()), models(), settings(server))
 
     output = capsys.readouterr()
@@ -82,7 +81,7 @@ def test_a_corpus_is_ranked_by_id_from_what_was_precomputed(
 def test_a_second_run_goes_on_where_the_first_one_stopped(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bad line stops the first run after two chunks; with the line mended, the second run encodes the rest alone."""
+    """A bad line stops the first run after two chunks; once it is mended, the second run encodes only the rest."""
     lines: list[Any] = records()
     bad = [*lines[: LINES_AT_ONCE * 2], '{"_id": "x"}', *lines[LINES_AT_ONCE * 2 :]]
     encoded: list[int] = []
@@ -100,7 +99,7 @@ def watched(watch: Callable[[Ragged], None]) -> list[LoadedScorers]:
 
 
 def test_an_encoder_may_take_longer_for_the_corpus_than_a_request(server: RedisServer, tmp_path: Path) -> None:
-    """Here three times as long: it is encoded in parts, each of which has the time of a request."""
+    """The corpus takes three times as long, but is encoded in parts, each of which has the time of a request."""
     path = write(tmp_path / "corpus.jsonl", records()[:60])
     slow = watched(lambda tokens: time.sleep(0.05 * len(tokens)))
 
@@ -110,7 +109,7 @@ def test_an_encoder_may_take_longer_for_the_corpus_than_a_request(server: RedisS
 def test_what_was_encoded_before_an_encoder_was_too_slow_is_kept(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Though it is in the same part of the corpus; the second run encodes the others alone."""
+    """Even texts of the part of the corpus that failed are kept, and the second run encodes only the others."""
     path = write(tmp_path / "corpus.jsonl", records()[:60])
     encoded: list[int] = []
 
@@ -127,7 +126,7 @@ def test_what_was_encoded_before_an_encoder_was_too_slow_is_kept(
 
 
 class WideScorer(EncodedLookupScorer):
-    """A scorer whose representations are as large as those of long texts, a number for each of their tokens."""
+    """A scorer whose representations are as large as those of long texts: one row of 2**18 numbers each."""
 
     representation_size = 1 << 18
 
@@ -137,7 +136,7 @@ class WideScorer(EncodedLookupScorer):
 
 @pytest.mark.parametrize("title", [None, ""])
 def test_a_title_may_be_null(server: RedisServer, tmp_path: Path, title: str | None) -> None:
-    """As where a program wrote a column without a value: the text alone is registered."""
+    """Programs write null for a column without a value; the text alone is then registered."""
     path = write(tmp_path / "corpus.jsonl", [{"id": "1", "title": title, "text": "man"}, {"id": "2", "text": "she"}])
 
     assert precompute(path, models(), settings(server)) == 0
@@ -145,7 +144,7 @@ def test_a_title_may_be_null(server: RedisServer, tmp_path: Path, title: str | N
 
 
 def test_large_representations_wait_for_redis(server: RedisServer, tmp_path: Path) -> None:
-    """70 MiB are computed faster than they are written, and more than are held for that: all are stored."""
+    """70 MiB are more than may wait to be written, and are computed faster than Redis takes them: all are stored."""
     path = write(tmp_path / "corpus.jsonl", records()[:70])
 
     assert precompute(path, [files_of(WideScorer({}))], settings(server, cache_dtype="float32")) == 0
@@ -155,7 +154,6 @@ def test_large_representations_wait_for_redis(server: RedisServer, tmp_path: Pat
 def test_a_redis_that_goes_away_ends_the_run_with_an_error(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No text is reported as stored that is not."""
     scorers = watched(lambda _: server.kill())
 
     assert precompute(write(tmp_path / "corpus.jsonl", records()), scorers, settings(server)) == 1
@@ -165,7 +163,7 @@ def test_a_redis_that_goes_away_ends_the_run_with_an_error(
 def test_a_redis_without_room_for_representations_is_told_to_be_full(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To run it again would not help."""
+    """Running the command again would not help before Redis has room, so the error names the cause."""
 
     def fill(_: Ragged) -> None:
         server.do("CONFIG", "SET", "maxmemory", 1)
@@ -177,7 +175,7 @@ def test_a_redis_without_room_for_representations_is_told_to_be_full(
 def test_a_redis_that_is_not_there_is_named_before_anything_is_encoded(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An address with a slip in it is told from one that stored too little."""
+    """A mistyped address must not look like a Redis that stored too little."""
     server.kill()
     encoded: list[int] = []
 
@@ -187,7 +185,6 @@ def test_a_redis_that_is_not_there_is_named_before_anything_is_encoded(
 
 
 def test_without_a_scorer_that_precomputes(server: RedisServer, tmp_path: Path) -> None:
-    """There is nothing to compute, and an error says so."""
     path = write(tmp_path / "corpus.jsonl", records())
     with pytest.raises(BadSetting, match="fast_model"):
         precompute(path, [files_of(lookup())], settings(server))
@@ -211,13 +208,11 @@ def test_without_a_scorer_that_precomputes(server: RedisServer, tmp_path: Path) 
 def test_a_bad_line_is_reported(
     server: RedisServer, tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message has its number."""
     assert precompute(write(tmp_path / "corpus.jsonl", ["", line]), models(), settings(server)) == 1
     assert "line 2" in capsys.readouterr().err
 
 
 def cut_short(packed: bytes) -> bytes:
-    """What is left of a file whose end was lost."""
     return packed[:-100]
 
 
@@ -231,7 +226,7 @@ def damaged(packed: bytes) -> bytes:
 def test_a_file_that_cannot_be_unpacked_is_reported(
     server: RedisServer, tmp_path: Path, harm: Callable[[bytes], bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line, once what could be unpacked is stored."""
+    """Everything that could be unpacked is stored, and the error takes one line."""
     path = write(
         tmp_path / "corpus.jsonl.gz",
         [{"id": random.Random(n).randbytes(20).hex(), "text": "man"} for n in range(NUM_LINES)],

@@ -1,4 +1,4 @@
-"""Requests of a later priority: they let others of their client go first, and nobody else notices."""
+"""Requests of a later priority let other requests of their client go first, and do not affect other clients."""
 
 import math
 
@@ -24,7 +24,7 @@ def queue_of(*, patience: float = math.inf) -> TaskQueue:
 
 
 def test_a_later_priority_lets_others_of_its_client_go_first() -> None:
-    """Those that come after it, too; of equal ones the lowest number is first."""
+    """Requests that arrive afterwards go first too, and among the late ones the lowest number comes first."""
     queue = queue_of()
     late = [task_of([1] * BATCH, priority=priority) for priority in (999, 0, 1)]
     early = [task_of([1] * BATCH) for _ in range(3)]
@@ -37,7 +37,7 @@ def test_a_later_priority_lets_others_of_its_client_go_first() -> None:
 
 @pytest.mark.parametrize("priority", [0, 1, 999])
 def test_no_priority_starves(priority: int) -> None:
-    """It goes after some times its own work at the latest, whatever comes behind it."""
+    """A request of a late priority waits at most for a fixed multiple of its own work, whatever arrives behind it."""
     queue = queue_of()
     late = task_of([1] * BATCH, priority=priority)
     queue.put(late)
@@ -51,7 +51,7 @@ def test_no_priority_starves(priority: int) -> None:
 
 
 def test_a_later_priority_is_refused_sooner_and_by_its_own_client_alone() -> None:
-    """What goes before it is known when it asks, and it may not wait for more than others may."""
+    """All work that goes before the request is known on arrival, and it may wait for no more than others may."""
     queue = queue_of(patience=2.0)
     queue.put(task_of([1] * 3 * BATCH))
     queue.put(task_of([1] * BATCH))
@@ -64,7 +64,7 @@ def test_a_later_priority_is_refused_sooner_and_by_its_own_client_alone() -> Non
 
 
 def test_what_may_pass_an_admitted_request_leaves_it_its_time() -> None:
-    """So one of a late priority is refused where an early one would do; nobody is to blame where nothing waits."""
+    """A late priority is refused where an early one would do, but not if nothing else waits."""
     queue = queue_of()
     with queue.admitted(Ticket(CLIENT, 8.0 * BATCH, priority=999), {LANE: BATCH}):
         pass

@@ -1,4 +1,4 @@
-"""Candidates that a request wants read only so far: they score as the cut text, and no cache mixes the two."""
+"""Candidates read only as far as a request wants: they score as the cut text, and no cache mixes the two."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 QUERY = "who was the man"
 LENGTHS = [0, 1, 7, 8, 9, 30, 100]  # in words of one piece each
 SCORERS = {
@@ -32,29 +32,26 @@ SCORERS = {
 
 
 def texts_of(seed: int) -> list[str]:
-    """A text of each length."""
     rng = random.Random(seed)
     return [random_text(rng, length) for length in LENGTHS]
 
 
 def cut(text: str, num_words: int) -> str:
-    """The leading words of a text."""
     return " ".join(text.split()[:num_words])
 
 
 def scores(ranking: Ranking) -> list[float]:
-    """In the order of the request."""
+    """Scores in the order of the request."""
     return [each.score for each in sorted(ranking.candidates, key=lambda each: each.index)]
 
 
 def no_cache() -> Settings:
-    """The settings of a service that computes everything anew."""
     return Settings(device="cpu", cache_memory_bytes=0)
 
 
 @pytest.mark.parametrize("kind", SCORERS)
 async def test_a_candidate_that_is_read_so_far_scores_as_the_cut_text(kind: str) -> None:
-    """And the answer says what was cut: all words behind the limit, and those that do not fit anyhow."""
+    """The answer counts every word beyond the limit as cut, even one that would not have fitted anyway."""
     texts = texts_of(1)
     async with served(SCORERS[kind](), settings=no_cache()) as model:
         limited = await model.rank(QUERY, texts, options=Options(Reach(tokens=8)))
@@ -68,7 +65,7 @@ async def test_a_candidate_that_is_read_so_far_scores_as_the_cut_text(kind: str)
 
 @pytest.mark.parametrize("kind", SCORERS)
 async def test_requests_of_different_limits_share_batches_and_caches(kind: str) -> None:
-    """Each gets the scores that it gets alone, without a cache; the second time, from the cache."""
+    """Each request gets the scores that it gets alone without a cache, whether the cache is cold or warm."""
     texts = texts_of(2)
     reaches = [WHOLE, Reach(tokens=8), Reach(tokens=9), Reach(tokens=1), Reach(tokens=10_000), WHOLE]
 
@@ -83,7 +80,7 @@ async def test_requests_of_different_limits_share_batches_and_caches(kind: str) 
 
     assert len({tuple(each) for each in alone}) == 4  # the limits do make a difference
     for one, other, third in zip(alone, cold, warm, strict=True):
-        assert other == pytest.approx(one, abs=1e-3)  # what is cached is a float16
+        assert other == pytest.approx(one, abs=1e-3)  # cached representations are float16
         assert third == pytest.approx(one, abs=1e-3)
 
 
@@ -91,7 +88,7 @@ async def test_requests_of_different_limits_share_batches_and_caches(kind: str) 
 async def test_texts_that_the_limit_does_not_cut_are_found_in_redis(
     server: RedisServer, order: tuple[Reach, Reach]
 ) -> None:
-    """A second replica finds those, whoever asked first, and none that was cut or is to be; scores tell."""
+    """Another replica finds only the texts that neither request cuts, whichever asked first, as the scores show."""
     texts = texts_of(3)
     settings = Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0)
     async with served(tiny_bi_encoder(), settings=no_cache()) as model:
@@ -115,7 +112,6 @@ async def test_texts_that_the_limit_does_not_cut_are_found_in_redis(
 @pytest.mark.parametrize("num_passages", [1, 2, 5])
 @pytest.mark.parametrize("room", [2, 3, 10, 57])
 def test_so_many_tokens_make_so_many_passages(num_passages: int, room: int) -> None:
-    """And one more makes one passage more."""
     most = most_tokens(num_passages, room)
 
     assert len(passage_bounds(most, room)) == num_passages
@@ -124,11 +120,11 @@ def test_so_many_tokens_make_so_many_passages(num_passages: int, room: int) -> N
 
 @pytest.mark.parametrize("num_passages", [1, 2, 1000])
 async def test_a_candidate_is_read_as_far_as_its_passages_reach(num_passages: int) -> None:
-    """It scores as the text of these passages; the query's 4 tokens and [SEP] leave 64 - 1 - 5 = 58 to each."""
+    """Positions are 64; [CLS], the query's 4 tokens and its [SEP] leave 64 - 1 - 5 = 58 tokens to each passage."""
     texts = texts_of(4)
     async with served(tiny_cross_encoder(positions=64)) as model:
         limited = await model.rank(QUERY, texts, options=Options(Reach(passages=num_passages)))
-        most = most_tokens(num_passages, 58) - 1  # and [SEP]
+        most = most_tokens(num_passages, 58) - 1  # [SEP] takes one
         expected = await model.rank(QUERY, [cut(text, most) for text in texts])
 
     assert scores(limited) == pytest.approx(scores(expected), abs=TOLERANCE)
@@ -140,7 +136,7 @@ async def test_a_candidate_is_read_as_far_as_its_passages_reach(num_passages: in
     "scorer", [tiny_bi_encoder(), tiny_cross_encoder(positions=64, long_candidates="truncate")], ids=["bi", "truncated"]
 )
 async def test_of_a_scorer_without_passages_one_is_the_whole(scorer: Scorer) -> None:
-    """Nothing is cut that would otherwise be read."""
+    """A limit of one passage cuts nothing that would otherwise be read."""
     texts = texts_of(5)
     async with served(scorer, settings=no_cache()) as model:
         limited = await model.rank(QUERY, texts, options=Options(Reach(passages=1)))
@@ -150,7 +146,7 @@ async def test_of_a_scorer_without_passages_one_is_the_whole(scorer: Scorer) -> 
 
 
 def left_of(text: str, most: int, query: str | None = None) -> int:
-    """How many tokens of a text the tokenizers library leaves where it, or a pair with a query, may have so many."""
+    """The tokens of a text that the tokenizers library keeps if the text, or its pair with a query, may have `most`."""
     tokenizer = tiny_tokenizer()
     tokenizer.enable_truncation(most)
     encoding = tokenizer.encode(text) if query is None else tokenizer.encode(query, text)
@@ -160,7 +156,7 @@ def left_of(text: str, most: int, query: str | None = None) -> int:
 @pytest.mark.parametrize("most", [6, 9, 11, 12, 20, 40, 1000])
 @pytest.mark.parametrize("kind", ["cross-encoder", "bi-encoder"])
 async def test_a_pair_of_so_many_tokens_is_cut_as_the_tokenizer_would(kind: str, most: int) -> None:
-    """The longer text first; but for the query, which is never cut, and then the answer says that pairs have more."""
+    """The query is never cut, unlike in the library; if a pair stays too long because of that, the answer says so."""
     texts = texts_of(6)
     query = QUERY if kind == "cross-encoder" else None
     left = [left_of(text, most, query) for text in texts]
@@ -180,7 +176,7 @@ async def test_a_pair_of_so_many_tokens_is_cut_as_the_tokenizer_would(kind: str,
 )
 @pytest.mark.parametrize("scorer", [tiny_bi_encoder(), tiny_bi_encoder(max_tokens=8)], ids=["whole", "cut"])
 async def test_a_query_of_more_tokens_is_told(scorer: Scorer, most: int | None, exceeded: bool) -> None:
-    """It scores as without the limit. What the scorer does not read of it does not count: of ten words it reads six."""
+    """The scores are those without the limit. Words that the scorer does not read do not count: of ten it reads six."""
     query = (
         "who was the man she said" if scorer.query_template.max_tokens > 8 else "who was the man she said that he is it"
     )
@@ -193,7 +189,7 @@ async def test_a_query_of_more_tokens_is_told(scorer: Scorer, most: int | None, 
 
 
 async def test_a_short_reach_costs_little() -> None:
-    """What a request is expected to need counts the tokens that are read."""
+    """The rows that a request is expected to need count only the tokens that are read."""
     async with served(tiny_cross_encoder(positions=64)) as model:
         scorer = model.stages[0].scorer
         reaches = WHOLE, Reach(8), Reach(8, 1)
@@ -204,7 +200,7 @@ async def test_a_short_reach_costs_little() -> None:
 
 
 async def test_what_is_likely_to_be_cached_is_not_expected_to_be_encoded() -> None:
-    """At first all is, by its tokens, and then the part that the cache lacked of late."""
+    """At first every candidate is expected to be encoded, later only the part that the cache lately lacked."""
     async with served(tiny_bi_encoder()) as model:
         scorer = model.stages[0].scorer
         [before] = scorer.expected(QUERY, ["man"] * 5).values()

@@ -26,7 +26,7 @@ TOLERANCE = 3e-4  # of scores of six layers, between -12 and 12; without AVX-512
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """With several threads a product may be cut into other parts."""
+    """With several threads, products may be split differently and so round differently."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -39,13 +39,13 @@ def assert_recorded(scores: list[float], expected: list[float], *, tolerance: fl
 
 
 def test_every_variant_is_recorded() -> None:
-    """A new variant needs no record; all recorded ones are compared."""
+    """Every recorded variant still exists; a new one needs no record."""
     assert RECORDED["architectures"].keys() <= VARIANTS.keys()
 
 
 @pytest.mark.parametrize("variant", RECORDED["architectures"])
 def test_scores_of_an_architecture(variant: str) -> None:
-    """Its weights are drawn by name, and it is prepared for a CPU in float32."""
+    """Each weight is drawn at random, seeded by its name, and the scorer is prepared for a CPU in float32."""
     scorer = VARIANTS[variant]()
     draw_by_name(scorer)
     with torch.inference_mode():

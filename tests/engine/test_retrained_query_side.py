@@ -1,4 +1,4 @@
-"""A scorer whose query side was trained further is served from the cache that the scorer before it filled."""
+"""A scorer whose query side was trained further reads the cache that its predecessor filled."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ TEXTS = ["man", "she", "you and he", "", "who was the man"]
 
 
 async def ranking_of(scorer: Scorer, server: RedisServer | None) -> Ranking:
-    """The ranking by a service of the scorer that keeps representations in Redis alone."""
+    """Ranks TEXTS with a new service of the scorer that caches representations in Redis only."""
     redis_url = "" if server is None else server.url
     settings = Settings(device="cpu", redis_url=redis_url, cache_memory_bytes=0)
     async with served(scorer, settings=settings) as model:
@@ -24,7 +24,7 @@ async def ranking_of(scorer: Scorer, server: RedisServer | None) -> Ranking:
 
 
 async def test_another_query_side_scores_what_the_first_one_cached(server: RedisServer) -> None:
-    """Every candidate is a hit and scores as with a cold cache, which differs from the first scorer's score."""
+    """Every candidate is a cache hit and scores as with a cold cache, which differs from the first scorer's score."""
     retrained = tiny_mix_encoder()
     with torch.no_grad():
         for weight in retrained.interactions.parameters():
@@ -38,7 +38,7 @@ async def test_another_query_side_scores_what_the_first_one_cached(server: Redis
 
 
 async def test_another_candidate_encoder_reads_nothing_of_the_first_one(server: RedisServer) -> None:
-    """This holds although the query side is the same."""
+    """Both scorers have the same query side, but their representations of a candidate differ."""
     other = tiny_mix_encoder()
     with torch.no_grad():
         other.context_codes[0, 0] += 1

@@ -1,4 +1,4 @@
-"""A query and its candidates in, a ranking out: its order, its timings, and what becomes of those who stop waiting."""
+"""A served model ranks candidates: their order, the timings, and what happens to requests that are given up."""
 
 import asyncio
 import random
@@ -26,18 +26,16 @@ from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 
 
 def sample(model: ServedModel, name: str, **labels: str) -> float:
-    """The value of a metric."""
     found = model.engine.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
     assert found is not None
     return found
 
 
 async def test_candidates_come_back_in_order_of_score() -> None:
-    """They go from best to worst, negative scores too."""
     async with served(lookup(man=0.5, she=-2.0, you=7.25)) as model:
         ranking = await model.rank("who", ["she", "man", "you", "he"])
 
@@ -45,7 +43,7 @@ async def test_candidates_come_back_in_order_of_score() -> None:
 
 
 async def test_ties_keep_the_order_of_the_request() -> None:
-    """The search engine's order is the best guess."""
+    """Among equal scores, the order of the search engine is the best guess."""
     async with served(lookup(man=1.0)) as model:
         ranking = await model.rank("who", ["he", "man", "no", "man", "is"] * 20)
 
@@ -54,7 +52,7 @@ async def test_ties_keep_the_order_of_the_request() -> None:
 
 
 async def test_a_text_that_comes_twice_is_ranked_in_the_order_of_the_request() -> None:
-    """It is scored once, because the same row may round differently elsewhere in a batch."""
+    """The text is scored once, because the same row may round differently elsewhere in a batch."""
     rng = random.Random(1)
     texts = [random_text(rng, rng.randint(0, 30)) for _ in range(9)]
     async with served(tiny_cross_encoder()) as model:
@@ -66,7 +64,7 @@ async def test_a_text_that_comes_twice_is_ranked_in_the_order_of_the_request() -
 
 
 async def test_a_text_that_comes_twice_is_scored_once() -> None:
-    """It is answered and counted each time."""
+    """The answer still lists and counts each occurrence."""
     batches: list[ScoreBatch] = []
     async with served(WatchedScorer(lookup(man=1.0), batches.append)) as model:
         ranking = await model.rank("who", ["man", "he he", "man"])
@@ -82,7 +80,7 @@ async def test_a_text_that_comes_twice_is_scored_once() -> None:
 
 
 async def test_scores_are_those_of_the_scorer() -> None:
-    """Tokenised, queued, cut into batches of 100 rows and put back together, they are what one forward pass gives."""
+    """The texts are tokenised, queued and cut into batches of 100 rows; the scores are those of one forward pass."""
     rng = random.Random(2)
     query, texts = "who was the man", [random_text(rng, rng.randint(0, 60)) for _ in range(30)]
     async with served(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_rows=100)) as model:
@@ -98,7 +96,6 @@ async def test_scores_are_those_of_the_scorer() -> None:
 
 
 async def test_concurrent_requests_get_their_own_scores() -> None:
-    """Each gets what it gets alone."""
     rng = random.Random(3)
     requests = [(random_text(rng, 3), [random_text(rng, rng.randint(0, 40)) for _ in range(n)]) for n in range(1, 9)]
     async with served(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_rows=300)) as model:
@@ -117,7 +114,6 @@ async def test_no_candidates_are_an_empty_ranking() -> None:
 
 
 async def test_the_answer_reports_its_cost() -> None:
-    """It has the token ids of the query and of every candidate, and the pieces cut from each text."""
     scorer = LookupScorer({}, max_tokens=8)
     async with served(scorer) as model:
         ranking = await model.rank("who is it", ["", "the man", "the " * 20])
@@ -129,7 +125,6 @@ async def test_the_answer_reports_its_cost() -> None:
 
 
 async def test_a_cancelled_request_frees_its_room() -> None:
-    """It is no longer queued, and is counted as dropped; the one before it is answered."""
     gate = Gate()
     async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
         scored = asyncio.ensure_future(model.rank("who", ["man"]))
@@ -148,7 +143,6 @@ async def test_a_cancelled_request_frees_its_room() -> None:
 
 
 async def test_a_request_that_is_cancelled_while_it_is_scored_affects_no_other() -> None:
-    """Its batch goes on, and the next request is answered."""
     gate = Gate()
     async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
         given_up = asyncio.ensure_future(model.rank("who", ["man"]))
@@ -162,7 +156,7 @@ async def test_a_request_that_is_cancelled_while_it_is_scored_affects_no_other()
 
 
 async def test_a_request_is_late_while_the_scorer_is_busy() -> None:
-    """It fails with DeadlineExceeded without waiting for the scorer, frees its room and counts as expired."""
+    """The request fails at its deadline without waiting for the scorer, frees its room and counts as expired."""
     gate = Gate()
     settings = Settings(device="cpu", request_timeout_s=0.05)
     async with served(WatchedScorer(lookup(), gate), settings=settings) as model:
@@ -177,7 +171,7 @@ async def test_a_request_is_late_while_the_scorer_is_busy() -> None:
 
 
 async def test_a_request_that_is_late_is_not_scored() -> None:
-    """Its deadline has passed when its turn comes, and the next request is scored."""
+    """The deadline passes while the request waits for its turn."""
     gate, clock = Gate(), Clock(1.0)
     settings = Settings(device="cpu", request_timeout_s=60.0)
     async with served(WatchedScorer(lookup(man=1.0), gate), settings=settings, clock=clock) as model:
@@ -196,7 +190,6 @@ async def test_a_request_that_is_late_is_not_scored() -> None:
 
 
 async def test_a_request_beyond_the_bound_is_refused() -> None:
-    """The requests admitted before it are answered."""
     gate = Gate()
     settings = Settings(device="cpu", max_waiting_rows=8)
     async with served(WatchedScorer(lookup(man=1.0), gate), settings=settings) as model:
@@ -227,7 +220,6 @@ async def test_the_metrics_show_the_queue_while_a_batch_is_scored() -> None:
 
 
 async def test_a_closed_engine_takes_no_requests() -> None:
-    """They are refused because the service stops."""
     async with served(lookup()) as model:
         pass
 
@@ -236,7 +228,6 @@ async def test_a_closed_engine_takes_no_requests() -> None:
 
 
 async def test_closing_answers_admitted_requests() -> None:
-    """The last request gets its scores."""
     gate = Gate()
     async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
         requests = [asyncio.ensure_future(model.rank("who", ["man"]))]
@@ -251,7 +242,6 @@ async def test_closing_answers_admitted_requests() -> None:
 
 @given(st.lists(st.integers(0, 12), max_size=5))
 async def test_metrics_of_requests_are_sums_over_the_requests(sizes: list[int]) -> None:
-    """Candidates, tokens and truncated tokens add up, every duration is observed once per request."""
     async with served(LookupScorer({}, max_tokens=8)) as model:
         rankings = [await model.rank("the " * size, ["who is the man"] * size) for size in sizes]
 
@@ -263,7 +253,6 @@ async def test_metrics_of_requests_are_sums_over_the_requests(sizes: list[int]) 
 
 
 async def test_a_self_test_is_no_request() -> None:
-    """It is scored without changing any metric of requests."""
     async with served(tiny_cross_encoder()) as model:
         await model.self_test()
 
@@ -275,7 +264,7 @@ async def test_a_self_test_is_no_request() -> None:
 
 
 async def test_a_self_test_encodes_anew() -> None:
-    """What a cache has would say nothing of the encoder."""
+    """A cached representation would show nothing about the encoder."""
     encoded: list[int] = []
     async with served(encoded_lookup(lambda tokens: encoded.append(len(tokens)))) as model:
         for number in (1, 2):
@@ -285,7 +274,7 @@ async def test_a_self_test_encodes_anew() -> None:
 
 @pytest.mark.parametrize("failed", [False, True], ids=["cancelled", "failed"])
 async def test_what_was_encoded_for_a_request_that_is_given_up_is_kept(failed: bool) -> None:
-    """So that one who comes again gets further, however little time there is at once."""
+    """A client that asks again then gets further each time, however short its deadline."""
     gate, encoded = Gate(), list[int]()
 
     def watch(tokens: Ragged) -> None:
@@ -316,7 +305,6 @@ async def test_what_was_encoded_for_a_request_that_is_given_up_is_kept(failed: b
 
 
 async def test_a_success_is_fresh_for_a_while() -> None:
-    """No batch counts as scored before the first one."""
     clock = Clock(100.0)
     async with served(lookup(), clock=clock) as model:
         assert not model.engine.scored_within(1e9)
@@ -327,7 +315,7 @@ async def test_a_success_is_fresh_for_a_while() -> None:
 
 
 async def test_timings_are_the_steps_of_a_request() -> None:
-    """They follow one another within the stage; on a clock that stands still they are 0."""
+    """The steps follow one another within the stage, and on a clock that stands still they take 0 s."""
     async with served(lookup(), clock=Clock(1.0)) as model:
         (still,) = (await model.rank("who", ["man"])).reports
     async with served(lookup()) as model:
@@ -343,5 +331,4 @@ async def test_timings_are_the_steps_of_a_request() -> None:
 
 
 def test_a_device_is_found_by_its_name() -> None:
-    """As it was asked for."""
     assert choose_device("cpu") == torch.device("cpu")

@@ -21,7 +21,7 @@ from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 SETTINGS = Settings(device="cpu", max_batch_rows=400, cascade_depth=5, patience=1000)
 
 
@@ -35,12 +35,11 @@ def three_models() -> list[LoadedScorers]:
 
 
 def scores_of(ranking: Ranking) -> dict[int, float]:
-    """Scores by the candidates' indices."""
     return {candidate.index: candidate.score for candidate in ranking.candidates}
 
 
 async def test_each_model_answers_under_mixed_load_as_it_does_alone() -> None:
-    """Ninety requests at once to two models and a cascade get the scores, strategies and stages of an idle service."""
+    """Ninety requests at once, to three models, get the scores, strategies and stages that an idle service gives."""
     rng = random.Random(7)
     requests = [
         (name, random_text(rng, 4), [random_text(rng, rng.randint(0, 40)) for _ in range(rng.randint(1, 12))])
@@ -67,7 +66,6 @@ async def test_each_model_answers_under_mixed_load_as_it_does_alone() -> None:
 
 
 async def test_models_of_unlike_scorers_share_no_batch() -> None:
-    """A batch has candidates of one lane."""
     seen: list[tuple[str, int]] = []
 
     def watch(name: str) -> WatchedScorer:
@@ -83,7 +81,7 @@ async def test_models_of_unlike_scorers_share_no_batch() -> None:
 
 
 async def test_a_small_request_to_one_model_passes_a_large_one_to_another() -> None:
-    """They share a queue, so that the small request does not wait for all of the large one."""
+    """The models share a queue, so the small request does not wait for all of the large one."""
     started = threading.Event()
     order: list[str] = []
 
@@ -108,7 +106,7 @@ async def test_a_small_request_to_one_model_passes_a_large_one_to_another() -> N
 
 
 async def test_models_that_name_the_same_scorer_share_it() -> None:
-    """They share its weights, lane and cache: a text that one model encoded is a hit for the other."""
+    """The models share weights, lane and cache: a text that one of them encoded is a hit for the other."""
     shared = loaded(encoded_lookup(man=3.0), name="shared")
     alone = LoadedScorers("alone", shared)
     cascade = LoadedScorers("cascade", loaded(lookup(man=1.0), name="accurate"), shared)
@@ -122,7 +120,7 @@ async def test_models_that_name_the_same_scorer_share_it() -> None:
 
 
 async def test_a_model_is_found_by_its_names() -> None:
-    """They are its name, the end of a path, its scorers' names, and "default" for the first; others are refused."""
+    """A model goes by its name, the end of its path and its scorers' names; "default" is the first model."""
     files = [
         LoadedScorers("org/first", loaded(lookup(), name="org/first")),
         LoadedScorers("second", loaded(lookup(), name="/models/base"), loaded(encoded_lookup(), name="mix")),

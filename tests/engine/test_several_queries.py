@@ -1,4 +1,4 @@
-"""Several queries in one request: they are admitted, refused and ended together."""
+"""Several queries in one request are admitted, refused and ended together."""
 
 import asyncio
 import threading
@@ -16,9 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_the_queries_of_one_request_are_admitted_together() -> None:
-    """As requests of their own most of them are refused, for they would wait for the others. So they are when the
-    request comes again, though nobody else asks.
-    """
+    """As separate requests most of the queries are refused, because they would wait too long for the others."""
     asked = [("who", ["man", "she he he he", "he man"])] * 80
     going = threading.Event()
     going.set()
@@ -26,7 +24,7 @@ async def test_the_queries_of_one_request_are_admitted_together() -> None:
     async with served(scorer, settings=Settings(device="cpu", max_batch_rows=16)) as model:
         alone = await model.rank(*asked[0])  # from here on the speed is known
         for _ in range(2):
-            going.clear()  # or a slow event loop would not ask for more than is scored meanwhile
+            going.clear()  # otherwise a slow event loop might ask for no more than is scored meanwhile
             apart = [asyncio.ensure_future(model.rank(*each)) for each in asked]
             await asyncio.wait(apart, return_when=asyncio.FIRST_EXCEPTION, timeout=HANG_S)
             going.set()
@@ -38,7 +36,7 @@ async def test_the_queries_of_one_request_are_admitted_together() -> None:
 
 
 async def test_the_queries_of_one_request_may_fill_the_room_of_their_client() -> None:
-    """They wait while nobody else does; another request of the client finds it full."""
+    """While no other request waits, these queries may exceed their client's share; its next request is refused."""
     gate = Gate()
     settings = Settings(device="cpu", max_waiting_rows=18)
     async with served(WatchedScorer(lookup(man=1.0), gate), settings=settings) as model:
@@ -54,7 +52,7 @@ async def test_the_queries_of_one_request_may_fill_the_room_of_their_client() ->
 
 
 async def test_several_queries_are_one_request_in_the_metrics() -> None:
-    """Its candidates add up; a step takes as long as any of the queries is in it, and not as long as all together."""
+    """Candidates add up; a step counts the time in which any of the queries is in it, not the sum over the queries."""
     gate = Gate()
     async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
         started = time.monotonic()
@@ -78,7 +76,7 @@ async def test_several_queries_are_one_request_in_the_metrics() -> None:
 
 
 async def test_one_query_that_fails_ends_those_of_the_same_request() -> None:
-    """Their room in the queue is free again, and the error is that of the first."""
+    """The room of all queries in the queue is freed, and the request raises the first error."""
     gate = Gate()
     async with served(WatchedScorer(lookup(man=1.0), gate), settings=Settings(request_timeout_s=0.05)) as model:
         with pytest.raises(DeadlineExceeded):
@@ -89,9 +87,7 @@ async def test_one_query_that_fails_ends_those_of_the_same_request() -> None:
 
 
 async def test_what_the_queries_of_one_request_take_is_known_when_it_comes() -> None:
-    """Also by a scorer that has encoded the candidates before: a request that is more than can be done in time is not
-    begun.
-    """
+    """A request too large to be done in time is refused before it begins, even by a scorer that caches candidates."""
     async with served(encoded_lookup(man=1.0), settings=Settings(device="cpu", request_timeout_s=10.0)) as model:
         model.engine.queue.throughput.report(model.stages[0].scorer.lane.name, 4096, 40.96)
         with pytest.raises(InputTooLarge, match="would take"):

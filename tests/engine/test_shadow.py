@@ -1,4 +1,4 @@
-"""A model's shadow: what it measures, and that no request hears of it, whatever goes wrong."""
+"""A shadow model: what it measures, and that it never affects a request, whatever goes wrong."""
 
 import asyncio
 
@@ -24,8 +24,6 @@ REVERSED = {word: -score for word, score in SCORES.items()}
 
 
 def failing(error: Exception) -> WatchedScorer:
-    """A scorer that raises the error for each batch."""
-
     def fail(_: ScoreBatch) -> None:
         raise error
 
@@ -34,7 +32,6 @@ def failing(error: Exception) -> WatchedScorer:
 
 @pytest.mark.parametrize("make", [lambda: lookup(**SCORES), lambda: tiny_cross_encoder(seed=1)])
 async def test_a_model_agrees_with_itself(make: type[Scorer]) -> None:
-    """Tau and overlaps are 1, and no score drifts."""
     async with shadowed(make(), make()) as running:
         await running.ask(WORDS)
         await running.done()
@@ -47,7 +44,7 @@ async def test_a_model_agrees_with_itself(make: type[Scorer]) -> None:
 
 
 async def test_a_model_disagrees_with_its_reverse() -> None:
-    """Tau is -1, the best is the worst, and the scores are those of a sigmoid."""
+    """Drift and shift are measured on sigmoids of the scores."""
     async with shadowed(lookup(**SCORES), lookup(**REVERSED)) as running:
         await running.ask(WORDS)
         await running.done()
@@ -61,7 +58,7 @@ async def test_a_model_disagrees_with_its_reverse() -> None:
 
 
 async def test_what_nobody_has_asked_for_is_0() -> None:
-    """Every series is there before the first request, and no cutoff is observed that leaves nobody out."""
+    """Every series exists before the first request, and cutoffs that include every candidate are never observed."""
     async with shadowed(lookup(**SCORES), lookup(**SCORES)) as running:
         names = ["sampled_total", "scored_total", "failed_total", "pending", "rows_total"]
         names += [f"{name}_count" for name in ("kendall_tau", "score_drift", "score_shift")]
@@ -74,7 +71,7 @@ async def test_what_nobody_has_asked_for_is_0() -> None:
 
 
 async def test_shadow_work_is_not_counted_with_requests() -> None:
-    """Neither its rows, nor its candidates, nor its representations that are cached or not."""
+    """The shadow's rows, candidates and cache hits or misses stay out of the metrics of requests."""
     async with shadowed(lookup(**SCORES), encoded_lookup(**SCORES)) as running:
         await running.ask(WORDS)
         requests = running.value("batch_tokens_sum")
@@ -88,7 +85,7 @@ async def test_shadow_work_is_not_counted_with_requests() -> None:
 
 
 async def test_a_stage_shadows_the_others_of_its_model() -> None:
-    """With a strategy of its own, and without one in that of the request."""
+    """The shadow uses its own strategy if it has one, and otherwise that of the request."""
     both = {"scorer": lookup(**SCORES), "fast": encoded_lookup(**REVERSED)}
     async with shadowed(**both, shadow=lookup(**SCORES), strategy="accurate") as running:
         await running.ask(WORDS, strategy="fast")
@@ -99,14 +96,14 @@ async def test_a_stage_shadows_the_others_of_its_model() -> None:
     async with shadowed(**both, shadow=lookup(**SCORES)) as running:
         await running.ask(WORDS, strategy="accurate")
         await running.done()
-        await running.ask(WORDS, strategy="fast")  # which the shadow does not have
+        await running.ask(WORDS, strategy="fast")  # a strategy that the shadow does not have
         await running.done()
 
         assert (running.value("shadow_scored_total"), running.value("shadow_failed_total")) == (1, 1)
 
 
 async def test_only_a_share_is_sampled() -> None:
-    """0 samples nothing; a larger share has all of a smaller one, and about as many as it says."""
+    """The sample of a larger share contains that of every smaller one."""
     async with shadowed(lookup(**SCORES), lookup(**SCORES), share=0.0) as running:
         await running.ask(WORDS)
 
@@ -117,7 +114,7 @@ async def test_only_a_share_is_sampled() -> None:
 
 
 async def test_a_strategy_that_the_shadow_lacks_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Requests choose it, and others are scored in between."""
+    """The warning is logged once, even if other requests are scored in between."""
     async with shadowed(lookup(**SCORES), fast=encoded_lookup(**SCORES), shadow=lookup(**SCORES)) as running:
         for strategy in ["fast", "accurate"] * 3:
             await running.ask(WORDS, strategy=strategy)
@@ -130,7 +127,7 @@ async def test_a_strategy_that_the_shadow_lacks_is_logged_once(caplog: pytest.Lo
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), MemoryError("full"), torch.OutOfMemoryError("full")])
 async def test_a_shadow_that_fails_is_counted(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """Once for each sample; it is tried once, no batch of requests shrinks, and the log has it once."""
+    """A failed sample is counted and not retried; the batches of requests do not shrink, and the log has one line."""
     async with shadowed(lookup(**SCORES), failing(error)) as running:
         for _ in range(3):
             answered = await running.ask(WORDS)
@@ -146,7 +143,7 @@ async def test_a_shadow_that_fails_is_counted(error: Exception, caplog: pytest.L
 
 
 async def test_a_request_is_answered_while_its_shadow_is_held() -> None:
-    """The answer does not wait; nor does the next one when the shadow has a thread of its own that hangs."""
+    """Not even a shadow with a thread of its own that hangs delays an answer."""
     gate = Gate()
     async with shadowed(lookup(**SCORES), WatchedScorer(lookup(**SCORES), gate), apart=True) as running:
         for _ in range(MAX_PENDING + 5):
@@ -163,7 +160,7 @@ async def test_a_request_is_answered_while_its_shadow_is_held() -> None:
 
 
 async def test_the_next_request_waits_for_one_batch_of_the_shadow() -> None:
-    """Which is small; then all of the request is scored before the shadow goes on."""
+    """The shadow's batch is small, and all of the request is scored before the shadow goes on."""
     gate, order = Gate(), []
     settings = Settings(device="cpu", max_batch_rows=320)
 
@@ -190,7 +187,7 @@ async def test_the_next_request_waits_for_one_batch_of_the_shadow() -> None:
 
 
 async def test_what_is_not_scored_in_time_is_dropped() -> None:
-    """The deadline of a sample is that of a request, from the moment when its turn comes."""
+    """A sample has as much time as a request, from the moment when its turn comes."""
     gate = Gate()
     settings = Settings(device="cpu", request_timeout_s=0.05)
     shadow = WatchedScorer(lookup(**SCORES), gate)
@@ -203,7 +200,7 @@ async def test_what_is_not_scored_in_time_is_dropped() -> None:
 
 
 async def test_samples_hold_memory_until_a_request_needs_it() -> None:
-    """They take an eighth at most, and give it up at once, the one that is being scored too."""
+    """Samples take at most an eighth of the memory and give it up at once, even the sample that is being scored."""
     gate, texts = Gate(), [word + " " * 1000 for word in WORDS]
     shadow = WatchedScorer(lookup(**SCORES), gate)
     async with shadowed(lookup(**SCORES), shadow, memory_bytes=200_000, apart=True) as running:
@@ -227,7 +224,7 @@ async def test_samples_hold_memory_until_a_request_needs_it() -> None:
 
 
 async def test_a_sample_that_could_never_be_held_is_dropped() -> None:
-    """It is too large for the shadow, and was not for the request."""
+    """The request may hold that much memory, but the shadow may not."""
     async with shadowed(lookup(**SCORES), lookup(**SCORES), memory_bytes=50_000) as running:
         await running.ask([word + " " * 2000 for word in WORDS])
 

@@ -1,4 +1,4 @@
-"""Requests that are too large to be scored in time, and requests that only seem so."""
+"""Requests that are too large to be scored in time, and requests that only seem so while the service is slow."""
 
 import pytest
 from support.tasks import LANE, Clock, task_of
@@ -8,14 +8,13 @@ from bandrank.errors import InputTooLarge, Overloaded
 
 
 def open_queue(*, max_wait_s: float, max_waiting_rows: float = 1e9) -> tuple[TaskQueue, Clock]:
-    """A queue and its clock."""
     clock = Clock()
     return TaskQueue(max_waiting_rows=max_waiting_rows, max_wait_s=max_wait_s, clock=clock), clock
 
 
 @pytest.mark.parametrize("rows", [[11], [6, 5], [5]])
 def test_a_task_that_an_idle_service_could_not_do_is_too_large(rows: list[float]) -> None:
-    """In rows or in seconds: it is told so, and not to try again."""
+    """A task too large in rows or in seconds is told to send less, not to try again."""
     queue, _ = open_queue(max_waiting_rows=10, max_wait_s=4.0)
     queue.throughput.report(LANE.name, 1, 1.0)
     with pytest.raises(InputTooLarge, match="fewer or shorter texts"):
@@ -24,7 +23,9 @@ def test_a_task_that_an_idle_service_could_not_do_is_too_large(rows: list[float]
 
 
 def test_a_service_that_was_slow_for_a_while_is_asked_again() -> None:
-    """What it could do before is refused at the speed of late, as an overload is, until that is old."""
+    """A request that is too large only at the recent speed is told to try again, and admitted once that speed is
+    outdated.
+    """
     queue, clock = open_queue(max_wait_s=4.0)
     queue.throughput.report(LANE.name, 100, 1.0)
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""Which candidates of waiting tasks make a batch: nothing lost, doubled or reordered, and the budget kept."""
+"""Which candidates of waiting tasks make a batch: none is lost, doubled or reordered, and the budget is kept."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,6 @@ BUDGETS = st.integers(1, 100)
 
 
 def queue_of(tasks: Sequence[Task]) -> ClientQueue:
-    """A queue in which tasks wait in this order."""
     queue = ClientQueue(CLIENT, 0.0)
     for turn, task in enumerate(tasks):
         queue.put(task, float(turn))
@@ -23,7 +22,7 @@ def queue_of(tasks: Sequence[Task]) -> ClientQueue:
 
 @st.composite
 def waiting_tasks(draw: st.DrawFn) -> list[Task]:
-    """Tasks of which a few candidates may have been taken before, but not all."""
+    """Draws tasks some of whose candidates, but not all, have been taken before."""
     tasks = [task_of(rows) for rows in draw(st.lists(ROWS, min_size=1, max_size=8))]
     for task in tasks:
         task.num_taken = draw(st.integers(0, len(task.rows) - 1))
@@ -32,7 +31,7 @@ def waiting_tasks(draw: st.DrawFn) -> list[Task]:
 
 @given(waiting_tasks(), BUDGETS)
 def test_a_batch_continues_its_tasks_in_their_order(waiting: list[Task], budget: int) -> None:
-    """Each slice starts where its task stopped; slices stand in the order of turn; the first task always advances."""
+    """Each slice starts where its task stopped, slices are in order of turn, and the first task always advances."""
     batch = take([queue_of(waiting)], budget)
 
     assert batch[0].task is waiting[0]
@@ -42,7 +41,7 @@ def test_a_batch_continues_its_tasks_in_their_order(waiting: list[Task], budget:
 
 @given(waiting_tasks(), BUDGETS)
 def test_a_batch_keeps_the_budget_unless_one_candidate_alone_exceeds_it(waiting: list[Task], budget: int) -> None:
-    """Above the budget there is one candidate and nothing else, and that one could never fit."""
+    """A batch above the budget holds one candidate, which could never fit."""
     batch = take([queue_of(waiting)], budget)
 
     total = sum(part.rows for part in batch)
@@ -51,7 +50,7 @@ def test_a_batch_keeps_the_budget_unless_one_candidate_alone_exceeds_it(waiting:
 
 @given(waiting_tasks(), BUDGETS)
 def test_a_batch_leaves_no_room_that_a_waiting_candidate_could_use(waiting: list[Task], budget: int) -> None:
-    """After `take`, the next candidate of every task is larger than the room that is left."""
+    """The next candidate of every task is larger than the room that is left."""
     batch = take([queue_of(waiting)], budget)
 
     room = budget - sum(part.rows for part in batch)
@@ -62,7 +61,6 @@ def test_a_batch_leaves_no_room_that_a_waiting_candidate_could_use(waiting: list
 
 
 def test_a_candidate_over_the_budget_is_alone_when_its_turn_comes() -> None:
-    """Neither the task's other candidates nor other tasks join it."""
     first, second = task_of([1, 9, 1]), task_of([2])
 
     assert take([queue_of([first, second])], 4) == [TaskSlice(first, 0, 1), TaskSlice(second, 0, 1)]
@@ -71,7 +69,6 @@ def test_a_candidate_over_the_budget_is_alone_when_its_turn_comes() -> None:
 
 
 def test_a_batch_is_of_one_lane() -> None:
-    """It is the lane of the task whose turn it is; the other lane's turn comes next."""
     other = NamedLane("other")
     first, second, third = task_of([1, 1]), task_of([1], lane=other), task_of([1])
 

@@ -1,4 +1,4 @@
-"""The queue under any order of events, and under threads."""
+"""The task queue under any order of events, and under several threads."""
 
 import math
 import threading
@@ -15,7 +15,7 @@ from bandrank.errors import NotReady
 
 
 class AnyOrderOfEvents(RuleBasedStateMachine):
-    """Requests arrive, are taken in batches, hang up and expire in any order, beside a model of the queue."""
+    """Requests arrive, are taken in batches, hang up and expire in any order, beside a simple model of the queue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         return not task.future.done() and task.deadline > self.clock.now
 
     def _forget_dead(self) -> None:
-        """Called after the queue has looked; it has settled the futures of expired tasks by then."""
+        """Must be called after the queue has looked for expired tasks, which settles their futures."""
         late = [task for task in self.waiting if task.deadline <= self.clock.now and not task.future.cancelled()]
         self.expired += len(late)
         self.waiting = [task for task in self.waiting if not task.future.done() and task not in late]
@@ -105,8 +105,8 @@ TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
 
 
 def test_producers_and_a_consumer_lose_nothing() -> None:
-    """Each producer waits for its task before it puts the next one, so the queue runs empty all the time: one lost
-    wake-up would end it. All tasks come back whole, and closing ends the consumer.
+    """Each producer waits for its task before it puts the next one, so the queue often runs empty and a single lost
+    wake-up would end the test. Closing the queue ends the consumer.
     """
     queue = TaskQueue(max_waiting_rows=10**9, max_wait_s=math.inf, clock=Clock())
     taken: dict[Task, list[int]] = defaultdict(list)
@@ -142,7 +142,6 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
 
 
 def test_closing_wakes_a_consumer_that_waits() -> None:
-    """It does not wait for a task that cannot come."""
     queue = TaskQueue(max_waiting_rows=1, max_wait_s=1.0, clock=Clock())
     batches: list[list[TaskSlice]] = []
     consumer = threading.Thread(target=lambda: batches.append(queue.take_batch(1)))
@@ -154,7 +153,7 @@ def test_closing_wakes_a_consumer_that_waits() -> None:
 
 
 def test_discarding_the_last_task_leaves_the_consumer_waiting() -> None:
-    """An empty batch would mean that the queue is closed."""
+    """An empty batch would tell the consumer that the queue is closed."""
     queue = TaskQueue(max_waiting_rows=10, max_wait_s=1.0, clock=Clock())
     dropped, next_one = task_of([1]), task_of([1])
     queue.put(dropped)
@@ -169,7 +168,7 @@ def test_discarding_the_last_task_leaves_the_consumer_waiting() -> None:
 
 
 def test_refusals_do_not_pile_up() -> None:
-    """The thousandth refusal of a closed queue holds no more memory than the first."""
+    """A raised error collects a traceback, so each refusal must be a new one."""
     queue = TaskQueue(max_waiting_rows=1, max_wait_s=1.0, clock=Clock())
     queue.close()
     depths = []
@@ -182,7 +181,6 @@ def test_refusals_do_not_pile_up() -> None:
 
 
 def test_turns_are_by_cost_and_not_by_rows() -> None:
-    """Ten rows of a model whose rows cost ten times as much wait for fifty, and ninety, of a small one."""
     queue = TaskQueue(max_waiting_rows=10**9, max_wait_s=math.inf, clock=Clock())
     large, small = NamedLane("large", row_cost=10.0), NamedLane("small")
     tasks = {"large": task_of([1] * 10, lane=large), "50": task_of([1] * 50, lane=small)}
@@ -195,7 +193,7 @@ def test_turns_are_by_cost_and_not_by_rows() -> None:
 
 
 def test_work_handed_out_counts_by_its_cost() -> None:
-    """What arrives after a costly batch has been taken goes behind what waited meanwhile."""
+    """A task that arrives after a costly batch was taken goes behind what had been waiting."""
     queue = TaskQueue(max_waiting_rows=10**9, max_wait_s=math.inf, clock=Clock())
     large, small = NamedLane("large", row_cost=10.0), NamedLane("small")
     waiting = task_of([1] * 80, lane=small)
@@ -210,7 +208,7 @@ def test_work_handed_out_counts_by_its_cost() -> None:
 
 
 def test_a_task_that_has_failed_gets_no_more_results() -> None:
-    """Those of the candidates before them are missing, and what is kept are the leading ones."""
+    """Results are kept in order of the candidates, so none may follow a missing one."""
     task = task_of([1, 1, 1])
     task.add_results([1.0])
     task.finish(NotReady("no"))

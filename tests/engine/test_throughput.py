@@ -1,4 +1,4 @@
-"""Predictions follow what was measured, and large batches more than small ones."""
+"""Predicted times follow the measured speed of batches, above all of large ones."""
 
 import math
 
@@ -16,7 +16,6 @@ def test_nothing_is_predicted_before_the_first_batch() -> None:
 
 
 def test_a_prediction_is_in_proportion_to_the_rows() -> None:
-    """If 100 rows took 2 s, 50 rows of the same lane take 1 s."""
     throughput = Throughput()
     throughput.report("lane", 100, 2.0)
 
@@ -26,7 +25,7 @@ def test_a_prediction_is_in_proportion_to_the_rows() -> None:
 
 
 def test_a_batch_counts_by_its_size_and_age() -> None:
-    """Older batches fade by DECAY, behind those of their size alone."""
+    """Each batch fades by DECAY as later ones of its size arrive; batches of another size do not affect it."""
     throughput = Throughput()
     throughput.report("lane", 1000, 1.0)
     throughput.report("lane", 700, 2.0)
@@ -39,7 +38,7 @@ def test_a_batch_counts_by_its_size_and_age() -> None:
 
 
 def test_many_tiny_batches_say_nothing_about_large_ones() -> None:
-    """Ten milliseconds a row, whatever their number, where large batches take a thousandth of that."""
+    """Tiny batches take 10 ms a row and large ones 10 µs; many rows are predicted at the speed of large batches."""
     throughput = Throughput()
     throughput.report("lane", 4000, 0.04)
     for rows in [1, 5, 20] * 100:
@@ -50,7 +49,7 @@ def test_many_tiny_batches_say_nothing_about_large_ones() -> None:
 
 
 def test_the_least_is_told_by_batches_that_are_not_much_smaller() -> None:
-    """At the best speed of late, so that a slow one is forgotten once smaller batches are faster."""
+    """The best recent speed counts, so that a slow large batch is forgotten once somewhat smaller ones are faster."""
     throughput = Throughput()
     throughput.report("lane", 20, 1.0)
     assert throughput.least_seconds("lane", 4000, batch_rows=4000) == 0.0
@@ -65,7 +64,7 @@ def test_the_least_is_told_by_batches_that_are_not_much_smaller() -> None:
 
 @pytest.mark.parametrize("rows", [20, 4000])
 def test_a_pause_of_the_machine_is_no_speed(rows: int) -> None:
-    """One batch that took two seconds more does not make the next ones look so slow."""
+    """A single batch that took two seconds longer barely changes the prediction."""
     throughput = Throughput()
     for _ in range(20):
         throughput.report("lane", rows, rows / 10_000)
@@ -75,7 +74,6 @@ def test_a_pause_of_the_machine_is_no_speed(rows: int) -> None:
 
 
 def test_a_changed_speed_is_learnt() -> None:
-    """After many batches of another speed the old one is forgotten."""
     throughput = Throughput()
     throughput.report("lane", 1000, 1.0)
     for _ in range(100):
@@ -85,7 +83,7 @@ def test_a_changed_speed_is_learnt() -> None:
 
 
 def test_the_best_speed_is_kept_and_the_age_of_the_present_one_known() -> None:
-    """Of batches that are not much smaller."""
+    """Batches that are much smaller affect neither the best speed nor the age."""
     now = 100.0
     throughput = Throughput(lambda: now)
     assert throughput.best_seconds("lane", 1000) == 0.0

@@ -1,4 +1,4 @@
-"""Texts to token ids: the query comes first, what is cut is counted, and the cache changes nothing."""
+"""From texts to token ids: the query takes precedence, cut tokens are counted, and the cache changes nothing."""
 
 import asyncio
 import random
@@ -37,7 +37,6 @@ QDS = tiny_cross_encoder(positions=128, long_candidates="truncate", sentence_tok
 def tokenizer_of(
     scorer: Scorer, *, cache_bytes: int = 2**20, metrics: Metrics | None = None, limits: TextLimits | None = None
 ) -> Iterator[RequestTokenizer]:
-    """A tokenizer with one thread."""
     tokenizer = RequestTokenizer(
         TextEncoder(VOCABULARY, scorer),
         cache_bytes=cache_bytes,
@@ -50,12 +49,11 @@ def tokenizer_of(
 
 
 def ids(*tokens: str) -> list[int]:
-    """The ids of these tokens."""
     return [word_id(token) for token in tokens]
 
 
 def plain(request: TokenizedRequest) -> tuple[list[int], list[list[int]], int, list[int]]:
-    """All that a request became, as values that can be compared."""
+    """Everything that a request was tokenised to, as values that can be compared."""
     cut = request.truncated_query_tokens, request.truncated_candidate_tokens
     return request.query.tolist(), request.candidates.tolist(), *cut
 
@@ -71,7 +69,7 @@ def text_of(num_words: int, *, seed: int = 0) -> str:
     scorer=st.sampled_from([TRUNCATING, MAXP, BI]),
 )
 def test_cut_pieces_are_counted(query_words: int, candidate_words: list[int], scorer: Scorer) -> None:
-    """Kept and cut pieces are all pieces, the first ones are kept, and none that fits is cut."""
+    """Kept and cut pieces add up to all pieces, the leading ones are kept, and none that fits is cut."""
     query, candidates = (
         text_of(query_words),
         [text_of(words, seed=index) for index, words in enumerate(candidate_words)],
@@ -95,7 +93,7 @@ def test_cut_pieces_are_counted(query_words: int, candidate_words: list[int], sc
 
 
 def test_a_long_candidate_takes_no_room_from_the_query() -> None:
-    """The query is whole; the candidate gets what [CLS] and the query leave of 64 tokens."""
+    """The query is kept whole, and the candidate gets what [CLS] and the query leave of 64 tokens."""
     query = text_of(10)
     with tokenizer_of(TRUNCATING) as tokenizer:
         request = tokenizer.tokenize_now(query, [text_of(1000)])
@@ -115,7 +113,6 @@ def test_a_candidate_that_passages_can_cover_is_whole() -> None:
 
 
 def test_both_sides_of_a_bi_encoder_are_framed() -> None:
-    """The ids are [CLS] pieces [SEP], and for an empty text [CLS] [SEP]."""
     with tokenizer_of(BI) as tokenizer:
         request = tokenizer.tokenize_now("the man", ["", "she was"])
 
@@ -124,7 +121,6 @@ def test_both_sides_of_a_bi_encoder_are_framed() -> None:
 
 
 def test_characters_that_the_vocabulary_lacks_are_unknown_tokens() -> None:
-    """They are scored, not refused."""
     with tokenizer_of(TRUNCATING) as tokenizer:
         request = tokenizer.tokenize_now("☃", ["ж ж ж", "漢字", "the ☃ man"])
 
@@ -135,7 +131,7 @@ def test_characters_that_the_vocabulary_lacks_are_unknown_tokens() -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "\x00", "\x00\x07\x7f", "\n\t\u2003"])
 def test_a_text_without_pieces_is_its_frame(text: str) -> None:
-    """This holds for empty texts, white space and control characters."""
+    """Empty texts, white space and control characters have no pieces."""
     with tokenizer_of(TRUNCATING) as tokenizer:
         request = tokenizer.tokenize_now("the", [text])
 
@@ -144,7 +140,6 @@ def test_a_text_without_pieces_is_its_frame(text: str) -> None:
 
 @given(st.lists(st.sampled_from(["the man", "she", "", "was it?", "no", "ж"]), min_size=1, max_size=12))
 def test_with_and_without_a_cache_the_ids_are_the_same(texts: list[str]) -> None:
-    """This also holds when the cache has room for a single text."""
     with (
         tokenizer_of(TRUNCATING, cache_bytes=0) as without,
         tokenizer_of(TRUNCATING) as with_cache,
@@ -158,7 +153,7 @@ def test_with_and_without_a_cache_the_ids_are_the_same(texts: list[str]) -> None
 
 @given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=6), max_size=8), st.sampled_from([0, 800, 2**20]))
 def test_every_text_looked_up_is_a_hit_or_a_miss(requests: list[list[str]], cache_bytes: int) -> None:
-    """Hits and misses add up to the texts; with room enough, a repeated text is a hit."""
+    """Hits and misses add up to the texts, and with enough room every repeated text is a hit."""
     metrics = Metrics()
 
     def lookups(outcome: str) -> float:
@@ -178,7 +173,7 @@ def test_every_text_looked_up_is_a_hit_or_a_miss(requests: list[list[str]], cach
 
 
 def test_the_size_of_the_cache_is_a_metric() -> None:
-    """It is in bytes and within the bound, and that of all scorers together."""
+    """The metric adds up the bytes of all scorers' caches, each of which stays within its bound."""
     metrics, sizes = Metrics(), []
     with (
         tokenizer_of(TRUNCATING, cache_bytes=1000, metrics=metrics) as one,
@@ -192,7 +187,7 @@ def test_the_size_of_the_cache_is_a_metric() -> None:
 
 
 def test_sentences_are_marked() -> None:
-    """A token goes before each sentence, which ends with . ! or ? and white space."""
+    """A marker token precedes each sentence; a sentence ends with . ! or ? and white space."""
     with tokenizer_of(QDS) as tokenizer:
         request = tokenizer.tokenize_now("is it? no", ["She was 2.5.  He is!\nNo", "you"])
 
@@ -205,7 +200,7 @@ def test_sentences_are_marked() -> None:
 
 
 def test_white_space_around_a_text_is_no_sentence() -> None:
-    """White space after the last full stop adds no sentence."""
+    """White space after the last full stop adds no marker."""
     with tokenizer_of(QDS) as tokenizer:
         bare, spaced = tokenizer.tokenize_now("is", ["She was. No.", " She was. No. \n"]).candidates.tolist()
 
@@ -226,7 +221,6 @@ def test_marks_of_cut_sentences_are_not_counted() -> None:
 
 @pytest.mark.anyio
 async def test_the_pool_and_the_calling_thread_give_the_same() -> None:
-    """Tokenising beside the event loop changes no ids."""
     with tokenizer_of(TRUNCATING) as tokenizer:
         texts = [text_of(30, seed=seed) for seed in range(5)]
 
@@ -238,7 +232,7 @@ LARGE = ["man " * (SLICE_CHARACTERS // 4)] * 6  # six slices
 
 
 async def finish_order(tokenizer: RequestTokenizer, requests: dict[str, list[str]]) -> list[str]:
-    """The names of requests that are started in this order, in the order in which they end."""
+    """Starts the named requests in this order and returns the names in the order in which they end."""
     ended: list[str] = []
 
     async def tokenize(name: str, texts: list[str]) -> None:
@@ -252,7 +246,7 @@ async def finish_order(tokenizer: RequestTokenizer, requests: dict[str, list[str
 @pytest.mark.anyio
 @pytest.mark.parametrize("limits", [TextLimits(), TextLimits(query=2**20)])
 async def test_a_long_query_leaves_the_event_loop_alone(limits: TextLimits) -> None:
-    """Whether it is cut or not: the tokenizer holds the interpreter lock for a moment only."""
+    """Whether the query is cut or not, the tokenizer holds the interpreter lock only briefly."""
     with tokenizer_of(TRUNCATING, limits=limits) as tokenizer:
         task = asyncio.create_task(tokenizer.tokenize("man " * 2**18, ["she"], client=CLIENT))
         gaps = []
@@ -267,7 +261,7 @@ async def test_a_long_query_leaves_the_event_loop_alone(limits: TextLimits) -> N
 
 
 def test_what_lies_beyond_the_characters_that_are_read_counts_as_truncated() -> None:
-    """It is never less than one token; texts within the limits are as they were."""
+    """What is cut counts as at least one token, and texts within the limits are unaffected."""
     limits = TextLimits(query=8, candidate=16)
     texts = ["man " * 4, "man " * 4 + "\0", "man " * 40, "she"]
     with tokenizer_of(TRUNCATING) as whole, tokenizer_of(TRUNCATING, limits=limits) as cut:
@@ -281,7 +275,6 @@ def test_what_lies_beyond_the_characters_that_are_read_counts_as_truncated() -> 
 
 @pytest.mark.anyio
 async def test_slices_give_the_ids_of_the_whole() -> None:
-    """The texts of a request come in several slices, each with its counts."""
     texts = [text_of(6000, seed=seed) for seed in range(20)]
     assert sum(map(len, texts)) > 3 * SLICE_CHARACTERS
     with tokenizer_of(TRUNCATING, cache_bytes=0) as tokenizer:
@@ -291,7 +284,9 @@ async def test_slices_give_the_ids_of_the_whole() -> None:
 
 @pytest.mark.anyio
 async def test_a_small_request_passes_large_ones() -> None:
-    """It waits for the slice under way, not for requests; those of equal size end in the order of their arrival."""
+    """The small request waits only for the slice under way, and requests of equal size end in the order of their
+    arrival.
+    """
     with tokenizer_of(TRUNCATING, cache_bytes=0) as tokenizer:
         large = {f"large {number}": LARGE for number in range(4)}
 
@@ -300,7 +295,7 @@ async def test_a_small_request_passes_large_ones() -> None:
 
 @pytest.mark.anyio
 async def test_a_request_that_is_cancelled_is_tokenised_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slice under way is the last, and its room is free again."""
+    """The slice under way is the last one, and the room of the request is free again."""
     slices = counted_slices(monkeypatch)
     size = 3 + sum(map(len, LARGE))
     with tokenizer_of(TRUNCATING, cache_bytes=0, limits=TextLimits(in_flight=2 * size)) as tokenizer:
@@ -316,7 +311,7 @@ async def test_a_request_that_is_cancelled_is_tokenised_no_further(monkeypatch: 
 
 @pytest.mark.anyio
 async def test_characters_that_wait_are_bounded() -> None:
-    """A request beyond them is refused at once, as one that never fits is; when the others are done there is room."""
+    """A request beyond the bound is refused at once, as is one that could never fit; later there is room again."""
     with tokenizer_of(TRUNCATING, cache_bytes=0, limits=TextLimits(in_flight=2**21)) as tokenizer:
         running = asyncio.create_task(tokenizer.tokenize("the", LARGE, client=CLIENT))
         await asyncio.sleep(0)
@@ -334,7 +329,7 @@ async def test_characters_that_wait_are_bounded() -> None:
     "text", ["x", "a\u0301", "\u0301\u0315", "\0", " ", "\u4e2d", "!", ".\n", "\U0001f9ea", "\ufdfa"]
 )
 def test_no_text_takes_long(text: str) -> None:
-    """One word of a million letters, a million marks on a letter, or nothing that is a piece."""
+    """The texts include a word of a million letters, a million marks on one letter, and texts without any pieces."""
     start = time.process_time()
     with tokenizer_of(QDS) as tokenizer:
         tokenizer.tokenize_now(text * 10**6, [text * 10**6])

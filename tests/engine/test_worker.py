@@ -1,4 +1,4 @@
-"""The scoring thread: scores go back to the tasks they belong to, and a failure stays with the task that caused it."""
+"""The scoring thread: scores go back to their tasks, and a failure stays with the task that caused it."""
 
 import random
 import sys
@@ -27,24 +27,23 @@ from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 POISON = 4  # a token id that no random text has
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
 
 
 def scorer_of(watch: Callable[[ScoreBatch], None] = lambda _: None) -> WatchedScorer:
-    """A tiny sparse cross-encoder, ready to serve."""
     return WatchedScorer(as_served(tiny_cross_encoder(pattern=sparse(window=4))), watch)
 
 
 @cache
 def lane_of(scorer: Scorer) -> ScoreLane:
-    """The one lane of a scorer whose representations are token ids."""
+    """The lane in which a scorer scores candidates given as token ids; one for each scorer."""
     return ScoreLane("accurate score", prepare(scorer, device=CPU, dtype=torch.float32), Ragged.from_ids)
 
 
 def random_task(scorer: Scorer, rng: random.Random, *, num_candidates: int, query: list[int] | None = None) -> Task:
-    """A task of candidates of 0 to 40 pieces; without a given query, it has a random one of 5 pieces."""
+    """A task of candidates of 0 to 40 pieces, for the given query or a random one of 5 pieces."""
     query = query or random_ids(rng, 5)
     candidates = [random_ids(rng, rng.randint(0, 40)) for _ in range(num_candidates)]
     return Task(
@@ -58,14 +57,13 @@ def random_task(scorer: Scorer, rng: random.Random, *, num_candidates: int, quer
 
 
 def offline_scores(task: Task) -> list[float]:
-    """The scores of the task's candidates, and of no others, by a scorer of the same weights."""
+    """The scores of the task's candidates alone, by a scorer of the same weights."""
     with torch.inference_mode():
         scores: list[float] = scorer_of()(score_batch([task.query.tolist()], [task.candidates.tolist()])).tolist()
         return scores
 
 
 def value(metrics: Metrics, name: str) -> float:
-    """The value of a metric."""
     sample = metrics.registry.get_sample_value(f"bandrank_{name}")
     assert sample is not None
     return sample
@@ -73,7 +71,7 @@ def value(metrics: Metrics, name: str) -> float:
 
 @pytest.mark.parametrize("max_batch_rows", [1, 100, 4096])
 def test_each_task_gets_the_scores_that_it_gets_alone(max_batch_rows: int) -> None:
-    """This holds however tasks of several queries are cut into batches."""
+    """This holds however the tasks of several queries are cut into batches."""
     rng = random.Random(1)
     queue, scorer = open_queue(), scorer_of()
     query = random_ids(rng, 3)
@@ -87,7 +85,6 @@ def test_each_task_gets_the_scores_that_it_gets_alone(max_batch_rows: int) -> No
 
 
 def test_requests_with_the_same_query_share_it() -> None:
-    """The batch has one query for two requests, and a second one for the third request."""
     rng = random.Random(3)
     recorder = Recorder()
     queue, scorer = open_queue(), scorer_of(recorder)
@@ -104,7 +101,7 @@ def test_requests_with_the_same_query_share_it() -> None:
 
 
 def test_a_candidate_that_cannot_be_scored_fails_its_request_only() -> None:
-    """The others of its batch are answered, the error keeps its cause, and later tasks are scored."""
+    """The other requests of the batch are answered, and the error keeps its cause."""
     rng = random.Random(4)
 
     def choke(batch: ScoreBatch) -> None:
@@ -127,7 +124,6 @@ def test_a_candidate_that_cannot_be_scored_fails_its_request_only() -> None:
 
 
 def test_the_rest_of_a_failed_request_is_not_scored() -> None:
-    """Its later candidates leave the queue."""
     rng = random.Random(5)
     recorder = Recorder()
 
@@ -150,7 +146,7 @@ def test_the_rest_of_a_failed_request_is_not_scored() -> None:
 
 
 def of_a_gpu() -> None:
-    """As torch tells that a GPU has no memory left."""
+    """Raises what torch raises when a GPU has no memory left."""
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
@@ -158,8 +154,8 @@ def of_a_gpu() -> None:
 def test_out_of_memory_is_answered_with_smaller_batches(
     no_room: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch is split until it fits, all tasks succeed, and later batches are as small as those that fitted; also
-    where torch cannot give memory back, as once the capture of a graph has failed.
+    """The batch is split until it fits, all tasks succeed and later batches are smaller, even where `empty_cache`
+    fails, as it does after a failed graph capture.
     """
 
     def refuse() -> None:
@@ -190,7 +186,6 @@ def test_out_of_memory_is_answered_with_smaller_batches(
 
 
 def test_after_out_of_memory_the_budget_is_halved() -> None:
-    """It goes from 1000 rows to 500, and no later batch is larger."""
     rng = random.Random(7)
     recorder = Recorder()
 
@@ -213,7 +208,7 @@ def test_after_out_of_memory_the_budget_is_halved() -> None:
 
 @pytest.mark.parametrize(("most", "least_after"), [(8192, 1500), (100, 100)])
 def test_one_candidate_too_large_for_the_memory_leaves_batches_large(most: int, least_after: int) -> None:
-    """They shrink to half of the smallest that failed beside it, and no further."""
+    """The limit falls to half of the smallest failed batch that held other candidates too, and no further."""
     rng = random.Random(8)
 
     def choke(batch: ScoreBatch) -> None:
@@ -278,7 +273,6 @@ def test_a_score_that_is_no_number_fails_its_request_only(bad: float) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dying_thread_leaves_nobody_waiting() -> None:
-    """Running and queued tasks fail, `on_death` is called once, and later requests are refused."""
     rng = random.Random(10)
 
     def die(_: ScoreBatch) -> None:
@@ -300,8 +294,8 @@ def test_a_dying_thread_leaves_nobody_waiting() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_thread_dies_with_its_device(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """After an error that CUDA never forgets every batch would fail: the process is to be restarted, and is told why.
-    Other errors leave the thread alone.
+    """After an error that CUDA never forgets every batch would fail, so the thread dies and the process can be
+    restarted. Other errors do not end the thread.
     """
     rng = random.Random(12)
     later: list[Exception] = []
@@ -333,7 +327,6 @@ def test_the_thread_dies_with_its_device(monkeypatch: pytest.MonkeyPatch, caplog
 
 
 def test_a_batch_reports_its_rows_and_its_requests() -> None:
-    """The metrics get the budgeted rows and the number of requests that shared the batch."""
     rng = random.Random(11)
     queue, scorer = open_queue(), scorer_of()
     tasks = [random_task(scorer, rng, num_candidates=n) for n in (2, 3)]

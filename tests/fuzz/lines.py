@@ -1,4 +1,4 @@
-"""Bodies of several lines, for which schemathesis needs to be told what they look like; it loads this file."""
+"""Tells schemathesis, which loads this file, what bodies of several JSON lines look like."""
 
 import json
 

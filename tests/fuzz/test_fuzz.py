@@ -1,6 +1,6 @@
 """Ten thousand requests drawn from the service's own description of its API, and the answers compared with it.
 
-Run with `make fuzz`. BANDRANK_FUZZ_SEED: of what is drawn (default 1). BANDRANK_FUZZ_EXAMPLES: requests drawn for each
+Run with `make fuzz`. BANDRANK_FUZZ_SEED: the seed (default 1). BANDRANK_FUZZ_EXAMPLES: requests drawn for each
 operation, and chains of requests (default 350).
 """
 
@@ -26,9 +26,9 @@ LEAST_CASES, TIMEOUT_S = 10_000, 1200.0
 
 
 def test_the_service_does_what_its_description_says(tmp_path: Path) -> None:
-    """What the description allows is answered, what it does not allow is refused, and every status, header and body is
-    one that it has. The service has a scorer that precomputes, so that all strategies and /candidates have work to do,
-    and a key, which it asks for as it says.
+    """The service answers what its description allows, refuses everything else, and sends no status, header or body
+    that the description lacks. It has a key, which it asks for, and a scorer that precomputes, for the strategies and
+    /candidates.
     """
     model, fast = tiny_cross_encoder(tmp_path / "model"), save_bi_encoder(tmp_path / "fast")
     keys = tmp_path / "keys.toml"

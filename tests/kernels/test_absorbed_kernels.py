@@ -20,7 +20,7 @@ from bandrank_kernels.windowed_attention.cuda.tiles import QUERY_TILE, plan_cand
 pytestmark = needs_compiler
 
 SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
-# Chunks of 8 and 16 keys and tiles of 256 rows, whole and not; queries without rows and without candidates.
+# Lengths around chunks of 8 and 16 keys and tiles of 256 rows; queries without rows and without candidates.
 BORDERS = packed_rows(
     (11, 0, 63, 7, 1),
     ((0, 1, 15, 16, 17), (0, 31, 32, 33), (60, 61, 62, 63, 64, 65, 0), (), (255, 256, 257, 300)),
@@ -45,13 +45,12 @@ KERNELS = {"mma": Sizes("float16", 12, 328), "simt": Sizes("float16", 3, 328, TU
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    """All instances of the cases at once."""
     prepare(*(sizes.plan(rows).variant.kernel for sizes, rows in (case.values for case in CASES)))
 
 
 @pytest.mark.parametrize(("sizes", "rows"), CASES)
 def test_a_kernel_is_exact(sizes: Sizes, rows: PackedRows) -> None:
-    """Whole outputs and nothing but them, against float64; both schedules give the same bits."""
+    """Outputs equal those in float64, nothing is written around them, and both schedules give the same bits."""
     query, x = sizes.inputs(rows)
     actual, again = (
         attend_cls(sizes.plan(rows), query, x, sizes.scale, schedule=schedule, seed=seed)
@@ -64,7 +63,7 @@ def test_a_kernel_is_exact(sizes: Sizes, rows: PackedRows) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_grid_of_fixed_size_serves_any_batch(kernel: str) -> None:
-    """One grid, and one struct but for the addresses: entries that are not used do nothing."""
+    """Grid and struct, but for addresses, are the same for each batch: unused entries of the table do nothing."""
     sizes = KERNELS[kernel]
     for rows in (FEW, packed_rows((3,), ((40, 0, 0),), shared=True), packed_rows((2,), ((),), shared=True)):
         query, x = sizes.inputs(rows)
@@ -79,7 +78,7 @@ def test_a_grid_of_fixed_size_serves_any_batch(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_candidate_alone_has_the_bits_it_has_in_company(kernel: str) -> None:
-    """The order of the sums depends on its length and that of its query alone."""
+    """The order of the sums depends on the lengths of the candidate and its query alone."""
     sizes = KERNELS[kernel]
     query, x = sizes.inputs(FEW)
     together = attend_cls(sizes.plan(FEW), query, x, sizes.scale)
@@ -94,7 +93,6 @@ def test_a_candidate_alone_has_the_bits_it_has_in_company(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_rows_may_lie_apart(kernel: str) -> None:
-    """Rows that are a part of wider rows are read in place, without the numbers between them."""
     sizes = KERNELS[kernel]
     query, x = sizes.inputs(FEW)
     wide = torch.full((FEW.num_rows, sizes.hidden_size + 8), torch.nan, dtype=x.dtype)
@@ -106,7 +104,7 @@ def test_rows_may_lie_apart(kernel: str) -> None:
 
 @pytest.mark.parametrize("sizes", [*KERNELS.values(), Sizes("float32", 3, 328)], ids=str)
 def test_scores_may_be_large_and_grow(sizes: Sizes) -> None:
-    """Scores rise from key to key up to thousands: weights are relative to the largest so far, and sums follow it."""
+    """Scores rise from key to key up to thousands, so the sums must be rescaled whenever the largest score grows."""
     query, x = sizes.inputs(FEW)
     x = (x * torch.linspace(0.1, 4, FEW.num_rows)[:, None]).to(x.dtype)
     scale = 20 * sizes.scale
@@ -116,7 +114,6 @@ def test_scores_may_be_large_and_grow(sizes: Sizes) -> None:
 
 @given(st.data(), st.sampled_from([31, 256]))
 def test_tiles_are_those_of_the_candidates(data: st.DataObject, tile_rows: int) -> None:
-    """The tiles of candidates are those among all tiles, in their order."""
     rows = data.draw(layouts(SPARSE))
     tiles = plan_tiles(rows, tile_rows)
 
@@ -125,7 +122,6 @@ def test_tiles_are_those_of_the_candidates(data: st.DataObject, tile_rows: int) 
 
 @given(st.sampled_from(["float16", "bfloat16", "float32"]), st.integers(1, 128), st.sampled_from([TURING, AMPERE]))
 def test_the_narrowest_kernel_is_chosen(dtype: Dtype, eighths: int, capability: tuple[int, int]) -> None:
-    """The chosen kernel is the narrowest that takes the rows, without tensor cores where there are none."""
     chosen = choose_absorbed(dtype, 8 * eighths, capability)
     others = [variant for variant in ABSORBED if (variant.file, variant.dtype) == (chosen.file, dtype)]
 
@@ -147,19 +143,18 @@ def test_the_narrowest_kernel_is_chosen(dtype: Dtype, eighths: int, capability: 
     ],
 )
 def test_what_the_kernels_cannot_do_is_said(facts: dict[str, object], reason: str | None) -> None:
-    """The reason is a clause of a message, and None where the kernels can run."""
     asked = {"num_heads": 12, "hidden_size": 384, "dtype": "float16", **facts}
 
     assert why_absorbed_unsupported(**asked) == reason  # type: ignore[arg-type]  # as the cases have them
 
 
 BOTH = (
-    # Keys: the query again in each tile, the last row left out, a row behind, the first tile's again.
+    # Keys: each tile sees the query again, the last row is left out, [CLS] replaces the query, the first tile repeats.
     Mistake("globals", "1 + tile.query_rows"),
     Mistake("count", "$ - 1"),
     Mistake("key-row", "number < globals ? tile.candidate : $"),
     Mistake("key-row", "number < globals ? $ : $ - tile.begin"),
-    # The merge: by whoever comes last but one, of other tiles' results, without their maxima; a counter that stays.
+    # The merge: the last block but one makes it; it reads other tiles' results, or no maxima; the counter is not reset.
     Mistake("last-tile", "*before != tile.num_tiles - 2"),
     Mistake("first-tile", "blockIdx.x"),
     Mistake("merge-factor", "1.f"),
@@ -168,11 +163,11 @@ BOTH = (
 MISTAKES = {
     "mma": (
         *BOTH,
-        # Keys that there are not, heads that there are not, columns that there are not.
+        # Keys, heads and columns that do not exist are used.
         Mistake("exists", "true"),
         Mistake("heads", "$ && head != params.num_heads"),
         Mistake("columns", "$ || 32 * i + 8 * t == columns"),
-        # Copies that are not waited for, by the lane or by the warp; parts of scores likewise; memory reused too early.
+        # The lane or the warp does not wait for copies or parts of scores; memory is reused too early.
         Mistake("copied", "wait_for_copies<2>();"),
         Mistake("staged"),
         Mistake("parts"),
@@ -201,12 +196,11 @@ MISTAKES = {
     ("kernel", "number"), [(name, number) for name, mistakes in MISTAKES.items() for number in range(len(mistakes))]
 )
 def test_a_mistake_is_noticed(kernel: str, number: int) -> None:
-    """A schedule shows it: wrong numbers, NaN, something around the output, a counter, a barrier not reached."""
     sizes = KERNELS[kernel]
     query, x = sizes.inputs(FEW)
     plan = sizes.plan(FEW)
     planted = plant(plan.variant.kernel, MISTAKES[kernel])
-    # Scores alike, and scores that rise so much that sums must follow them.
+    # Scores of similar size, and scores that rise so much that the sums must be rescaled.
     inputs = [x, (x * torch.linspace(0.1, 8, FEW.num_rows)[:, None]).to(x.dtype)]
 
     def survives(schedule: Schedule) -> bool:

@@ -1,4 +1,4 @@
-"""The kernels as machine code, without a GPU: all of them assemble, and what they take is on record."""
+"""All kernels assemble without a GPU, and take the registers that are on record."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,6 @@ STALE = "run `python -m bandrank_bench registers` and look at the difference"
 
 
 def nvrtc() -> str | None:
-    """The version of NVRTC here, if there is one."""
     try:
         return nvrtc_version()
     except AssemblerNotFound:
@@ -26,7 +25,7 @@ def nvrtc() -> str | None:
 needs_nvrtc = pytest.mark.skipif(
     nvrtc() is None, reason="pip install nvidia-cuda-nvrtc nvidia-cuda-runtime to assemble"
 )
-# To assemble everything everywhere takes minutes: each file on three architectures, another kernel each time.
+# Assembling everything for all architectures takes minutes: each file has three here, with another kernel for each.
 SAMPLE = [
     pytest.param(family.kernels[7 * index % len(family.kernels)], arch, id=f"{family.file} {arch}")
     for family in FAMILIES
@@ -35,7 +34,7 @@ SAMPLE = [
 
 
 def test_the_record_is_of_these_kernels() -> None:
-    """The table of registers is made from these sources, and has all kernels on all their architectures."""
+    """The table of registers was made from these sources, and has all kernels on all their architectures."""
     assert TABLE["sources"] == digests(), STALE
     assert {name: list(row) for name, row in TABLE["kernels"].items()} == {
         kernel.expression: list(family.archs) for family in FAMILIES for kernel in family.kernels
@@ -45,7 +44,7 @@ def test_the_record_is_of_these_kernels() -> None:
 @needs_nvrtc
 @pytest.mark.parametrize(("kernel", "arch"), SAMPLE)
 def test_a_kernel_assembles_as_recorded(kernel: Kernel, arch: str) -> None:
-    """It takes the registers and spilled bytes of the table, if the compiler is that of the table."""
+    """The kernel takes the registers and spilled bytes of the table, if that was made with this version of NVRTC."""
     used = measure(([kernel], arch))[kernel.expression]
 
     if TABLE["compiler"]["nvrtc"] == nvrtc():
@@ -55,7 +54,7 @@ def test_a_kernel_assembles_as_recorded(kernel: Kernel, arch: str) -> None:
 
 
 def test_nothing_is_spilled_where_it_would_cost() -> None:
-    """Neither kernels of narrow windows on sm_90, nor those of norms and band products anywhere; others a few words."""
+    """Kernels of narrow windows on sm_90, norms and band products spill nothing; others spill a few words."""
     for name, row in TABLE["kernels"].items():
         spilled = {arch: int(used.split(" + ")[1].split()[0]) if " + " in used else 0 for arch, used in row.items()}
         assert max(spilled.values()) <= 64, name
@@ -67,6 +66,5 @@ def test_nothing_is_spilled_where_it_would_cost() -> None:
 
 @needs_nvrtc
 def test_the_compiler_is_quoted() -> None:
-    """A source that does not compile raises with the compiler's words."""
     with pytest.raises(AssemblyError, match=r"(?s)sm_80.*identifier \"missing\" is undefined"):
         assemble("__global__ void broken() { missing(); }", ["broken"], "sm_80")

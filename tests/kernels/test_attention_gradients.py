@@ -1,4 +1,4 @@
-"""Gradients of attention in pieces: those of the reference, on every layout; and no row is left unwritten."""
+"""Attention in pieces has the gradients of the reference on every layout, and leaves no row unwritten."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ LAYOUTS = {
 def both(
     rows: PackedRows, pattern: AttentionPattern, backend: Backend, dtype: torch.dtype = torch.float64
 ) -> list[Tensor]:
-    """Results and gradients of `attend` and `attend_cls`."""
+    """Returns the results and gradients of `attend` and `attend_cls`."""
     generator = torch.Generator().manual_seed(0)
     plan = plan_attention(rows, pattern, device=CPU, dtype=dtype, head_dim=HEAD_DIM, backend=backend)
     towards, query, hidden = (
@@ -50,7 +50,6 @@ def both(
 
 
 def assert_alike(rows: PackedRows, pattern: AttentionPattern) -> None:
-    """Both backends give the same results and gradients."""
     actual = [both(rows, pattern, backend) for backend in BACKENDS]
     assert len(actual[0]) == len(actual[1]) == 5
     for reference, vectorized in zip(*actual, strict=True):
@@ -60,7 +59,7 @@ def assert_alike(rows: PackedRows, pattern: AttentionPattern) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", NAMED)
 def test_gradients_equal_the_reference_for_named_patterns(name: str, layout: str) -> None:
-    """Queries are shared where the pattern allows it, and copied for each candidate."""
+    """A query is shared where the pattern allows it, and also copied for each candidate."""
     pattern = NAMED[name]
     for shared in {pattern.shares_queries, False}:
         assert_alike(packed_rows(*LAYOUTS[layout], shared=shared), pattern)
@@ -70,7 +69,7 @@ def test_gradients_equal_the_reference_for_named_patterns(name: str, layout: str
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", NAMED)
 def test_gradients_in_less_precision(name: str, layout: str, dtype: torch.dtype, tolerance: float) -> None:
-    """Those by torch's attention, in float32, and those in closed form are near those in float64."""
+    """Gradients by torch's attention, in float32, and in closed form, in bfloat16, are near those in float64."""
     rows = packed_rows(*LAYOUTS[layout], shared=NAMED[name].shares_queries)
     for expected, actual in zip(
         both(rows, NAMED[name], "reference"), both(rows, NAMED[name], "vectorized", dtype), strict=True
@@ -81,7 +80,7 @@ def test_gradients_in_less_precision(name: str, layout: str, dtype: torch.dtype,
 
 @pytest.mark.parametrize("name", NAMED)
 def test_gradients_of_more_scores_than_fit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are torch's, which never holds all scores."""
+    """Torch's attention, which never holds all scores, computes such gradients."""
     monkeypatch.setattr("bandrank_kernels.windowed_attention.pieces.MAX_SCORES", 0)
     assert_alike(packed_rows(*LAYOUTS["several queries"], shared=NAMED[name].shares_queries), NAMED[name])
 
@@ -89,7 +88,6 @@ def test_gradients_of_more_scores_than_fit(name: str, monkeypatch: pytest.Monkey
 @settings(max_examples=40)
 @given(st.data())
 def test_gradients_equal_the_reference_for_any_pattern(data: st.DataObject) -> None:
-    """They are equal on any layout that is not empty."""
     pattern = data.draw(patterns())
     rows = data.draw(layouts(pattern).filter(lambda rows: rows.num_rows > 0))
     assert_alike(rows, pattern)
@@ -115,7 +113,6 @@ def test_every_row_is_written_once(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_gradients_are_difference_quotients(name: str) -> None:
-    """The gradients of `attend` and `attend_cls` are checked on one small batch."""
     rows = packed_rows([2, 1], [[0, 6], [3]], shared=NAMED[name].shares_queries)
     plan = plan_attention(rows, NAMED[name], device=CPU, dtype=torch.float64, head_dim=HEAD_DIM, backend="vectorized")
     generator = torch.Generator().manual_seed(0)
@@ -130,7 +127,7 @@ def test_gradients_are_difference_quotients(name: str) -> None:
 
 
 def test_one_source_alone_may_want_a_gradient() -> None:
-    """The other is a constant, and gets none."""
+    """Here the query requires a gradient, and the rows are constant and get none."""
     rows = packed_rows([2], [[5, 3]], shared=True)
     plan = plan_attention(
         rows, NAMED["sparse"], device=CPU, dtype=torch.float64, head_dim=HEAD_DIM, backend="vectorized"

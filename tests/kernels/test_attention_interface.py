@@ -1,4 +1,4 @@
-"""Layouts, shapes, backends by name: what is refused, and in which words."""
+"""Layouts, shapes and backends that windowed attention refuses, and its messages."""
 
 from dataclasses import replace
 
@@ -12,7 +12,6 @@ from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, pl
 
 
 def test_a_negative_window_is_refused() -> None:
-    """A window below 0 means nothing."""
     with pytest.raises(ValueError, match="window must be at least 0, or None for no limit; got -1"):
         AttentionPattern(window=-1)
 
@@ -33,13 +32,12 @@ def test_a_negative_window_is_refused() -> None:
 def test_rows_that_do_not_fit_together_are_refused(
     cu_queries: list[int], cu_candidates: list[int], candidate_query: list[int], message: str
 ) -> None:
-    """Offsets that fall, and candidates of queries that do not exist or out of order."""
     with pytest.raises(ValueError, match=message):
         PackedRows(*(np.array(x, np.int64) for x in (cu_queries, cu_candidates, candidate_query)))
 
 
 def test_rows_of_a_layout() -> None:
-    """[CLS] of each candidate, then the queries, then the candidates."""
+    """The rows are the [CLS] of each candidate, then the queries, then the candidates."""
     rows = packed_rows([2, 0, 1], [[3], [], [0, 2]], shared=True)
 
     assert (rows.num_queries, rows.num_candidates, rows.num_rows) == (3, 3, 11)
@@ -49,7 +47,6 @@ def test_rows_of_a_layout() -> None:
 
 @pytest.mark.parametrize("shape", [(7, 3, 2), (6, 3, 2, 4), (7, 2, 2, 4), (7, 3, 2, 4, 1)])
 def test_qkv_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
-    """The message says which shape was expected and which came."""
     rows = packed_rows([2], [[4]], shared=True)
     with pytest.raises(ValueError, match=r"qkv must be \(7, 3, num_heads, head_dim\), got "):
         windowed_attention(torch.zeros(shape), rows, AttentionPattern())
@@ -58,7 +55,7 @@ def test_qkv_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("switch", ["query_to_cls", "query_to_candidate"])
 def test_a_shared_query_cannot_depend_on_its_candidates(backend: Backend, switch: str) -> None:
-    """One copy of a query for two candidates, under a pattern that gives it another state for each."""
+    """The batch has one copy of a query, but the pattern gives the query another state for each candidate."""
     pattern = replace(AttentionPattern(4, query_to_cls=False, query_to_candidate=False), **{switch: True})
     rows = packed_rows([2], [[4, 4]], shared=True)
     with pytest.raises(ValueError, match="each candidate needs a copy of its query"):
@@ -76,7 +73,6 @@ def test_backends_by_name() -> None:
 
 
 def test_cuda_is_unavailable_at_the_front_door() -> None:
-    """Asking for the CUDA kernels raises before anything is computed."""
     rows = packed_rows([2], [[4]], shared=True)
     with pytest.raises(BackendUnavailable):
         windowed_attention(random_qkv(rows), rows, AttentionPattern(), backend="cuda")

@@ -29,7 +29,7 @@ LAYOUTS = [
     )
 ]
 ROWS = LAYOUTS[0]
-# As in the emulation; tensor cores cut off where the CPU rounds.
+# Larger than in the emulation: tensor cores truncate where the CPU rounds.
 BARS = {torch.float16: 6e-4, torch.bfloat16: 4e-3, torch.float32: 3e-6}
 GRADIENT_BARS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 6e-6}
 
@@ -37,25 +37,26 @@ GRADIENT_BARS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 6e-6}
 def plan(
     window: int | None, dtype: torch.dtype, head_dim: int, *, rows: PackedRows = ROWS, backend: Backend = "cuda"
 ) -> AttentionPlan:
-    """A plan of the kernels, requested by name, so that nothing replaces them; or of another backend."""
+    """Returns a plan of the CUDA kernels, requested by name so that no fallback replaces them, or another backend's."""
     pattern = AttentionPattern.sparse(window)
     return plan_attention(rows, pattern, device=GPU, dtype=dtype, head_dim=head_dim, backend=backend)
 
 
 @cache
 def reference(layout: int, window: int | None) -> AttentionPlan:
-    """Of heads of any size and dtype; made once, as its mask is made row by row, on the host."""
+    """Returns the reference plan of a layout, for any heads and dtype; cached, since its mask is built row by row."""
     return plan(window, torch.float64, 32, rows=LAYOUTS[layout], backend="reference")
 
 
 def random_qkv(dtype: torch.dtype, head_dim: int, *, rows: PackedRows = ROWS, num_heads: int = 3) -> Tensor:
-    """(num_rows, 3, num_heads, head_dim)."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(rows.num_rows, 3, num_heads, head_dim, generator=generator).to(GPU, dtype)
 
 
 def assert_right(rows: PackedRows, window: int | None, qkv: Tensor, truth: AttentionPlan) -> None:
-    """Results and gradients as in float64, on the same rounded inputs; a second run gives the same bits."""
+    """Asserts that results and gradients equal float64's on the same rounded inputs, and that a second run repeats the
+    bits.
+    """
     dtype, head_dim = qkv.dtype, qkv.shape[-1]
     given, exact = qkv.requires_grad_(), qkv.detach().double().requires_grad_()
     right = truth.attend(exact)
@@ -76,7 +77,6 @@ def assert_right(rows: PackedRows, window: int | None, qkv: Tensor, truth: Atten
 @pytest.mark.parametrize("head_dim", [32, 64])
 @pytest.mark.parametrize("dtype", BARS)
 def test_kernels_equal_the_reference(dtype: torch.dtype, head_dim: int, window: int | None, layout: int) -> None:
-    """They are equal in every layout."""
     rows = LAYOUTS[layout]
     assert_right(rows, window, random_qkv(dtype, head_dim, rows=rows), reference(layout, window))
 
@@ -84,7 +84,7 @@ def test_kernels_equal_the_reference(dtype: torch.dtype, head_dim: int, window: 
 @pytest.mark.parametrize("window", [4, 64])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_many_times_what_a_card_runs_at_once(dtype: torch.dtype, window: int) -> None:
-    """Against plain torch, for which no kernel is built in float64: a dense mask of as many rows fits nowhere."""
+    """The truth comes from plain torch in float64: the reference's dense mask of so many rows would not fit."""
     rows = packed_rows([11], [[503] * 100], shared=True)
     truth = plan(window, torch.float64, 32, rows=rows, backend="vectorized")
     assert_right(rows, window, random_qkv(dtype, 32, rows=rows, num_heads=12), truth)
@@ -92,14 +92,13 @@ def test_many_times_what_a_card_runs_at_once(dtype: torch.dtype, window: int) ->
 
 @pytest.mark.parametrize("window", [4, 64])
 def test_a_graph_replays_what_was_launched(window: int) -> None:
-    """A replay on new numbers in the same memory gives the same bits."""
     qkv, planned = random_qkv(torch.float16, 32), plan(window, torch.float16, 32)
     assert_replays(lambda: [planned.attend(qkv)], qkv)
 
 
 @pytest.mark.parametrize("window", [4, 64])
 def test_kernels_run_on_the_current_stream_and_wait_for_nothing(window: int) -> None:
-    """They wait for a side stream while the host continues, once a layer has made the scratch of a batch."""
+    """The kernels wait for a side stream while the host continues, once a first call has made the batch's scratch."""
     planned = plan(window, torch.float16, 32)
     assert_runs_on_the_current_stream(lambda late: [planned.attend(late)], random_qkv(torch.float16, 32))
 
@@ -107,7 +106,6 @@ def test_kernels_run_on_the_current_stream_and_wait_for_nothing(window: int) -> 
 @pytest.mark.parametrize(("num_heads", "hidden_size"), [(12, 384), (12, 768), (16, 1000), (2, 64)])
 @pytest.mark.parametrize("dtype", BARS)
 def test_the_last_layer_equals_the_reference(dtype: torch.dtype, num_heads: int, hidden_size: int) -> None:
-    """The reference runs in float64 on the same rounded inputs, for [CLS] alone; a second run gives the same bits."""
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(ROWS.num_candidates, num_heads, hidden_size, generator=generator).to(GPU, dtype)
     rows = torch.randn(ROWS.num_rows, hidden_size, generator=generator).to(GPU, dtype)
@@ -122,7 +120,7 @@ def test_the_last_layer_equals_the_reference(dtype: torch.dtype, num_heads: int,
 
 
 def test_one_graph_of_the_last_layer_serves_batches_of_other_lengths() -> None:
-    """It is captured for a table of fixed size, which is filled anew."""
+    """The graph is captured over a tile table of fixed size, which each batch fills anew."""
     sizes = Sizes("float16", 12, 384)
     batches = [ROWS, packed_rows([3], [[700, 0]], shared=True), packed_rows([9, 2], [[1] * 4, [200]], shared=True)]
     plans = [sizes.plan(rows, capacity=20) for rows in batches]

@@ -14,20 +14,20 @@ from bandrank_kernels.launch import struct_of
 
 pytestmark = needs_compiler
 
-GUARD = 64  # numbers on either side of an output, which nobody may write
+GUARD = 64  # numbers on either side of an output that must not be written
 KINDS = sorted({(dtype, dim) for _, dtype, dim in variants()}, key=str)
 # Half an ulp for the result, and a little for sums of up to 257 terms in float32.
 TOLERANCE = {torch.float16: 4.5e-4, torch.bfloat16: 3.5e-3}
 
 
 def poisoned(like: Tensor) -> tuple[Tensor, Tensor]:
-    """An output full of NaN, and the memory around it."""
+    """Returns an output full of NaN, and the memory around it."""
     memory = torch.full((like.numel() + 2 * GUARD,), torch.nan, dtype=like.dtype)
     return memory[GUARD : GUARD + like.numel()].view(like.shape), memory
 
 
 def check(query: Tensor, key: Tensor, band: Tensor, schedule: Schedule = "depth first", *, seed: int = 0) -> None:
-    """Both products are those of float64 on the same rounded inputs; all of the output is written, and nothing else."""
+    """Asserts that both products equal float64's on the same rounded inputs, written in full and nowhere else."""
     window = band.shape[-1] // 2
     (scores, around_scores), (sums, around_sums) = poisoned(band), poisoned(key)
     emulate(plan("band_qk", query, key, scores), schedule, seed)
@@ -45,7 +45,6 @@ def check(query: Tensor, key: Tensor, band: Tensor, schedule: Schedule = "depth 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    """Compiles all at once."""
     prepare(*variants().values())
 
 
@@ -53,7 +52,6 @@ def _compiled() -> None:
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize(("dtype", "dim"), KINDS)
 def test_kernels_equal_plain_torch(dtype: torch.dtype, dim: int, window: int, schedule: Schedule) -> None:
-    """For every length, in whatever order lanes and blocks run."""
     for length in LENGTHS[1:]:
         query, key = random_rows(2, length, dim, dtype=dtype), random_rows(2, length, dim, dtype=dtype, seed=1)
         check(query, key, random_band(2, length=length, window=window, dtype=dtype), schedule, seed=length)
@@ -61,13 +59,13 @@ def test_kernels_equal_plain_torch(dtype: torch.dtype, dim: int, window: int, sc
 
 @pytest.mark.parametrize(("length", "window"), [(300, 128), (4086, 4), (21, 300)])
 def test_long_documents_and_wide_windows(length: int, window: int) -> None:
-    """One head of each; the last is too wide for shared memory, and its scores go straight to the output."""
+    """The widest window does not fit in shared memory, so its scores go straight to the output."""
     query, key = (random_rows(1, length, 32, dtype=torch.float16, seed=seed) for seed in (0, 1))
     check(query, key, random_band(1, length=length, window=window, dtype=torch.float16))
 
 
 def test_views_give_the_results_of_copies() -> None:
-    """Heads of a fused projection, rows shared by expansion, and rows that begin between two 16-byte addresses."""
+    """Heads come from a fused projection, rows are expanded, or rows do not start at 16-byte addresses."""
     qkv = random_rows(2, 19, 3, 4, 32, dtype=torch.float16)
     query, key = qkv[:, :, 0].transpose(1, 2), qkv[:, :1, 1].transpose(1, 2).expand(2, 4, 19, 32)
     band = random_band(2, 4, length=19, window=3, dtype=torch.float16)
@@ -76,7 +74,7 @@ def test_views_give_the_results_of_copies() -> None:
 
 
 def test_one_stride_is_enough_or_there_is_a_copy() -> None:
-    """A slice of the rows of each head is read in place; heads that lie among the rows, and dims with gaps, are not."""
+    """A slice of each head's rows is read in place; heads that lie among the rows, and dims with gaps, are copied."""
     rows, band = torch.zeros(2, 3, 9, 32).half(), torch.zeros(2, 3, 5, 3).half()
 
     def held(matrices: Tensor) -> list[int]:
@@ -100,7 +98,6 @@ __global__ void echo(const BandParams p, long long* out) {
 
 
 def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
-    """Every field arrives, and its size is the compiler's."""
     values = dict(zip(PARAMS.names or (), [2**40, 2, 3, 4, -5, *range(6, 13)], strict=True))
     out = np.zeros(13, np.int64)
     source = next(iter(variants().values())).source

@@ -1,4 +1,4 @@
-"""Band products: what they are, in plain torch; what is refused."""
+"""Band products in plain torch, and the arguments that they refuse."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ EXACT = 1e-12
 
 
 def close(actual: Tensor, expected: Tensor) -> None:
-    """Equal but for rounding in float64, shape, dtype and NaN too."""
+    """Asserts equality to rounding in float64, and in shape, dtype and NaN."""
     torch.testing.assert_close(actual, expected, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 5, 17, 40])
 @pytest.mark.parametrize("window", [0, 1, 3, 9])
 def test_products_are_those_of_dense_matrices(window: int, length: int) -> None:
-    """The band lies on the diagonals, zeros elsewhere; entries outside the sequence are 0, or ignored."""
+    """A band is the diagonals of a matrix; outside the sequence, `band_qk` gives 0 and `band_pv` reads nothing."""
     query, key = random_rows(length, 6), random_rows(length, 6, seed=1)
     scores, band = band_qk(query, key, window), random_band(length=length, window=window)
     near = (torch.arange(length)[:, None] - torch.arange(length)).abs() <= window
@@ -33,7 +33,6 @@ def test_products_are_those_of_dense_matrices(window: int, length: int) -> None:
 
 
 def test_strides_do_not_matter() -> None:
-    """Views of (batch, length, heads, dim), expanded and transposed tensors."""
     rows = random_rows(2, 9, 3, 4).transpose(1, 2)
     shared = random_rows(2, 1, 9, 4, seed=2).expand(2, 3, 9, 4)
     band = random_band(2, 3, length=9, window=2).transpose(-1, -2).contiguous().transpose(-1, -2)
@@ -56,7 +55,7 @@ def test_sums_are_made_in_more_than_16_bits(dtype: torch.dtype) -> None:
 
 
 def test_windowed_attention_is_that_of_a_dense_mask() -> None:
-    """As the paper puts it together: the zeros outside the sequence are no scores. Its gradients too."""
+    """Scores outside the sequence are zeros, and must be masked before the softmax; gradients agree too."""
     leaves = [random_rows(2, 9, 4, seed=seed).requires_grad_() for seed in range(3)]
     query, key, value = leaves
     scores = (band_qk(query, key, 2) * 4**-0.5).masked_fill(outside(9, 2), -torch.inf)
@@ -82,13 +81,11 @@ def test_windowed_attention_is_that_of_a_dense_mask() -> None:
     ],
 )
 def test_rows_that_do_not_fit_are_refused(left: tuple[int, ...], right: tuple[int, ...], message: str) -> None:
-    """The message says what came."""
     with pytest.raises(ValueError, match=message):
         band_qk(torch.zeros(left), torch.zeros(right), 1)
 
 
 def test_what_else_is_refused() -> None:
-    """A negative window, a band without a middle, dtypes that differ, whole numbers."""
     rows = torch.zeros(5, 4)
     with pytest.raises(ValueError, match="window must be at least 0, got -1"):
         band_qk(rows, rows, -1)
@@ -115,7 +112,7 @@ def test_what_else_is_refused() -> None:
 def test_what_kernels_cannot_do_is_said(
     dtype: torch.dtype, dim: int, leaf: bool, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a GPU could run."""
+    """The test pretends that there is a GPU, so that the tensors alone stand in the way."""
     monkeypatch.setattr(dispatch, "cuda_obstacle", lambda _: None)
     rows: Any = torch.zeros(5, dim, dtype=dtype, requires_grad=leaf)
     with pytest.raises(BackendUnavailable, match=reason):

@@ -13,17 +13,16 @@ from bandrank_kernels.band_products import band_pv, band_qk
 
 pytestmark = needs_gpu
 
-# As on the CPU; tensor cores cut off where the CPU rounds.
+# Larger than on the CPU: tensor cores truncate where the CPU rounds.
 TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 4e-3}
 
 
 def products(query: Tensor, key: Tensor, band: Tensor, backend: Backend = "cuda") -> list[Tensor]:
-    """Both, by a backend that is requested by name, so that nothing replaces it."""
+    """Returns both band products by a backend that is requested by name, so that no fallback replaces it."""
     return [band_qk(query, key, band.shape[-1] // 2, backend=backend), band_pv(band, key, backend=backend)]
 
 
 def inputs(length: int, window: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and band, in batches."""
     query, key = (random_rows(3, 2, length, dim, dtype=dtype, seed=seed).to(GPU) for seed in (0, 1))
     return query, key, random_band(3, 2, length=length, window=window, dtype=dtype).to(GPU)
 
@@ -32,7 +31,6 @@ def inputs(length: int, window: int, dim: int, dtype: torch.dtype) -> tuple[Tens
 @pytest.mark.parametrize("dim", [32, 64])
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_kernels_equal_plain_torch(dtype: torch.dtype, dim: int, window: int) -> None:
-    """In float64 on the same rounded inputs."""
     for length in (*LENGTHS, 1025):
         query, key, band = inputs(length, window, dim, dtype)
         expected = products(query.double(), key.double(), band.double(), "vectorized")
@@ -44,19 +42,16 @@ def test_kernels_equal_plain_torch(dtype: torch.dtype, dim: int, window: int) ->
 
 
 def test_a_graph_replays_what_was_launched() -> None:
-    """A replay on new numbers in the same memory gives the same bits."""
     query, key, band = inputs(130, 4, 32, torch.float16)
     assert_replays(lambda: products(query, key, band), query, band)
 
 
 def test_kernels_run_on_the_current_stream_and_wait_for_nothing() -> None:
-    """They wait for the work of a side stream while the host continues."""
     query, key, band = inputs(130, 4, 32, torch.float16)
     assert_runs_on_the_current_stream(lambda late: products(late, key, band), query)
 
 
 def test_auto_is_cuda_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """It says so once."""
     dispatch._log_choice.cache_clear()
     with caplog.at_level(logging.INFO, logger="bandrank_kernels"):
         assert {choose_backend("auto", GPU) for _ in range(2)} == {"cuda"}

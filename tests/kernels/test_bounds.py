@@ -1,4 +1,4 @@
-"""All kernels under the address sanitizer, in one process: it takes longer to start than to run them."""
+"""Runs all CUDA kernels under the address sanitizer, in one process, which takes longer to start than to run them."""
 
 import torch
 from emulation.compiled import needs_compiler, run_sanitized
@@ -18,7 +18,7 @@ from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gr
 
 
 def attention() -> None:
-    """Forward and backward, all in one compilation."""
+    """Runs the forward and backward kernels, all from one compilation."""
     gradients = [Gradient("float16", 32, part) for part in GRADIENT_PARTS]
     variants = [*(plan.variant for plan in PLANS.values()), *gradients]
     source = read_source(*dict.fromkeys(file for variant in variants for file in variant.files))
@@ -32,7 +32,7 @@ def attention() -> None:
 
 
 def last_layer() -> None:
-    """Rows end where their memory ends, some tiles are not used."""
+    """Runs the absorbed last layer on rows that end where their memory ends, with some tiles unused."""
     rows = packed_rows((3, 0), ((0, 1, 270), (17,)), shared=True)
     both = [absorbed.Sizes("float16", 5, 328), absorbed.Sizes("float16", 5, 328, (7, 5))]
     prepare(*(sizes.plan(rows).variant.kernel for sizes in both), sanitize=True)
@@ -41,7 +41,6 @@ def last_layer() -> None:
 
 
 def bands() -> None:
-    """Both band products."""
     requests: list[Launch] = []
     for window, length in ((1, 17), (9, 65), (64, 3)):
         rows = random_rows(1, length, 32, dtype=torch.float16)
@@ -52,7 +51,7 @@ def bands() -> None:
 
 
 def norms() -> None:
-    """Tables and rows end where their memory ends."""
+    """Runs the norms of sums on tables and rows that end where their memory ends."""
     dtype = torch.float16
     _launch(
         [
@@ -78,7 +77,6 @@ PARTS = (attention, last_layer, bands, norms)
 
 
 def main() -> None:
-    """Says which parts ended well."""
     for part in PARTS:
         part()
         print(part.__name__, flush=True)
@@ -86,7 +84,7 @@ def main() -> None:
 
 @needs_compiler
 def test_no_access_is_out_of_bounds() -> None:
-    """Arrays have exactly the size that they must have; no access is misaligned either."""
+    """Every array has exactly the size that it must have."""
     ended = run_sanitized("from kernels.test_bounds import main; main()")
 
     assert (ended.stdout.split(), ended.stderr[-3000:]) == ([part.__name__ for part in PARTS], "")

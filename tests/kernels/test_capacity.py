@@ -1,4 +1,4 @@
-"""Buckets: what fits in, what does not waste, and what launches of one bucket have in common."""
+"""Buckets hold their batches, waste little, and give their batches launches of one size."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
 
 @given(st.data(), st.sampled_from([31, 60, 124, 248, 256]))
 def test_tiles_of_a_batch_fit_in_its_bucket(data: st.DataObject, tile_rows: int) -> None:
-    """They fit whatever its lengths: `plan_tiles` would raise."""
+    """`plan_tiles` raises if its table is too small, whatever the lengths of the batch."""
     rows = data.draw(layouts(SPARSE))
     capacity = Capacity.of(rows)
 
@@ -33,7 +33,7 @@ def test_tiles_of_a_batch_fit_in_its_bucket(data: st.DataObject, tile_rows: int)
 
 @given(st.integers(MIN_ROWS + 1, 100_000))
 def test_a_batch_fills_eight_ninths_of_its_bucket(num_rows: int) -> None:
-    """It does, and buckets are multiples of eight rows."""
+    """Buckets are also multiples of eight rows."""
     bucket = row_bucket(num_rows)
 
     assert num_rows <= bucket <= 1.125 * num_rows
@@ -42,7 +42,7 @@ def test_a_batch_fills_eight_ninths_of_its_bucket(num_rows: int) -> None:
 
 @given(st.data(), st.sampled_from([("float16", AMPERE), ("float16", TURING), ("float32", AMPERE)]))
 def test_launches_of_a_bucket_are_alike(data: st.DataObject, card: tuple[Dtype, tuple[int, int]]) -> None:
-    """Batches with one capacity have one kernel, grid, window and scratch; the window is that of the pattern."""
+    """Batches of one capacity share kernel, grid, scratch and window: the pattern's, or else the longest candidate."""
     dtype, capability = card
     patterns = [AttentionPattern(window, query_to_cls=False, query_to_candidate=False) for window in (0, 4, 16, None)]
     pattern = data.draw(st.sampled_from(patterns))
@@ -66,14 +66,14 @@ def test_launches_of_a_bucket_are_alike(data: st.DataObject, card: tuple[Dtype, 
 
 @pytest.mark.parametrize(("query_rows", "kept"), [(1, 15), (15, 15), (16, 31), (63, 63), (64, 127)])
 def test_no_bucket_asks_for_more_tiles_of_globals_than_its_queries(query_rows: int, kept: int) -> None:
-    """Queries are rounded up to what the kernel of narrow windows takes."""
+    """A query is rounded up so that, together with [CLS], it fills the tiles of the kernel of narrow windows."""
     rows = PackedRows(np.array([0, query_rows]), np.array([0, 3]), np.array([0]))
 
     assert Capacity.of(rows).query_rows == kept
 
 
 def test_tables_that_are_not_the_batchs_are_marked() -> None:
-    """In both tables the entries behind those of the batch are marked as unused."""
+    """In both tables, entries behind those of the batch are marked as unused."""
     rows = PackedRows(np.array([0, 5]), np.array([0, 70, 80]), np.array([0, 0]))
     plan = CudaPlan(
         rows, SPARSE, device=CPU, dtype=torch.float16, head_dim=32, capability=AMPERE, capacity=Capacity.of(rows)

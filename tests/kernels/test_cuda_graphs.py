@@ -11,7 +11,7 @@ from bandrank_kernels.graphs import CudaGraphs
 
 
 class CudaStream(Stream):
-    """With the method of `torch.cuda.Stream` that captures call."""
+    """An emulated stream with the method of `torch.cuda.Stream` that captures call."""
 
     def wait_stream(self, other: Stream) -> None:
         """Makes later work wait for what is enqueued on the other stream."""
@@ -21,7 +21,7 @@ class CudaStream(Stream):
 def test_a_warm_up_that_fails_has_read_its_inputs_before_they_are_written_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it launched before runs on another stream, late."""
+    """What the warm-up launched before it failed runs late, on another stream."""
     device = RecordingDevice("late")
     device.main = CudaStream()
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())

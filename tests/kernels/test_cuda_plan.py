@@ -1,4 +1,4 @@
-"""The CUDA backend of a whole batch, its launches run on the CPU: what `plan_attention` gives on a GPU."""
+"""The CUDA backend's plan of a whole batch, as `plan_attention` gives it on a GPU, with its launches run on the CPU."""
 
 import random
 from collections.abc import Callable
@@ -37,27 +37,24 @@ SPARSE = AttentionPattern.sparse(4)
 def cuda_plan(
     dtype: torch.dtype, *, rows: PackedRows = ROWS, run: Callable[[Launch, torch.device], None] = run_here
 ) -> CudaPlan:
-    """A plan as for a card with tensor cores, for tensors in the CPU's memory."""
+    """Returns a plan for a card with tensor cores, for tensors in the CPU's memory."""
     return CudaPlan(rows, SPARSE, device=CPU, dtype=dtype, head_dim=32, capability=(8, 0), run=run)
 
 
 def other_plan(dtype: torch.dtype) -> AttentionPlan:
-    """The same plan in plain torch."""
     return plan_attention(ROWS, SPARSE, device=CPU, dtype=dtype, head_dim=32, backend="vectorized")
 
 
 def random_rows(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    """N(0, 1)."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def random_qkv(num_heads: int = 2, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    """Random queries, keys and values of `ROWS`."""
     return random_rows(ROWS.num_rows, 3, num_heads, 32, dtype=dtype, seed=seed)
 
 
 def recording(launches: list[Launch]) -> Callable[[Launch, torch.device], None]:
-    """Makes launches here, and a list of them."""
+    """Returns a function that runs launches on the CPU, and appends them to the list."""
 
     def run(launch: Launch, device: torch.device) -> None:
         launches.append(launch)
@@ -68,7 +65,7 @@ def recording(launches: list[Launch]) -> Callable[[Launch, torch.device], None]:
 
 @needs_compiler
 def test_layers_of_a_batch_share_a_plan() -> None:
-    """Each makes one launch and leaves counters ready for the next, whatever the number of heads and the dtype."""
+    """Each layer, of any number of heads and any dtype, makes one launch and leaves the counters ready for the next."""
     launches: list[Launch] = []
     plan = cuda_plan(torch.float16, run=recording(launches))
     for layer, (num_heads, dtype) in enumerate([(2, torch.float16), (2, torch.float16), (1, torch.float32)]):
@@ -85,7 +82,7 @@ def test_layers_of_a_batch_share_a_plan() -> None:
 
 @needs_compiler
 def test_gradients_flow_through_a_plan() -> None:
-    """They reach a projection whose rows lie apart; the gradient may be expanded, as that of a sum is."""
+    """The projection's rows lie apart, and the gradient of a sum comes as an expanded tensor."""
     wide = random_rows(ROWS.num_rows, 4, 2, 32).requires_grad_()
     weights = random_rows(32)
     actual, expected = (
@@ -98,7 +95,7 @@ def test_gradients_flow_through_a_plan() -> None:
 
 @needs_compiler
 def test_rows_that_kernels_cannot_read_are_copied() -> None:
-    """Transposed heads, and rows that begin between two 16-byte pieces."""
+    """The kernels cannot read transposed heads, or rows that do not start at 16-byte addresses."""
     qkv = random_qkv()
     plan = cuda_plan(torch.float32)
     expected = plan.attend(qkv)
@@ -115,8 +112,8 @@ def test_rows_that_kernels_cannot_read_are_copied() -> None:
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_the_last_layer_reads_cls_alone(dtype: torch.dtype) -> None:
-    """One launch in each, whatever the number of heads, with counters ready for the next; rows may lie anywhere, and
-    may be of another dtype, as under autocast.
+    """Each call makes one launch and leaves the counters ready for the next. Rows may start at any address, and may be
+    of another dtype, as under autocast.
     """
     launches: list[Launch] = []
     plan = cuda_plan(dtype, run=recording(launches))
@@ -133,7 +130,7 @@ def test_the_last_layer_reads_cls_alone(dtype: torch.dtype) -> None:
 
 
 def test_the_last_layer_is_differentiable() -> None:
-    """Its gradient runs in plain torch, with nothing launched."""
+    """The gradient is computed in plain torch, with nothing launched."""
     query, hidden = random_rows(ROWS.num_candidates, 2, 64), random_rows(ROWS.num_rows, 64, seed=1).requires_grad_()
     launches: list[Launch] = []
     actual, expected = (
@@ -146,7 +143,6 @@ def test_the_last_layer_is_differentiable() -> None:
 
 
 def test_more_heads_than_the_last_layers_kernels_have_go_to_plain_torch(caplog: pytest.LogCaptureFixture) -> None:
-    """That is logged once."""
     _log_groups.cache_clear()
     query, hidden = random_rows(ROWS.num_candidates, 17, 64), random_rows(ROWS.num_rows, 64)
     launches: list[Launch] = []
@@ -194,7 +190,7 @@ def test_a_whole_cross_encoder_scores_as_in_plain_torch(
 
 
 def test_a_batch_of_nothing_is_not_launched() -> None:
-    """CUDA has no grid of no blocks."""
+    """CUDA refuses a grid without blocks."""
     qkv = torch.zeros(0, 3, 2, 32, requires_grad=True)
     plan = cuda_plan(torch.float32, rows=EMPTY)
     attended, cls = plan.attend(qkv), plan.attend_cls(torch.zeros(0, 2, 64), torch.zeros(0, 64), 0.2)
@@ -218,7 +214,7 @@ def test_many_tensors_go_in_one_transfer() -> None:
 
 
 def test_what_kernels_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Where a GPU could run: 'auto' logs the reason once and takes plain torch, 'cuda' raises it."""
+    """With a GPU at hand, 'auto' logs the reason once and takes plain torch, and 'cuda' raises it."""
     monkeypatch.setattr(dispatch, "cuda_obstacle", lambda _: None)
     dispatch._log_choice.cache_clear()
     plan = partial(plan_attention, ROWS, device=CPU, dtype=torch.float32)

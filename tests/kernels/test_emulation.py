@@ -1,4 +1,4 @@
-"""Kernels on the CPU: results are those that CUDA defines, and mistakes are found."""
+"""The emulation of CUDA on a CPU gives the results that CUDA defines, and finds mistakes."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ __global__ void round_trip(const float* __restrict__ in, float* __restrict__ out
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_16_bit_numbers_round_to_nearest_even(dtype: str) -> None:
-    """All halfs and their neighbours in the middle between two come out as NumPy rounds them; bfloat16 likewise."""
+    """All halfs, and the middles between neighbours, come out as NumPy rounds them; bfloat16 likewise."""
     halfs = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     halfs = halfs[np.isfinite(halfs)]
     middle = (halfs[:-1].astype(np.float64) + halfs[1:]) / 2
@@ -66,7 +66,7 @@ __global__ void product(const float* a, const float* b, float* c) {
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_warp_multiplies_matrices(dtype: str, depth: int, schedule: Schedule) -> None:
-    """Small whole numbers, whose products are exact."""
+    """The matrices hold small whole numbers, whose products are exact."""
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((16, depth), (depth, 8), (16, 8)))
     expected = c + a @ b
@@ -98,7 +98,7 @@ __global__ void exchanges(int* out, const Numbers numbers) {
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_lanes_exchange_values(schedule: Schedule) -> None:
-    """Shuffles, votes, some lanes apart from the others, a struct by value, atomics."""
+    """The kernel has shuffles, votes, some lanes apart from the others, a struct passed by value, and atomics."""
     numbers = np.array((2.5, 4), np.dtype([("scale", "f8"), ("count", "i4")], align=True))[()]
     out = np.full(64 * 8 + 1, -1, np.int32)
     out[-1] = 0
@@ -133,7 +133,7 @@ __global__ void reverse(const float* in, float* out, int n) {
 
 
 def reverse(source: str, schedule: Schedule, *, shared_bytes: int = 512) -> np.ndarray[tuple[int, ...], np.dtype]:
-    """The result of the kernel for 0 .. 127."""
+    """Returns the kernel's result for 0 .. 127."""
     out = np.full(128, np.nan, np.float32)
     Emulation(source, ["reverse"]).launch(
         "reverse",
@@ -147,20 +147,18 @@ def reverse(source: str, schedule: Schedule, *, shared_bytes: int = 512) -> np.n
 
 
 def without(source: str, text: str, instead: str = "") -> str:
-    """The source with one text replaced, which is there once."""
     assert source.count(text) == 1
     return source.replace(text, instead)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_block_barrier_orders_shared_memory(schedule: Schedule) -> None:
-    """Numbers written before it are read after it."""
     np.testing.assert_array_equal(reverse(REVERSE, schedule), np.arange(128)[::-1])
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_missing_barrier_shows_as_nan(schedule: Schedule) -> None:
-    """Shared memory that was not written yet is NaN. Without a barrier nothing makes threads take turns."""
+    """Shared memory is NaN until it is written, and without a barrier nothing makes threads take turns."""
     assert np.isnan(reverse(without(REVERSE, "__syncthreads();"), schedule)).any()
 
 
@@ -173,13 +171,12 @@ def test_a_missing_barrier_shows_as_nan(schedule: Schedule) -> None:
     ],
 )
 def test_a_launch_that_goes_wrong_says_where(text: str, instead: str, message: str) -> None:
-    """Barriers that do not match, and writes behind shared memory."""
     with pytest.raises(EmulationError, match=message):
         reverse(without(REVERSE, text, instead), "depth first")
 
 
 def test_a_wrong_number_of_arguments_is_refused() -> None:
-    """Instead of reading beyond them."""
+    """A kernel would otherwise read beyond its arguments."""
     with pytest.raises(EmulationError, match="the kernel takes 3 arguments"):
         Emulation(REVERSE, ["reverse"]).launch("reverse", grid=ONE, block=ONE, arguments=[np.int32(1)])
 
@@ -197,7 +194,7 @@ for n, size in ((128, 128), (128, 100)):
 
 
 def test_the_sanitizer_names_the_line_of_an_access_out_of_bounds() -> None:
-    """A launch within bounds passes, the next, on an array of 100 for 128 threads, ends the process."""
+    """A launch within bounds passes; the next one, with an array of 100 for 128 threads, ends the process."""
     ended = run_sanitized(SANITIZED)
 
     assert ended.stdout.split() == ["launch", "128", "launch", "100"]

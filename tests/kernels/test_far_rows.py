@@ -1,4 +1,4 @@
-"""Rows are read wherever they lie: more than 2 ** 32 numbers behind each other, which no 32 bits count."""
+"""Kernels read rows that span more than 2 ** 32 numbers, which 32-bit indices cannot address."""
 
 from tempfile import NamedTemporaryFile
 
@@ -20,12 +20,12 @@ from bandrank_kernels.row_norms import cuda as row_norms
 
 pytestmark = needs_compiler
 
-ROWS = packed_rows([2], [[3, 2]], shared=True)  # 9 of them
-STEP = 2**29  # numbers from one to the next: 1 GiB of float16, where up to 2 are read in place
+ROWS = packed_rows([2], [[3, 2]], shared=True)  # 9 rows in all
+STEP = 2**29  # numbers from one row to the next: 1 GiB of float16; up to 2 GiB are read in place
 
 
 def apart(rows: Tensor) -> Tensor:
-    """A copy whose rows are far apart, in a file of holes: of memory a system gives out no more than it has."""
+    """Returns a copy whose rows are `STEP` numbers apart, in a sparse file: no system gives out so much memory."""
     with NamedTemporaryFile() as file:
         size = STEP * (len(rows) - 1) + rows[0].numel()
         memory = torch.from_file(file.name, shared=True, size=size, dtype=rows.dtype)
@@ -34,7 +34,6 @@ def apart(rows: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("window", "capability"), [(4, AMPERE), (64, AMPERE), (4, TURING)])
 def test_attention(window: int, capability: tuple[int, int]) -> None:
-    """Of each kernel."""
     planned, qkv = plan(ROWS, window, "float16", capability=capability), random_qkv(ROWS, "float16", 2, 32)
     near, far = (attend(planned, rows) for rows in (qkv, apart(torch.from_numpy(qkv)).numpy()))
 
@@ -44,7 +43,6 @@ def test_attention(window: int, capability: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("capability", [AMPERE, TURING])
 def test_the_last_layer(capability: tuple[int, int]) -> None:
-    """Of each kernel."""
     sizes = absorbed.Sizes("float16", 2, 64, capability)
     query, rows = sizes.inputs(ROWS)
     near, far = (absorbed.attend_cls(sizes.plan(ROWS), query, each, sizes.scale) for each in (rows, apart(rows)))
@@ -53,7 +51,6 @@ def test_the_last_layer(capability: tuple[int, int]) -> None:
 
 
 def test_gradients() -> None:
-    """Of both kernels."""
     layer = Layer(ROWS, 1, "float16", num_heads=1, head_dim=64)
     near = layer.run()
     layer.qkv = apart(layer.qkv)
@@ -62,7 +59,6 @@ def test_gradients() -> None:
 
 
 def test_norms() -> None:
-    """Of rows that are summed in place."""
     x, residual = (random_rows(9, 64, dtype=torch.float16, seed=seed) for seed in (0, 1))
 
     def norm(rows: Tensor) -> Tensor:
@@ -74,7 +70,7 @@ def test_norms() -> None:
 
 
 def test_band_products() -> None:
-    """Of rows of one matrix, and of one matrix from the next."""
+    """The rows that lie far apart belong to one matrix, or each is a matrix of its own."""
     rows, band = random_rows(9, 32, dtype=torch.float16), random_band(9, length=1, window=1, dtype=torch.float16)
 
     def products(rows: Tensor, band: Tensor) -> tuple[Tensor, Tensor]:

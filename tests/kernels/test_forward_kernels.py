@@ -32,7 +32,7 @@ NUM_HEADS = 2
 
 @dataclass(frozen=True)
 class Shape:
-    """One launch. candidates: rows of the candidates of each query."""
+    """The shape of one launch. candidates: rows of the candidates of each query."""
 
     window: int | None
     queries: tuple[int, ...]
@@ -92,10 +92,10 @@ def wide_shapes() -> Iterator[Shape]:
 
 
 SHAPES = {"narrow": list(narrow_shapes()), "wide": list(wide_shapes())}
-# The fallback does not know narrow from wide.
+# The fallback kernel takes windows of any width.
 SHAPES["simt"] = [shape for shape in (SHAPES["narrow"] + SHAPES["wide"])[::4] if shape.rows.num_rows < 4000]
 SHAPES["simt"].append(Shape(4, (11,), ((4086,),), 1))
-# Every shape once with fewer of the variants than there are: dtype and width alternate from one shape to the next.
+# Each shape is run in one variant only: dtype and head width alternate from one shape to the next.
 HALVES: list[tuple[Dtype, int]] = [("float16", 32), ("bfloat16", 64), ("bfloat16", 32), ("float16", 64)]
 ALL_DTYPES: list[tuple[Dtype, int]] = [("float32", 32), ("float32", 64), ("float16", 64), ("bfloat16", 32)]
 CASES = [
@@ -119,7 +119,6 @@ def compiled() -> None:
 
 
 def plan_of(kernel: str, shape: Shape, dtype: Dtype, head_dim: int) -> ForwardPlan:
-    """The plan of a case."""
     return plan(
         shape.rows,
         shape.window,
@@ -133,7 +132,7 @@ def plan_of(kernel: str, shape: Shape, dtype: Dtype, head_dim: int) -> ForwardPl
 
 @pytest.mark.parametrize(("kernel", "shape", "dtype", "head_dim"), CASES)
 def test_a_forward_kernel_is_exact(kernel: str, shape: Shape, dtype: Dtype, head_dim: int) -> None:
-    """Output and log-sum-exp against float64, every row written; both schedules give the same bits."""
+    """Output and log-sum-exp equal those in float64, every row is written, and both schedules give the same bits."""
     qkv = random_qkv(shape.rows, dtype, shape.num_heads, head_dim)
     planned = plan_of(kernel, shape, dtype, head_dim)
     truth = exact(from_bits(qkv, dtype), shape.rows, shape.window)

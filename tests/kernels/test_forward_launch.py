@@ -1,4 +1,4 @@
-"""Tiles, strides, grids of fixed size and refusals of the forward kernels; and that planted mistakes are found."""
+"""Tiles, strides, grids of fixed size and refusals of the forward kernels, and mistakes planted in these."""
 
 from dataclasses import replace
 
@@ -43,14 +43,13 @@ KERNELS = list(PLANS)
 
 
 def run(planned: ForwardPlan, **options: object) -> tuple[Attended, Attended]:
-    """The result of the kernel, and the right one."""
+    """Returns the kernel's result, and the exact one."""
     qkv = random_qkv(ROWS, "float16", 2, 32)
     actual = attend(planned, qkv, **options)  # type: ignore[arg-type]  # attend's own
     return actual, exact(from_bits(qkv, "float16"), ROWS, planned.window)
 
 
 def is_right(actual: Attended, truth: Attended) -> bool:
-    """Whether the result is within the bars of float16."""
     return relative_error(actual, truth) < BARS["float16"] and lse_error(actual, truth) < LSE_BAR
 
 
@@ -79,7 +78,6 @@ def test_tiles_cover_every_row_once(data: st.DataObject, tile_rows: int) -> None
 
 
 def test_tiles_fill_a_grid_of_fixed_size() -> None:
-    """The last of them are marked unused; too small a grid is refused."""
     tiles = plan_tiles(ROWS, 60)
     padded = plan_tiles(ROWS, 60, capacity=len(tiles) + 2)
 
@@ -92,7 +90,6 @@ def test_tiles_fill_a_grid_of_fixed_size() -> None:
 @needs_compiler
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_unused_tiles_do_nothing(kernel: str) -> None:
-    """A grid larger than the batch gives the same bits."""
     planned = PLANS[kernel]
     larger = replace(planned, tiles=plan_tiles(ROWS, planned.variant.tile_rows, capacity=len(planned.tiles) + 3))
     (actual, truth), (again, _) = run(planned), run(larger)
@@ -104,7 +101,6 @@ def test_unused_tiles_do_nothing(kernel: str) -> None:
 @needs_compiler
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_rows_may_lie_apart(kernel: str) -> None:
-    """A qkv that is a part of wider rows is read in place."""
     qkv = random_qkv(ROWS, "float16", 2, 32)
     wide = np.full((ROWS.num_rows, 4, 2, 32), np.nan, np.float16)
     wide[:, :3] = qkv
@@ -115,7 +111,6 @@ def test_rows_may_lie_apart(kernel: str) -> None:
 @needs_compiler
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_other_candidates_touch_no_bit(kernel: str) -> None:
-    """Rows of one candidate made NaN do not change the others, nor the query that they share."""
     qkv = random_qkv(ROWS, "float16", 2, 32)
     before = attend(PLANS[kernel], qkv).out
     broken = [0, *ROWS.candidate_rows(0)]
@@ -130,7 +125,7 @@ def test_other_candidates_touch_no_bit(kernel: str) -> None:
 @needs_compiler
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_large_scores_do_not_overflow(kernel: str) -> None:
-    """Scores of thousands, whose exponentials no float holds."""
+    """The scores reach thousands, and their exponentials would overflow a float."""
     qkv = random_qkv(ROWS, "float16", 2, 32) * np.float16(30)
     planned = PLANS[kernel]
     actual, truth = attend(planned, qkv), exact(from_bits(qkv, "float16"), ROWS, planned.window)
@@ -146,12 +141,12 @@ MISTAKES = {
         Mistake("window", "$ && i - g != 2 * w + 1"),
         Mistake("cls-globals", "globals"),
         Mistake("cls-factor", "1.f"),
-        # Rows that are read before they are there.
+        # Rows are read before they have been copied.
         Mistake("keys-copied"),
         Mistake("keys-staged"),
         Mistake("values-copied"),
         Mistake("values-staged"),
-        # Rows that are not written.
+        # A row is not written.
         Mistake("written", "$ || position == end - 1"),
         # What the kernels share: the merge of [CLS], the layout of V.
         Mistake("last-tile", "before != tile.num_tiles - 2"),
@@ -182,7 +177,6 @@ MISTAKES = {
     ("kernel", "number"), [(kernel, number) for kernel in KERNELS for number in range(len(MISTAKES[kernel]))]
 )
 def test_a_mistake_is_noticed(kernel: str, number: int) -> None:
-    """At least one of the two schedules shows it: wrong numbers, NaN, or a launch that goes wrong."""
     planned = PLANS[kernel]
     planted = plant(planned.variant.kernel, MISTAKES[kernel])
 
@@ -205,7 +199,6 @@ def test_a_mistake_is_noticed(kernel: str, number: int) -> None:
 def test_what_the_kernels_cannot_do_is_refused(
     pattern: AttentionPattern, facts: dict[str, object], reason: str
 ) -> None:
-    """The reason is given before anything is planned."""
     asked = {"head_dim": 32, "dtype": "float16", "capability": (9, 0), **facts}
 
     assert why_unsupported(SPARSE, head_dim=32, dtype="float16") is None
@@ -215,7 +208,7 @@ def test_what_the_kernels_cannot_do_is_refused(
 
 @given(st.data())
 def test_only_shipped_variants_are_chosen(data: st.DataObject) -> None:
-    """Only kernels with known registers are chosen, without tensor cores where there are none."""
+    """Every choice is a kernel whose registers are on record; float32 and cards before sm_80 get simt.cuh."""
     dtype: Dtype = data.draw(st.sampled_from(["float16", "bfloat16", "float32"]))
     capability = data.draw(st.sampled_from([(7, 5), (8, 0), (8, 9), (9, 0), (12, 0)]))
     variant = choose_variant(
@@ -232,7 +225,7 @@ def test_only_shipped_variants_are_chosen(data: st.DataObject) -> None:
 
 
 def test_rows_that_are_not_read_in_place() -> None:
-    """The kernels read 16 bytes at once, the heads of a row one behind the other, and rows less than 2 GiB apart."""
+    """The kernels need rows of 16-byte pieces, heads that follow one another, and rows less than 2 GiB apart."""
     wide = torch.zeros(5, 3, 2, 40, dtype=torch.float16)
     far = torch.empty(0, dtype=torch.float16, device="meta")
 
@@ -248,14 +241,14 @@ def test_rows_that_are_not_read_in_place() -> None:
 
 
 def test_blocks_of_narrow_windows_fit_side_by_side() -> None:
-    """As many as registers allow for share the 228 KiB of a multiprocessor of sm_90, of which CUDA takes 1 for each."""
+    """As many blocks as registers allow share the 228 KiB of an sm_90 multiprocessor, and CUDA takes 1 KiB for each."""
     for variant in SHIPPED:
         if isinstance(variant, Narrow):
             assert variant.min_blocks * (variant.shared_bytes + 1024) <= 228 * 1024, variant
 
 
 def test_shared_memory_stays_within_its_bound() -> None:
-    """Long windows are staged; short ones take what they need."""
+    """Long candidates are staged to stay within the bound; an empty batch has no blocks; simt.cuh shares nothing."""
     long = packed_rows([11], [[4086]], shared=True)
     for window, most in ((64, 48 * 1024), (None, 96 * 1024), (None, 16 * 1024)):
         planned = plan(long, window, "float16", max_shared_bytes=most)

@@ -31,7 +31,7 @@ Shape = tuple[int | None, tuple[int, ...], tuple[tuple[int, ...], ...], int]
 
 
 def shapes() -> Iterator[Shape]:
-    """Window, rows of each query, rows of its candidates, heads."""
+    """Yields the window, the rows of each query, the rows of its candidates, and the number of heads."""
     for index, length in enumerate(LENGTHS):
         yield WINDOWS[index % 9], (5,), ((length,),), 2
         yield WINDOWS[(index + 4) % 9], (3,), ((length, 7),), 1
@@ -74,7 +74,7 @@ class Layer:
         scores = torch.einsum("ihd,jhd->hij", query, key) * head_dim**-0.5
         scores.masked_fill_(~dense_mask(rows, pattern), -torch.inf)
         self.lse = (scores.logsumexp(-1).T / math.log(2)).float().contiguous()
-        # The output that the backward pass is given was rounded, and its result is: no kernel is closer than this.
+        # The backward pass is given a rounded output, and rounds its result: no kernel can be closer than this.
         shares, along = scores.softmax(-1), (towards * self.out.double()).sum(-1).T
         of_scores = shares * (torch.einsum("ihd,jhd->hij", towards, value) - along[..., None]) * head_dim**-0.5
         by_query = torch.einsum("hij,jhd->ihd", of_scores, key)
@@ -91,7 +91,7 @@ class Layer:
         seed: int = 0,
         kernels: tuple[Kernel | None, Kernel | None] = (None, None),
     ) -> Tensor:
-        """The result of the kernels; all that they write starts as NaN. kernels: used instead of those of the plan."""
+        """Returns the kernels' result; all that they write starts as NaN. kernels: used in place of the plan's."""
         tables = self.plan.tables
         result = torch.full_like(self.qkv, torch.nan)
         launches = self.plan.launches(
@@ -111,22 +111,22 @@ class Layer:
         return result
 
     def errors(self, actual: Tensor) -> Tensor:
-        """(3,) errors of the gradients by queries, keys and values."""
+        """Returns (3,) errors of the gradients of queries, keys and values."""
         return norms(actual.double() - self.right)
 
     def is_right(self, actual: Tensor) -> bool:
-        """Whether every number is written, and each of the three is within the bar."""
+        """Returns whether every number is written, and each of the three errors is within the bar."""
         return bool((self.errors(actual) <= self.bar).all())
 
 
 def norms(qkv: Tensor) -> Tensor:
-    """(3,) norms of all queries, keys and values."""
+    """Returns (3,) norms of all queries, keys and values."""
     return torch.linalg.vector_norm(qkv, dim=(0, 2, 3))
 
 
 @pytest.mark.parametrize(("shape", "dtype", "head_dim"), CASES)
 def test_gradients_are_exact(shape: Shape, dtype: Dtype, head_dim: int) -> None:
-    """Against autograd of the reference in float64; both schedules give the same bits."""
+    """Gradients equal those of autograd through the reference in float64, and both schedules give the same bits."""
     window, queries, candidates, num_heads = shape
     rows = packed_rows(queries, candidates, shared=True)
     layer = Layer(rows, window, dtype, num_heads=num_heads, head_dim=head_dim)
@@ -166,7 +166,6 @@ MISTAKES: dict[GradientPart, tuple[Mistake, ...]] = {
     ("part", "number"), [(part, number) for part in MISTAKES for number in range(len(MISTAKES[part]))]
 )
 def test_a_mistake_is_noticed(part: GradientPart, number: int) -> None:
-    """At least one of the two schedules shows it: wrong numbers, NaN, or a launch that goes wrong."""
     layer = Layer(SMALL, 4, "float32", num_heads=2, head_dim=32)
     planted = plant(Gradient("float32", 32, part).kernel, MISTAKES[part])
     kernels = (planted, None) if part == "rows" else (None, planted)

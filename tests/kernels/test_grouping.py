@@ -1,4 +1,4 @@
-"""Groups: every item is in one, none is over its budget unless it is one item, and none could have been larger."""
+"""Groups hold every item once, stay within their budget unless they are a single item, and could not be larger."""
 
 from itertools import chain, pairwise
 
@@ -14,7 +14,7 @@ BUDGETS = st.integers(1, 200)
 
 @given(st.lists(st.integers(0, 240).map(lambda quarters: quarters / 4), max_size=30), BUDGETS, st.integers(1, 31))
 def test_runs_within_a_budget(costs: list[float], budget: int, max_items: int) -> None:
-    """Consecutive, and each ends only where one more item would have been too much, or one too many."""
+    """Runs are consecutive, and end only where one more item would exceed the budget or the number of items."""
     runs = list(runs_within(costs, budget, max_items=max_items))
 
     assert list(chain.from_iterable(range(run.start, run.stop) for run in runs)) == list(range(len(costs)))
@@ -24,7 +24,7 @@ def test_runs_within_a_budget(costs: list[float], budget: int, max_items: int) -
 
 @given(LENGTHS, BUDGETS)
 def test_padded_runs(lengths: list[int], max_rows: int) -> None:
-    """Runs of sequences are cut when padded to the longest of their run."""
+    """Each sequence of a run costs as many rows as the longest one."""
 
     def padded(part: list[int]) -> int:
         return max(part) * len(part)

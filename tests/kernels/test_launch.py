@@ -1,4 +1,4 @@
-"""Launching kernels: what is checked before a launch, and what cupy is handed."""
+"""What is checked before a kernel is launched, and what cupy is given."""
 
 import sys
 from dataclasses import replace
@@ -19,7 +19,9 @@ LAUNCH = Launch(
 
 
 def test_what_cupy_is_handed() -> None:
-    """Sizes as tuples, one struct by value (an array of one), shared memory, and a stream that is its address alone."""
+    """Cupy gets tuples of sizes, one struct by value (an array of one), shared memory, and a stream with only an
+    address.
+    """
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     replace(LAUNCH, shared_bytes=64).call(lambda *args, **kwargs: calls.append((args, kwargs)), stream=1234)
     [((grid, block, arguments), named)] = calls
@@ -41,14 +43,14 @@ def test_what_cupy_is_handed() -> None:
     ],
 )
 def test_what_cuda_would_refuse_is_refused_before(change: dict[str, Any], message: str) -> None:
-    """The message has the kernel's name and the limit: CUDA itself says 'invalid argument'."""
+    """The message has the kernel's name and the limit, where CUDA itself says only 'invalid argument'."""
     LAUNCH.check(65536)
     with pytest.raises(ValueError, match=message):
         replace(LAUNCH, **change).check(65536)
 
 
 def test_a_struct_has_all_its_fields_and_no_other() -> None:
-    """A field that was forgotten would be 0 in silence; a number too large would be cut off."""
+    """A forgotten field would silently be 0, and a number that is too large would be cut off."""
     with pytest.raises(ValueError, match="cannot be made of"):
         struct_of(PAIR, count=1)
     with pytest.raises(ValueError, match="cannot be made of"):
@@ -72,12 +74,12 @@ def test_a_struct_has_all_its_fields_and_no_other() -> None:
     ],
 )
 def test_16_byte_pieces(tensor: Tensor, expected: bool) -> None:
-    """The address, the strides of dimensions longer than 1, and the row itself must all be whole pieces."""
+    """The address, the strides of dimensions longer than 1 and the row itself must all be multiples of 16 bytes."""
     assert is_vectorizable(tensor) is expected
 
 
 def test_why_no_kernel_runs_on_the_cpu() -> None:
-    """The reason; what to install is said where it would help."""
+    """The reason says what to install only where that would help."""
     obstacle = cuda_obstacle(torch.device("cpu"))
 
     assert obstacle is not None
@@ -87,7 +89,7 @@ def test_why_no_kernel_runs_on_the_cpu() -> None:
 
 
 def test_where_cupy_is_missing_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with a GPU."""
+    """The test pretends that the machine has a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setitem(sys.modules, "cupy", None)
     launch._cupy_obstacle.cache_clear()

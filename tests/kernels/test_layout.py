@@ -1,4 +1,4 @@
-"""Layouts say who attends to whom, as the dense mask does."""
+"""Layouts describe the same attention as the dense mask."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from bandrank_kernels.windowed_attention.reference import dense_mask
 
 
 def mask_of(parts: Sequence[Layout], num_rows: int) -> tuple[Tensor, list[int]]:
-    """(num_rows, num_rows) how often a row sees another, and the rows that are queries, in ascending order."""
+    """Returns (num_rows, num_rows) counts of how often a row sees another, and the rows that are queries, ascending."""
     seen = torch.zeros(num_rows, num_rows, dtype=torch.int64)
     queries: list[int] = []
     for part in parts:
@@ -33,7 +33,7 @@ def mask_of(parts: Sequence[Layout], num_rows: int) -> tuple[Tensor, list[int]]:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_layouts_are_the_dense_mask(data: st.DataObject) -> None:
-    """Each row is a query once, and sees each of its keys once; of [CLS] rows there are layouts apart."""
+    """Each row is a query once, and sees each of its keys once; [CLS] rows have layouts of their own as well."""
     pattern = data.draw(patterns())
     rows = data.draw(layouts(pattern))
     mask = dense_mask(rows, pattern).long()
@@ -48,7 +48,7 @@ def test_layouts_are_the_dense_mask(data: st.DataObject) -> None:
 
 
 def test_candidates_that_share_a_query_that_depends_on_them() -> None:
-    """Have no layout."""
+    """Such candidates have no layout, since each needs a copy of the query."""
     rows: PackedRows = packed_rows([3], [[2, 2]], shared=True)
     with pytest.raises(ValueError, match="each candidate needs a copy of its query"):
         lay_out(rows, AttentionPattern(), device=CPU)

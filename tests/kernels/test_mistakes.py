@@ -1,4 +1,4 @@
-"""Markers of planted mistakes: what they cut out of a line, that all are used, and that a wrong one is an error."""
+"""Markers of planted mistakes: what they replace in a line, that all are used, and that a wrong one is an error."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,6 @@ LISTS = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rg
 
 
 def test_every_marker_is_used() -> None:
-    """Every marker has a mistake, and every mistake its marker."""
     marked = {name for source in SOURCES for name in MARKER.findall(source)}
     listed = {name for text in LISTS for name in re.findall(r"\bMistake\(\s*\"([a-z-]+)\"", text)}
 
@@ -44,7 +43,7 @@ def test_the_value_of_a_line_is_replaced(line: str, planted: str) -> None:
 
 
 def test_two_mistakes_of_a_line_sleep_in_each_other() -> None:
-    """Each is awake alone."""
+    """Only one of them is awake at a time."""
     mistakes = [Mistake("here", "1"), Mistake("here", "2")]
     source = plant(Kernel("x\na = 0;  // @here", "k"), mistakes).source
 
@@ -53,6 +52,5 @@ def test_two_mistakes_of_a_line_sleep_in_each_other() -> None:
 
 @pytest.mark.parametrize("source", ["x\na = 0;", "x\na = 0;  // @here\nb = 0;  // @here"])
 def test_a_marker_is_there_once(source: str) -> None:
-    """A marker that is missing or there twice is an error."""
     with pytest.raises(LookupError, match="lines are marked @here"):
         plant(Kernel(source, "k"), [Mistake("here")])

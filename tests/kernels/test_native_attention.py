@@ -31,15 +31,14 @@ CPU = torch.device("cpu")
 
 
 def some_qkv(num_rows: int, heads: int = 2, head_dim: int = 32, scale: float = 2.0) -> Tensor:
-    """Always the same, normal, with logits of some units; where products are of bfloat16 numbers, such numbers."""
+    """Returns random qkv, always the same, with logits of a few units; numbers of bfloat16 if the variant uses it."""
     qkv = scale * torch.randn(num_rows, 3, heads, head_dim, generator=torch.Generator().manual_seed(0))
     return qkv.bfloat16().float() if native().tiled else qkv
 
 
 def assert_right(actual: Tensor, expected: Tensor, value: Tensor, atol: float = 5e-5) -> None:
-    """Within so much, by float32's rounding; in bfloat16 each weight is rounded to 2^-9 of itself beside that.
-
-    value: whose sums with the weights they are.
+    """Asserts equality to `atol`, the rounding of float32; where a variant uses bfloat16, each weight is also rounded
+    by up to 2^-9 of itself. value: the values that the weights average.
     """
     if native().tiled and value.numel():
         atol += 2**-9 * value.abs().max().item()
@@ -47,7 +46,7 @@ def assert_right(actual: Tensor, expected: Tensor, value: Tensor, atol: float = 
 
 
 def assert_native_is_right(rows: PackedRows, pattern: AttentionPattern, heads: int = 2, head_dim: int = 32) -> None:
-    """`attend` and `attend_first`."""
+    """Asserts that `attend` equals the reference, and that `attend_first` has the bits of its first rows."""
     qkv = some_qkv(rows.num_rows, heads, head_dim)
     plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float32, head_dim=head_dim, backend="native")
     expected = windowed_attention(qkv.double(), rows, pattern, backend="reference")
@@ -60,14 +59,12 @@ def assert_native_is_right(rows: PackedRows, pattern: AttentionPattern, heads: i
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_native_equals_reference(data: st.DataObject) -> None:
-    """Any pattern on any layout, empty ones included."""
     pattern = data.draw(patterns())
     assert_native_is_right(data.draw(layouts(pattern)), pattern)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_native_equals_reference_for_all_switches(window: int | None) -> None:
-    """All 64 settings of the switches, two queries, one of them empty, candidates of several lengths."""
     for switches in itertools.product([False, True], repeat=6):
         pattern = AttentionPattern(window, *switches)
         assert_native_is_right(packed_rows([3, 0], [[0, 5, 1], [12]], shared=pattern.shares_queries), pattern)
@@ -76,14 +73,14 @@ def test_native_equals_reference_for_all_switches(window: int | None) -> None:
 @pytest.mark.parametrize("head_dim", [16, 48, 64, 128, 256])
 @pytest.mark.parametrize("window", [0, 4, 64, None])
 def test_native_equals_reference_at_the_borders(window: int | None, head_dim: int) -> None:
-    """Candidates around a register, around a task, and longer than both."""
+    """Candidates are about as long as a register or a task, or longer than both."""
     rows = packed_rows([7, 4, 0], [[0, 1, 3, 4, 15, 16, 17], [], [127, 128, 129, 300]], shared=True)
     assert_native_is_right(rows, AttentionPattern.sparse(window), heads=1, head_dim=head_dim)
 
 
 @pytest.mark.parametrize("scale", [64, 2**20])
 def test_large_logits_are_no_overflow(scale: float) -> None:
-    """A softmax subtracts the largest first, before it rounds anything of that size."""
+    """The softmax subtracts the largest logit before it rounds anything of that size."""
     rows = packed_rows([3], [[20, 2]], shared=True)
     qkv = some_qkv(rows.num_rows, scale=scale)
     qkv[:, 2] /= scale
@@ -95,7 +92,7 @@ def test_large_logits_are_no_overflow(scale: float) -> None:
 
 
 def test_weights_too_small_for_a_normal_number_are_zero() -> None:
-    """Their products take ten times as long, and biases that fall with distance make many of them."""
+    """Products with denormal weights take ten times as long, and biases that fall with distance make many of those."""
     rows = packed_rows([20], [[]], shared=True)
     qkv = torch.zeros(rows.num_rows, 3, 1, 16)
     qkv[:, 0, 0, 0], qkv[1:, 1, 0, 0] = 4.0, -95.0  # the logit of the first row is 0, all others' are -95
@@ -108,7 +105,7 @@ def test_weights_too_small_for_a_normal_number_are_zero() -> None:
 
 @pytest.mark.parametrize("window", [0, 4, 64, None])
 def test_numbers_that_bfloat16_does_not_have_are_rounded(window: int | None) -> None:
-    """By tiles, each to 2^-9 of itself: on the mean, to less than a hundredth of what is attended."""
+    """AMX rounds each number by up to 2^-9 of itself, which changes the output by less than a hundredth on average."""
     rows = packed_rows([7], [[16, 129, 300]], shared=True)
     pattern = AttentionPattern.sparse(window)
     qkv = 2 * torch.randn(rows.num_rows, 3, 2, 64, generator=torch.Generator().manual_seed(2))
@@ -118,12 +115,12 @@ def test_numbers_that_bfloat16_does_not_have_are_rounded(window: int | None) -> 
     expected = windowed_attention(qkv.double(), rows, pattern, backend="reference")
     apart = (attended - expected).abs().mean().item() / expected.abs().mean().item()
     assert apart < (0.01 if native().tiled else 1e-5)
-    assert not native().tiled or apart > 1e-4  # so that it is known which of the two this is
+    assert not native().tiled or apart > 1e-4  # else bfloat16 was not used
 
 
 @pytest.mark.parametrize("window", [0, 4, None])
 def test_nan_stays_with_its_candidate(window: int | None) -> None:
-    """Between the rows of others, in keys and in values; and what sees it is NaN, not a number made up."""
+    """The NaN lies between other candidates' rows, which keep their bits, and every row that sees it becomes NaN."""
     rows = packed_rows([3], [[40, 5, 20]], shared=True)
     pattern = AttentionPattern.sparse(window)
     qkv = some_qkv(rows.num_rows)
@@ -139,7 +136,6 @@ def test_nan_stays_with_its_candidate(window: int | None) -> None:
 
 
 def test_a_candidate_has_the_same_bits_in_any_company() -> None:
-    """Alone and behind others."""
     together, alone = packed_rows([6], [[40, 77, 300]], shared=True), packed_rows([6], [[77]], shared=True)
     qkv = some_qkv(together.num_rows)
     own = [1, *range(3, 9), *together.candidate_rows(1)]
@@ -152,7 +148,6 @@ def test_a_candidate_has_the_same_bits_in_any_company() -> None:
 
 @pytest.mark.parametrize("window", [0, 3, 500])
 def test_local_attention_equals_the_reference(window: int) -> None:
-    """Texts end to end, some empty."""
     cu_seqlens = offsets([0, 1, 40, 0, 300])
     qkv = some_qkv(int(cu_seqlens[-1]))
     ours, reference = (
@@ -166,7 +161,7 @@ def test_local_attention_equals_the_reference(window: int) -> None:
 
 
 def test_absorbed_attention_is_that_of_plain_torch() -> None:
-    """The interface's other way to the last layer."""
+    """The native plan has no kernel for `attend_cls`, and leaves it to plain torch."""
     rows = packed_rows([3], [[40, 5]], shared=True)
     wide, query = torch.randn(rows.num_rows, 24), torch.randn(2, 3, 24)
     ours, plain = (
@@ -182,14 +177,13 @@ def test_absorbed_attention_is_that_of_plain_torch() -> None:
     [(torch.bfloat16, 32, "float32"), (torch.float32, 24, "multiple of 16"), (torch.float32, 272, "up to 256")],
 )
 def test_what_it_cannot_compute_is_refused(dtype: torch.dtype, head_dim: int, reason: str) -> None:
-    """By name, with the reason."""
     rows = PackedRows(offsets([1]), offsets([1]), np.zeros(1, np.int64))
     with pytest.raises(BackendUnavailable, match=reason):
         plan_attention(rows, AttentionPattern.sparse(4), device=CPU, dtype=dtype, head_dim=head_dim, backend="native")
 
 
 def positions_of(rows: PackedRows) -> Tensor:
-    """(num_rows,) of a [CLS], its query and a candidate of it, one behind the other."""
+    """Returns (num_rows,) positions within the sequence of a [CLS], its query and a candidate."""
     positions = torch.zeros(rows.num_rows, dtype=torch.int64)
     for query in range(rows.num_queries):
         own = rows.query_rows(query)
@@ -203,7 +197,7 @@ def positions_of(rows: PackedRows) -> Tensor:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_biases_of_distances_are_added_to_the_logits(data: st.DataObject) -> None:
-    """Any pattern on any layout, each head and distance with a bias of its own, and positions far from 0."""
+    """Each head has its own bias for each distance, and positions are far from 0, for any pattern on any layout."""
     pattern = data.draw(patterns())
     rows = data.draw(layouts(pattern))
     positions = positions_of(rows)

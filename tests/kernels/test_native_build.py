@@ -1,4 +1,4 @@
-"""How the CPU kernels are built and found, and that they touch no memory that is not theirs."""
+"""How the CPU kernels are built and found, and that they stay within their memory."""
 
 import os
 import platform
@@ -16,12 +16,12 @@ from support.native import needs_native
 from bandrank_kernels.native import build, library, variants
 from bandrank_kernels.native.variants import AMX, AVX2, AVX512, VARIANTS, buildable_variants, usable_variants
 
-FOUND = library.load()  # before the tests, which find another
+FOUND = library.load()  # loaded before the fixture hides it
 
 
 @pytest.fixture(autouse=True)
 def forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is built yet, and what a test loads is forgotten."""
+    """Gives a test empty folders of libraries, and forgets the library that it loads."""
     monkeypatch.setattr(build, "BUILT", tmp_path / "built")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     library.load.cache_clear()
@@ -31,7 +31,6 @@ def forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @needs_native
 def test_they_are_built_once() -> None:
-    """By the first who wants them, and found by the next."""
     first = library.native()
     made = first.path.stat().st_mtime_ns
     library.load.cache_clear()
@@ -43,7 +42,7 @@ def test_they_are_built_once() -> None:
 
 @needs_native
 def test_a_library_in_the_package_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in an image, where there is no compiler; a user without a home has it too."""
+    """An image has no compiler and brings its library in the package; a user without a home folder can load it too."""
     assert isinstance(FOUND, library.Library)
     shutil.copytree(FOUND.path.parent, build.BUILT)
     assert library.native().path == build.BUILT / FOUND.path.name
@@ -54,7 +53,7 @@ def test_a_library_in_the_package_goes_first(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def without_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes this process one of a user whom the system does not know."""
+    """Makes this process look like that of a user without a home folder, whom the system does not know."""
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
@@ -63,7 +62,6 @@ def without_home(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @needs_native
 def test_several_processes_may_build_at_once(tmp_path: Path) -> None:
-    """Each finds a whole file, and nothing else is left."""
     variant = usable_variants()[0]
     with ThreadPoolExecutor(2) as pool:
         paths = set(pool.map(lambda _: build.build(variant, tmp_path / "together"), range(2)))
@@ -72,7 +70,7 @@ def test_several_processes_may_build_at_once(tmp_path: Path) -> None:
 
 
 def test_without_a_compiler_the_reason_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing fails that does not need them."""
+    """`why_no_native` returns the reason without raising, so callers that can do without the kernels go on."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(variants, "_processor_flags", lambda: AVX512)
@@ -84,7 +82,7 @@ def test_without_a_compiler_the_reason_says_what_to_install(monkeypatch: pytest.
 
 
 def test_the_compiler_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the words behind it, as in CXX="ccache g++"; one that is not there is named."""
+    """CXX may hold arguments, as in `ccache g++`, and a compiler that does not exist is named in the error."""
     monkeypatch.setenv("CXX", "env -u LANG g++")
     assert build.find_compiler() == [shutil.which("env"), "-u", "LANG", "g++"]
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
@@ -96,7 +94,7 @@ def test_the_compiler_is_what_the_environment_says(monkeypatch: pytest.MonkeyPat
 @needs_native
 @pytest.mark.skipif(shutil.which("clang++") is None, reason="no clang++ (Debian: clang)")
 def test_clang_builds_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no g++; with the same instructions, however it names them."""
+    """Where there is no g++, clang++ builds a library of the same instructions, although it names them differently."""
     assert isinstance(FOUND, library.Library)
     monkeypatch.setenv("CXX", "clang++")
 
@@ -106,7 +104,6 @@ def test_clang_builds_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first line that says error."""
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho 'note: so it begins' >&2\necho 'error: no such option' >&2\nexit 1\n")
     broken.chmod(0o755)
@@ -117,18 +114,17 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file where the folder should be; and that of a user whose home cannot even be looked into is no crash."""
+    """Both a file in the folder's place and a cache folder that may not even be looked into raise CannotBuild."""
     monkeypatch.setenv("CXX", "true")
     (tmp_path / "file").write_text("")
     with pytest.raises(build.CannotBuild, match="cannot be written"):
         build.build(VARIANTS[0], tmp_path / "file" / "folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / (300 * "x")))  # refused by the system, as others' folders are
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / (300 * "x")))  # refused, as others' folders are
     with pytest.raises(build.CannotBuild, match=r"cannot be written: .*; XDG_CACHE_HOME may name another folder"):
         build.find(VARIANTS[0])
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing fails that does not need the kernels."""
     without_home(monkeypatch)
     with pytest.raises(build.CannotBuild, match="no home folder to build them in; XDG_CACHE_HOME may name another"):
         build.find(VARIANTS[0])
@@ -136,7 +132,7 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
 
 @needs_native
 def test_part_of_a_library_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a crash or a full disk left: to load it would kill the process."""
+    """A crash or a full disk may leave part of a library, and loading that would kill the process."""
     assert isinstance(FOUND, library.Library)
     monkeypatch.setenv("CXX", "no-such-compiler")
     whole, best = FOUND.path.read_bytes(), usable_variants()[0]
@@ -153,13 +149,13 @@ def test_part_of_a_library_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture(scope="module")
 def second_best() -> Path | None:
-    """The library of the next best variant, as other tests have built it, if this processor has one."""
+    """Returns the library of the processor's second-best variant, or None if it has no such variant."""
     return build.find(usable_variants()[1]) if len(usable_variants()) > 1 else None
 
 
 @needs_native
 def test_a_file_that_cannot_be_loaded_is_named(second_best: Path | None, caplog: pytest.LogCaptureFixture) -> None:
-    """And the next best variant runs, if there is one."""
+    """The next best variant runs instead, if there is one."""
     best, *others = usable_variants()
     damaged = build.user_cache() / build.file_name(best)
     damaged.parent.mkdir(parents=True)
@@ -189,7 +185,7 @@ print(library.native().variant)
 @pytest.mark.skipif("amx" not in [variant.name for variant in usable_variants()], reason="a processor without AMX")
 @needs_native
 def test_without_leave_to_use_tiles_the_next_variant_runs() -> None:
-    """Linux refuses them where a stack for signals is too small for what they add to a thread's state."""
+    """Linux refuses AMX to a process whose stack for signal handlers is too small for the state of the tiles."""
     result = subprocess.run([sys.executable, "-c", WITHOUT_TILES], capture_output=True, text=True, check=True)
 
     assert result.stdout == "avx512_vnni\n"
@@ -213,7 +209,6 @@ def test_without_leave_to_use_tiles_the_next_variant_runs() -> None:
 def test_the_best_variant_that_the_processor_has_comes_first(
     machine: str, flags: frozenset[str], names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A processor without any says so."""
     monkeypatch.setattr(variants, "_processor_flags", lambda: flags)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     usable_variants.cache_clear()
@@ -225,7 +220,7 @@ def test_the_best_variant_that_the_processor_has_comes_first(
         usable_variants.cache_clear()
 
 
-# What compilers define for the instructions that they may use, by the names that Linux gives them.
+# The macros by which compilers tell which instructions they may use, by the names that Linux gives these.
 X86_64 = {
     "cx16": "__GCC_HAVE_SYNC_COMPARE_AND_SWAP_16",
     "lahf_lm": "__LAHF_SAHF__",
@@ -244,7 +239,7 @@ X86_64 = {
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86-64")
 @pytest.mark.parametrize("variant", buildable_variants(), ids=lambda variant: variant.name)
 def test_a_processor_has_all_that_the_compiler_may_use(variant: variants.Variant) -> None:
-    """Also what the kernels do not ask for: a virtual machine may have some of a level's instructions alone."""
+    """The compiler may add instructions by itself, and a virtual machine may lack some of a processor's level."""
     command = [*build.find_compiler(), *variant.options, "-dM", "-E", "-x", "c++", "/dev/null"]
     defined = {line.split()[1] for line in subprocess.check_output(command, text=True).splitlines()}
 
@@ -254,7 +249,7 @@ def test_a_processor_has_all_that_the_compiler_may_use(variant: variants.Variant
 @pytest.mark.slow
 @needs_native
 def test_the_command_builds_every_variant(tmp_path: Path) -> None:
-    """For this kind of processor, into the package, as an image has it; here into a copy of it."""
+    """The command builds every variant for this kind of processor into the package, of which the test makes a copy."""
     package = Path(build.__file__).parents[1]
     copy = tmp_path / "bandrank_kernels"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("built", "__pycache__"))
@@ -277,7 +272,7 @@ def test_the_command_builds_every_variant(tmp_path: Path) -> None:
 @needs_native
 @pytest.mark.parametrize("variant", usable_variants(), ids=lambda variant: variant.name)
 def test_sanitizers_find_nothing(variant: variants.Variant, tmp_path: Path) -> None:
-    """Memory of exactly the right size around odd sizes, under the address and undefined behaviour sanitizers."""
+    """A program calls the kernels with odd sizes, on memory of exactly the right size, under two sanitizers."""
     program = tmp_path / "sanitised"
     source = Path(__file__).with_name("native_sanitised.cpp")
     checks = ("-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all")
@@ -293,7 +288,7 @@ def test_sanitizers_find_nothing(variant: variants.Variant, tmp_path: Path) -> N
 
 
 def numbers_of(program: Path, *emulator: str) -> np.ndarray:
-    """What every function gave, by a program built from native_sanitised.cpp."""
+    """Returns what every function computed in a program built from native_sanitised.cpp."""
     result = subprocess.run([*emulator, str(program), "numbers"], capture_output=True, text=True, check=True)
     return np.array(result.stdout.split(), np.float32)
 
@@ -305,9 +300,9 @@ def numbers_of(program: Path, *emulator: str) -> np.ndarray:
     reason="no compiler for Arm and no emulator (Debian: g++-aarch64-linux-gnu, qemu-user)",
 )
 def test_arm_computes_the_same(tmp_path: Path) -> None:
-    """In an emulator, to rounding; where that moves a number of a row to the next of its 255 steps, to about a step."""
+    """Results agree to rounding or, where that moves a number to the next of its row's 255 steps, to about a step."""
     source = Path(__file__).with_name("native_sanitised.cpp")
-    # AMX's attention is in bfloat16.
+    # AMX computes attention in bfloat16, which is too coarse to compare with.
     ours = next(variant for variant in usable_variants() if variant.name != "amx")
     arms = next(variant for variant in VARIANTS if variant.name == "dotprod")
     for compiler, variant in ((build.find_compiler(), ours), (["aarch64-linux-gnu-g++"], arms)):

@@ -1,4 +1,4 @@
-"""What the CPU kernels are given is what they read: other tensors are refused, and a lack of memory is an error."""
+"""The CPU kernels refuse tensors that they would misread, and report a lack of memory as an error."""
 
 import subprocess
 import sys
@@ -37,19 +37,19 @@ LOCAL = plan_local_attention(offsets([1, 3]), 2, device=X.device, dtype=X.dtype,
 
 
 def layer(outputs: int, inputs: int) -> Int8Weights:
-    """A layer without weights."""
+    """Returns a layer whose weights are zero."""
     return Int8Weights.pack(torch.zeros(outputs, inputs, dtype=torch.int8), torch.ones(outputs), None)
 
 
 def block(*, inner: int = 96, size: int = 48) -> PostNorm:
-    """BERT's, without weights."""
+    """Returns a BERT block whose weights are zero."""
     return PostNorm(layer(48, 48), layer(96, 48), layer(size, inner), Unit.GELU, NORM, NORM)
 
 
 def turned(
     x: torch.Tensor = X, *, count: int = 9, half: int = 8, dtype: torch.dtype = torch.int64, **more: Any
 ) -> torch.Tensor:
-    """Rows of three heads of 16 numbers with their positions. more: of their Turn."""
+    """Projects rows to three heads of 16 numbers, and turns two of them. more: other fields of their Turn."""
     tables = torch.ones(4, half), torch.zeros(4, half)
     given = {"head_dim": 16, "heads": 2, "positions": torch.zeros(count, dtype=dtype), "tables": tables}
     return project(x, layer(48, 48), None, Turn(**given | more))
@@ -58,20 +58,18 @@ def turned(
 def shared(
     rows: int = 6, keys: int = 4, own: int = 2, head_dim: int = 32, dtype: torch.dtype = torch.float32
 ) -> object:
-    """Attention of three candidates' rows."""
+    """Attends from the rows of three candidates to a shared query."""
     return attend_shared(
         torch.zeros(rows, 3, 2, head_dim), torch.zeros(2, keys, head_dim, dtype=dtype), torch.zeros(2, 4, head_dim), own
     )
 
 
 def biased(positions: torch.Tensor, heads: int = 2) -> object:
-    """Attention with a bias of each head."""
     plan = NativePlan(ROWS, AttentionPattern.sparse(4))
     return plan.attend(QKV, DistanceBiases.of(torch.zeros(2 * len(QKV) + 1, heads), positions))
 
 
 def whole(hidden: torch.Tensor) -> torch.Tensor:
-    """A layer over the rows."""
     out = NativePlan(ROWS, AttentionPattern.sparse(4)).layer(hidden, Int8Layer(layer(144, 48), block(), 3))
     assert out is not None
     return out
@@ -121,7 +119,7 @@ def whole(hidden: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_other_tensors_are_refused(call: Callable[[], object], words: str) -> None:
-    """By name, with what was expected and what came; the kernels would read what lies there, or beyond it."""
+    """The message says what was expected and what came; unchecked, the kernels would read whatever lies there."""
     with pytest.raises(ValueError, match=words):
         call()
 
@@ -131,7 +129,6 @@ def _block(weight: torch.Tensor) -> PreNorm:
 
 
 def test_rows_of_any_layout_are_rows() -> None:
-    """Also those of a matrix that was turned about."""
     x = torch.randn(48, 8)
 
     assert torch.equal(whole(x.T), whole(x.T.contiguous()))
@@ -161,7 +158,7 @@ print(attend_tasks(many, qkv.unbind(1), out).sum().item())
 
 
 def test_without_memory_there_is_an_error_and_not_the_end() -> None:
-    """One that the service answers with smaller batches; with memory the same thread computes again."""
+    """The service answers the error with smaller batches, so the thread must be able to compute again."""
     result = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, check=False)
 
     assert result.stdout == "the CPU kernels were given no memory\n0.0\n", result.stderr

@@ -1,4 +1,4 @@
-"""Whole layers by the CPU kernels against their parts in turn, in every variant that this processor runs."""
+"""Whole layers by the CPU kernels against their parts one by one, in every variant that this processor runs."""
 
 import numpy as np
 import pytest
@@ -21,12 +21,11 @@ LONG = [127, 128, 129, 256, 300, 1100]
 
 
 def some(*shape: int, seed: int = 0) -> Tensor:
-    """Normal numbers, the same for the same seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def some_layer() -> Int8Layer:
-    """Always the same, with logits of some units."""
+    """Returns a BERT layer, the same at each call, whose attention has logits of a few units."""
 
     def weights(outputs: int, inputs: int, seed: int) -> Int8Weights:
         rows = (50 * some(outputs, inputs, seed=seed)).round().clamp(-127, 127).to(torch.int8)
@@ -38,21 +37,20 @@ def some_layer() -> Int8Layer:
 
 
 def plan_of(rows: PackedRows, pattern: AttentionPattern) -> AttentionPlan:
-    """By the CPU kernels."""
     return plan_attention(
         rows, pattern, device=torch.device("cpu"), dtype=torch.float32, head_dim=SIZE // HEADS, backend="native"
     )
 
 
 def in_turn(rows: PackedRows, pattern: AttentionPattern, hidden: Tensor, layer: Int8Layer) -> Tensor:
-    """The layer's parts, each over all rows."""
+    """Returns the output of the layer's parts, each run over all rows."""
     qkv = linear(hidden, layer.qkv).view(len(hidden), 3, HEADS, SIZE // HEADS)
     return layer.rest(plan_of(rows, pattern).attend(qkv).flatten(1), hidden)
 
 
 def assert_whole_is_its_parts(rows: PackedRows, pattern: AttentionPattern) -> None:
-    """The same bits, but for candidates in several chunks or tasks: their [CLS] is put together from parts, and without
-    a window the last few rows are not on their own.
+    """Asserts that a whole layer has the bits of its parts. Only candidates longer than a chunk may differ by a step or
+    two: in [CLS], which is summed from parts, and without a window in all rows.
     """
     hidden, layer = some(rows.num_rows, SIZE), some_layer()
     expected = in_turn(rows, pattern, hidden, layer)
@@ -65,13 +63,13 @@ def assert_whole_is_its_parts(rows: PackedRows, pattern: AttentionPattern) -> No
     assert torch.equal(first, whole[: rows.num_candidates])
     long = np.flatnonzero(rows.candidate_lengths > CHUNK)
     near = [*long, *(row for each in long if pattern.window is None for row in rows.candidate_rows(each))]
-    torch.testing.assert_close(whole[near], expected[near], rtol=0, atol=0.02)  # a step of a byte or two
+    torch.testing.assert_close(whole[near], expected[near], rtol=0, atol=0.02)  # a step of int8 or two
     whole[near] = expected[near]
     assert torch.equal(whole, expected)
 
 
 def assert_joint_is_its_parts(rows: PackedRows) -> None:
-    """The same bits: each row is computed alike, whatever is brought together."""
+    """Asserts that a whole layer of full attention has the bits of its parts."""
     hidden, layer = some(rows.num_rows, SIZE), some_layer()
 
     whole = plan_of(rows, AttentionPattern()).layer(hidden, layer)
@@ -81,7 +79,7 @@ def assert_joint_is_its_parts(rows: PackedRows) -> None:
 
 
 def assert_layers_are_one_after_the_other(rows: PackedRows, pattern: AttentionPattern) -> None:
-    """The same bits, whether all rows of the last layer are wanted or those of [CLS] alone."""
+    """Asserts that layers in one call have the bits of single ones, whether the last gives all rows or [CLS] alone."""
     hidden, layer, plan = some(rows.num_rows, SIZE), some_layer(), plan_of(rows, pattern)
     first = plan.layer(hidden, layer)
     before = torch.get_num_threads()
@@ -90,7 +88,7 @@ def assert_layers_are_one_after_the_other(rows: PackedRows, pattern: AttentionPa
         one, three, cls = (
             plan.layers(hidden, [layer] * count, num) for count, num in ((1, None), (3, None), (3, rows.num_candidates))
         )
-        torch.set_num_threads(2)  # which share each layer
+        torch.set_num_threads(2)  # two threads share each layer instead
         assert plan.layers(hidden, [layer]) is None
     finally:
         torch.set_num_threads(before)
@@ -113,20 +111,19 @@ def assert_layers_are_one_after_the_other(rows: PackedRows, pattern: AttentionPa
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_layers_in_one_call_are_one_after_the_other(data: st.DataObject) -> None:
-    """Any pattern on any layout, empty ones included."""
     pattern = data.draw(patterns())
     assert_layers_are_one_after_the_other(data.draw(layouts(pattern)), pattern)
 
 
 @pytest.mark.parametrize("window", [0, 4, 200, None])
 def test_layers_of_long_candidates_are_one_after_the_other(window: int | None) -> None:
-    """With queries, keys and values of all rows made before, and without."""
+    """With wide windows, queries, keys and values of all rows are projected first; with narrow ones, chunk by chunk."""
     rows = packed_rows([7, 0, 3], [[5, 9, 300, 0, 4], LONG, [60, 60, 60, 1]], shared=True)
     assert_layers_are_one_after_the_other(rows, AttentionPattern.sparse(window))
 
 
 def test_layers_of_texts_are_one_after_the_other() -> None:
-    """A batch of queries alone."""
+    """A batch of texts is one of queries without candidates."""
     rows = PackedRows(offsets([7, 0, 300, 60, 60, 60]), offsets([]), np.zeros(0, np.int64))
     assert_layers_are_one_after_the_other(rows, AttentionPattern.sparse(None))
 
@@ -134,7 +131,7 @@ def test_layers_of_texts_are_one_after_the_other() -> None:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_whole_layer_is_its_parts(data: st.DataObject) -> None:
-    """Patterns that share queries and full attention, on any layout, empty ones included; of others there is none."""
+    """Patterns that share queries and full attention are computed as whole layers, on any layout; others are not."""
     pattern = data.draw(patterns())
     rows = data.draw(layouts(pattern))
     if pattern.shares_queries:
@@ -149,13 +146,12 @@ def test_a_whole_layer_is_its_parts(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("window", [0, 4, 200, None])
 def test_long_candidates_are_taken_in_chunks(window: int | None) -> None:
-    """And short ones between them together."""
+    """Short candidates between the long ones share chunks."""
     rows = packed_rows([7, 0, 3], [[5, 9, 300, 0, 4], LONG, [60, 60, 60, 1]], shared=True)
     assert_whole_is_its_parts(rows, AttentionPattern.sparse(window))
 
 
 def test_a_window_of_any_width_is_one_over_all_rows() -> None:
-    """One that 32 bits do not hold too."""
     rows, layer = packed_rows([7], [[5, 300, 40]], shared=True), some_layer()
     hidden = some(rows.num_rows, SIZE)
     plain, *wide = (plan_of(rows, AttentionPattern.sparse(w)).layer(hidden, layer) for w in (300, 2**31, 2**32 + 1))
@@ -167,14 +163,14 @@ def test_a_window_of_any_width_is_one_over_all_rows() -> None:
 
 
 def test_full_attention_brings_the_rows_of_a_sequence_together() -> None:
-    """Around a chunk, with empty queries and candidates, and single rows of both."""
+    """Lengths lie around a chunk, and queries and candidates may be empty or have a single row."""
     lengths = [[5], [0], [126], [127], [128], [300], [60], [60], [1], [1], [2]]
     assert_joint_is_its_parts(packed_rows([7, 0, 1, 1, 0, 30, 3, 3, 0, 1, 0], lengths, shared=False))
     assert_joint_is_its_parts(packed_rows([], [], shared=False))
 
 
 def test_a_sequence_too_long_to_be_brought_together_changes_no_other() -> None:
-    """Threads share the parts of such a layer; the rows of the others are the same bits either way."""
+    """Threads share the parts of a layer with such a sequence; the other sequences have the same bits either way."""
     together, alone = packed_rows([3, 2], [[40], [600]], shared=False), packed_rows([3], [[40]], shared=False)
     hidden, layer, pattern = some(together.num_rows, SIZE), some_layer(), AttentionPattern()
     own = [0, *together.query_rows(0), *together.candidate_rows(0)]
@@ -187,13 +183,13 @@ def test_a_sequence_too_long_to_be_brought_together_changes_no_other() -> None:
 
 
 def test_texts_are_sequences() -> None:
-    """A batch of queries alone, as encoders of single texts have it."""
+    """Encoders of single texts have batches of queries without candidates."""
     rows = PackedRows(offsets([7, 0, 300, 60, 60, 60]), offsets([]), np.zeros(0, np.int64))
     assert_whole_is_its_parts(rows, AttentionPattern.sparse(None))
 
 
 def test_a_long_candidate_has_the_same_bits_in_any_company() -> None:
-    """Alone and between others, its [CLS] too."""
+    """Even its [CLS], which is summed from parts, has the same bits."""
     together, alone = packed_rows([6], [[40, 300, 500]], shared=True), packed_rows([6], [[300]], shared=True)
     hidden, layer, pattern = some(together.num_rows, SIZE), some_layer(), AttentionPattern.sparse(4)
     own = [1, *range(3, 9), *together.candidate_rows(1)]
@@ -206,7 +202,7 @@ def test_a_long_candidate_has_the_same_bits_in_any_company() -> None:
 
 
 def test_nan_stays_with_its_candidate() -> None:
-    """Whatever shares a chunk with it."""
+    """Candidates that share a chunk with it keep their bits."""
     rows, pattern, layer = packed_rows([3], [[40, 5, 20, 300]], shared=True), AttentionPattern.sparse(4), some_layer()
     hidden = some(rows.num_rows, SIZE)
     right = plan_of(rows, pattern).layer(hidden, layer)

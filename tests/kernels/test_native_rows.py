@@ -29,12 +29,11 @@ WIDE = [-1e30, -200, -100, -20, -5, -1, -1e-3, 0, 1e-3, 1, 5, 20, 100, 200, 3, -
 
 
 def some(*shape: int, seed: int = 0) -> Tensor:
-    """Normal numbers, the same for the same seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def int8_layer(inputs: int, outputs: int, *, seed: int = 1, split: Split | None = None) -> tuple[Int8Weights, Tensor]:
-    """A packed layer, and its weights in float64 with the bias as the last column."""
+    """Returns a packed layer, and its weights in float64 with the bias as the last column."""
     rows = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8, generator=torch.Generator().manual_seed(seed))
     scales, bias = some(outputs, seed=seed).abs() / 500, some(outputs, seed=seed + 1)
     wide = torch.cat([rows.double() * scales.double()[:, None], bias.double()[:, None]], 1)
@@ -42,7 +41,7 @@ def int8_layer(inputs: int, outputs: int, *, seed: int = 1, split: Split | None 
 
 
 def quantised(x: Tensor) -> Tensor:
-    """The rows as the kernels see them, in float64: 255 equal steps, one of which is zero."""
+    """Returns the rows as the kernels see them, in float64: rounded to 255 equal steps, one of which is zero."""
     low, high = x.amin(1, keepdim=True).clamp(max=0), x.amax(1, keepdim=True).clamp(min=0)
     step = torch.where(high > low, (high - low) / 255, 1.0)
     zero = (-low / step + 0.5).floor()
@@ -50,12 +49,12 @@ def quantised(x: Tensor) -> Tensor:
 
 
 def product(x: Tensor, wide: Tensor) -> Tensor:
-    """What a layer should give, in float64. wide: as from `int8_layer`."""
+    """Returns what a layer should give, in float64. wide: as from `int8_layer`."""
     return quantised(x) @ wide[:, :-1].T + wide[:, -1]
 
 
 def assert_close_but_for_ties(actual: Tensor, expected: Tensor, x: Tensor, wide: Tensor) -> None:
-    """Equal to rounding, or by one step of one number whose quantisation is a tie to rounding."""
+    """Asserts equality to rounding, or to a step of one input, which rounding may quantise either way."""
     span = x.amax(1).clamp(min=0) - x.amin(1).clamp(max=0)
     one_step = span[:, None].double() / 255 * wide[:, :-1].abs().amax(1)
     wrong = (actual - expected).abs() > ROUNDING * (1 + expected.abs()) + 2 * one_step
@@ -66,7 +65,6 @@ def assert_close_but_for_ties(actual: Tensor, expected: Tensor, x: Tensor, wide:
 @pytest.mark.parametrize(("inputs", "outputs"), SIZES)
 @pytest.mark.parametrize("rows", ROWS)
 def test_a_layer_is_the_product_of_quantised_rows(rows: int, inputs: int, outputs: int) -> None:
-    """For any number of rows and outputs."""
     weights, wide = int8_layer(inputs, outputs)
     x = some(rows, inputs) * 3
 
@@ -74,7 +72,7 @@ def test_a_layer_is_the_product_of_quantised_rows(rows: int, inputs: int, output
 
 
 def test_quantisation_costs_what_it_must() -> None:
-    """Half a step of each input at most: the layer is near the product that is not quantised."""
+    """The error is that of rounding each input independently, by half a step at most."""
     weights, wide = int8_layer(384, 384)
     x = some(50, 384)
 
@@ -89,7 +87,7 @@ def test_quantisation_costs_what_it_must() -> None:
     "row", [torch.zeros(48), torch.full((48,), 2.5), torch.full((48,), -1e-30), torch.arange(48.0), -torch.arange(48.0)]
 )
 def test_odd_rows_are_right(row: Tensor) -> None:
-    """Zeros, one number, tiny numbers, one sign."""
+    """The row has only zeros, one number throughout, tiny numbers, or numbers of one sign."""
     weights, wide = int8_layer(48, 65)
     x = torch.stack([row, some(48)])
 
@@ -98,7 +96,7 @@ def test_odd_rows_are_right(row: Tensor) -> None:
 
 @pytest.mark.parametrize("size", [1e-36, 1e-38, 1e-40, 1e-44])
 def test_numbers_too_small_to_be_divided_give_none_that_are_larger(size: float) -> None:
-    """Where a step has no reciprocal."""
+    """A step between such numbers has no finite reciprocal."""
     rows = torch.randint(-127, 128, (65, 96), dtype=torch.int8, generator=torch.Generator().manual_seed(1))
     x = torch.zeros(3, 96)
     x[0, 7], x[1, 90], x[2, 7], x[2, 90] = size, -size, size, -size
@@ -110,7 +108,7 @@ def test_numbers_too_small_to_be_divided_give_none_that_are_larger(size: float) 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_stays_in_its_row(bad: float) -> None:
-    """Its own row is NaN, however small the rest of it; the others are the same bits."""
+    """All of the row becomes NaN, even if its other numbers are small, and other rows keep their bits."""
     weights, _ = int8_layer(48, 65)
     x = some(13, 48)
     right = linear(x, weights)
@@ -124,7 +122,6 @@ def test_what_is_not_finite_stays_in_its_row(bad: float) -> None:
 
 @pytest.mark.parametrize("gelu", [False, True])
 def test_a_row_is_the_same_bits_in_any_company(gelu: bool) -> None:
-    """Alone, behind others, and with any stride."""
     weights, _ = int8_layer(384, 100)
     x = some(97, 384)
     together = linear(x, weights, gelu=gelu)
@@ -135,7 +132,6 @@ def test_a_row_is_the_same_bits_in_any_company(gelu: bool) -> None:
 
 
 def test_gelu_is_the_erf_form() -> None:
-    """To 3e-5 of a number, far out too."""
     weights, _ = int8_layer(16, 640)
     x = some(97, 16) * 40
 
@@ -143,7 +139,7 @@ def test_gelu_is_the_erf_form() -> None:
 
 
 def test_a_large_input_leaves_the_others_their_precision() -> None:
-    """Split in as many bytes, it and the others are rounded to steps that are as fine as if it were not there."""
+    """Large inputs are split into several bytes each, so that all are rounded as finely as if none were large."""
     num_bytes = torch.ones(48, dtype=torch.int64)
     num_bytes[[3, 40]] = torch.tensor([13, 5])
     weights, wide = int8_layer(48, 65, split=Split.of(num_bytes))
@@ -161,7 +157,7 @@ def test_a_large_input_leaves_the_others_their_precision() -> None:
 
 
 def test_the_bytes_of_a_split_input_add_up_to_it() -> None:
-    """At each multiple of a step: no other rounding is right."""
+    """At multiples of a step nothing is rounded, so the sum of the bytes must be exact."""
     num_bytes = torch.ones(16, dtype=torch.int64)
     num_bytes[0] = 17
     rows, scales = torch.ones(1, 16, dtype=torch.int8), torch.ones(1)
@@ -173,19 +169,17 @@ def test_the_bytes_of_a_split_input_add_up_to_it() -> None:
 
 
 def test_copies_fill_registers() -> None:
-    """The error says how many there are."""
     with pytest.raises(ValueError, match="multiple of 16, got 3"):
         Split.of(torch.tensor([1, 4, 1]))
 
 
 def test_a_layer_needs_whole_registers() -> None:
-    """The error says which size it wants."""
     with pytest.raises(ValueError, match="multiple of 16 inputs"):
         Int8Weights.pack(torch.zeros(8, 20, dtype=torch.int8), torch.ones(8), None)
 
 
 def acted(x: Tensor, unit: Unit) -> Tensor:
-    """What is between the two products of a feed-forward half."""
+    """Returns what a feed-forward half computes between its two products."""
     if unit is Unit.GELU:
         return functional.gelu(x)
     gate, gated = x.chunk(2, 1)
@@ -195,7 +189,6 @@ def acted(x: Tensor, unit: Unit) -> Tensor:
 
 
 def normed(x: Tensor, norm: Norm | None) -> Tensor:
-    """Torch's norm, or `x` without one."""
     if norm is None:
         return x
     if not norm.centred:
@@ -204,7 +197,7 @@ def normed(x: Tensor, norm: Norm | None) -> Tensor:
 
 
 def assert_in_turn(block: PostNorm | PreNorm, expected: Tensor, attended: Tensor, hidden: Tensor) -> None:
-    """The same sums, and the same bits alone; a number on the border of two steps may fall to either side."""
+    """Asserts that a block equals its parts, but for ties of quantisation, and that a row alone has the same bits."""
     actual = block(attended, hidden)
     wrong = (actual - expected).abs() / expected.std()
     assert wrong.mean() < 0.003
@@ -215,7 +208,7 @@ def assert_in_turn(block: PostNorm | PreNorm, expected: Tensor, attended: Tensor
 @pytest.mark.parametrize("unit", Unit)
 @pytest.mark.parametrize("rows", ROWS)
 def test_a_block_behind_attention_is_its_layers_in_turn(rows: int, unit: Unit) -> None:
-    """The same sums as its layers and norms one by one, to the rounding of a norm; norms before, behind, or both."""
+    """A block equals its layers and norms one by one, to the rounding of a norm: with norms before, behind, or both."""
     size, inner = 48, 192
     raised = inner if unit is Unit.GELU else 2 * inner
     out, up, down = int8_layer(size, size)[0], int8_layer(size, raised, seed=3)[0], int8_layer(inner, size, seed=5)[0]
@@ -243,9 +236,7 @@ def test_a_block_behind_attention_is_its_layers_in_turn(rows: int, unit: Unit) -
 @pytest.mark.parametrize("unit", [Unit.GEGLU, Unit.SWIGLU, Unit.GEGLU_TANH])
 @pytest.mark.parametrize(("given", "atol"), [(WIDE, 201 / 255), ([2.25] * 16, 1e-4)])
 def test_a_gate_over_the_whole_range(unit: Unit, given: list[float], atol: float) -> None:
-    """Gates come from the bias, and what they let through is one: the block gives the gates' values and its input, to
-    half a step of the row's 255.
-    """
+    """The gates come from the bias and multiply ones, so the block returns their activations, to half a step of 255."""
     gates = torch.tensor(given)
     size = len(gates)
     nothing = torch.zeros(2 * size, size, dtype=torch.int8)
@@ -263,8 +254,8 @@ def test_a_gate_over_the_whole_range(unit: Unit, given: list[float], atol: float
 @pytest.mark.parametrize("centred", [None, False, True])
 @pytest.mark.parametrize(("head_dim", "of_heads"), [(2, False), (24, False), (64, False), (16, True), (128, True)])
 def test_queries_and_keys_are_turned(head_dim: int, of_heads: bool, centred: bool | None) -> None:
-    """Numbers i and i + head_dim / 2 of each head are a pair; values are not turned, positions are in any order. Rows
-    may be normed, and so may heads.
+    """Numbers i and i + head_dim / 2 of each head are turned as a pair, at positions in any order; values are not
+    turned. Rows and heads may be normed before.
     """
     turned, inputs = 5, 48
     weights, _ = int8_layer(inputs, (turned + 1) * head_dim)
@@ -295,7 +286,6 @@ def test_queries_and_keys_are_turned(head_dim: int, of_heads: bool, centred: boo
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(384, 384), (384, 1), (7, 100)])
 def test_a_dense_layer_is_torchs_and_keeps_its_bits(inputs: int, outputs: int) -> None:
-    """To rounding in any batch, and bit for bit alone."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(inputs, outputs).requires_grad_(requires_grad=False)
     dense, x = Dense.of(layer), some(33, inputs)

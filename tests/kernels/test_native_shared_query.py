@@ -11,12 +11,12 @@ pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
 
 
 def some(*shape: int, scale: float = 2.0) -> Tensor:
-    """Numbers that depend on the shape alone, with logits of some units."""
+    """Returns numbers that depend on the shape alone, with logits of a few units."""
     return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 def reference(rows: Tensor, keys: Tensor, values: Tensor, own: int) -> Tensor:
-    """Candidate by candidate, in float64."""
+    """Returns the attention, computed candidate by candidate in float64."""
     attended = []
     for candidate in rows.double().split(max(1, own)):
         query = candidate[:, 0].transpose(0, 1)  # (num_heads, max(1, own), head_dim)
@@ -30,7 +30,7 @@ def reference(rows: Tensor, keys: Tensor, values: Tensor, own: int) -> Tensor:
 
 @pytest.mark.parametrize("head_dim", [16, 32, 48, 64, 256])
 def test_it_is_the_attention_of_the_paper(head_dim: int) -> None:
-    """Queries and candidates around a register and around what runs side by side; rows that see the query alone too."""
+    """Sizes are around a register and the candidates that run side by side; with own = 0, rows see the query alone."""
     for query_len, candidates in [(1, 1), (5, 7), (8, 16), (9, 17), (300, 33), (11, 70)]:
         keys, values = some(2, query_len, head_dim), some(2, query_len + 1, head_dim)[:, 1:]
         for own in (0, 1, 2, 3, 17):
@@ -42,12 +42,12 @@ def test_it_is_the_attention_of_the_paper(head_dim: int) -> None:
 
 
 def test_no_candidates_are_no_error() -> None:
-    """A query whose candidates are all in another part of the batch."""
+    """A query's candidates may all be in another part of the batch."""
     assert attend_shared(some(0, 3, 2, 32), some(2, 4, 32), some(2, 4, 32), own=2).shape == (0, 64)
 
 
 def test_large_logits_are_no_overflow() -> None:
-    """A softmax subtracts the largest first."""
+    """The softmax subtracts the largest logit first."""
     keys, values, rows = some(2, 6, 32, scale=60), some(2, 6, 32), some(20, 3, 2, 32, scale=60)
 
     attended = attend_shared(rows, keys, values, own=1)
@@ -57,7 +57,7 @@ def test_large_logits_are_no_overflow() -> None:
 
 @pytest.mark.parametrize("own", [1, 3])
 def test_candidates_have_the_same_bits_in_any_company(own: int) -> None:
-    """Alone, in another order, with more threads, and beside one that is NaN, which is NaN itself."""
+    """A candidate has the same bits alone, in another order, with more threads, and beside a candidate that is NaN."""
     keys, values, rows = some(4, 13, 32), some(4, 13, 32), some(150 * own, 3, 4, 32)
     together = attend_shared(rows, keys, values, own)
 

@@ -18,7 +18,6 @@ from bandrank_kernels.windowed_attention import AttentionPattern, windowed_atten
 
 @pytest.fixture
 def three_threads() -> Iterator[None]:
-    """Torch has three threads for this one."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
@@ -28,7 +27,7 @@ def three_threads() -> Iterator[None]:
 @pytest.mark.parametrize(("count", "parts"), [(0, 1), (1, 1), (19, 1), (20, 2), (29, 2), (30, 3), (100, 3), (101, 3)])
 @pytest.mark.usefixtures("three_threads")
 def test_parts_cover_everything_once(count: int, parts: int) -> None:
-    """Each on a thread of its own, of at least ten."""
+    """Each part runs on a thread of its own, and has at least ten items if there are as many."""
     seen: list[tuple[int, int]] = []
     threads = set()
     together = threading.Barrier(parts, timeout=20)
@@ -47,7 +46,7 @@ def test_parts_cover_everything_once(count: int, parts: int) -> None:
 
 @pytest.mark.usefixtures("three_threads")
 def test_parts_of_any_number_share_the_same_threads() -> None:
-    """A machine with many processors has no threads for each number of parts, with all that they keep for later."""
+    """With a pool for each number of parts, a machine with many processors would keep very many threads."""
     threads = set()
 
     for parts in (2, 3):
@@ -64,8 +63,6 @@ def test_parts_of_any_number_share_the_same_threads() -> None:
 
 @pytest.mark.usefixtures("three_threads")
 def test_an_error_of_a_part_is_raised() -> None:
-    """Of any of them."""
-
     def run(begin: int, _: int) -> None:
         if begin:
             raise MemoryError("no room")
@@ -76,7 +73,7 @@ def test_an_error_of_a_part_is_raised() -> None:
 
 @pytest.mark.usefixtures("three_threads")
 def test_where_no_thread_can_be_had_the_caller_computes_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part once; an error of one is raised when all have ended."""
+    """Each part runs once, and an error in one of them is raised when all have ended."""
     ended = ThreadPoolExecutor(1)
     ended.shutdown()
     monkeypatch.setattr("bandrank_kernels.native.threads._pool", lambda _: ended)
@@ -120,7 +117,7 @@ threading.Thread(target=late).start()
 
 
 def test_a_forked_process_has_threads_of_its_own_and_an_ending_one_none() -> None:
-    """What is asked for while the process ends, by a thread that it waits for, is computed all the same."""
+    """A thread that the ending process still waits for gets its parts computed all the same."""
     result = subprocess.run([sys.executable, "-c", PROCESSES], capture_output=True, text=True, timeout=60, check=False)
 
     assert result.stdout == "parent\nchild\n[0, 10, 20]\n", result.stderr
@@ -128,7 +125,6 @@ def test_a_forked_process_has_threads_of_its_own_and_an_ending_one_none() -> Non
 
 @needs_native
 def test_threads_do_not_change_a_bit(request: pytest.FixtureRequest) -> None:
-    """Of layers, blocks and attention."""
     x, hidden = torch.randn(700, 96)[:, :48], torch.randn(700, 48)
     layers = [
         Int8Weights.pack(torch.randint(-127, 128, shape, dtype=torch.int8), torch.rand(shape[0]), None)

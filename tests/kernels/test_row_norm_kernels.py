@@ -20,7 +20,7 @@ pytestmark = needs_compiler
 
 DTYPES = list(HALF_ULP)
 HIDDEN_SIZES = [8, 32, 64, 256, 264, 384, 504, 768, 1000, 1024]
-GUARD = 64  # numbers on either side of an output, which nobody may write
+GUARD = 64  # numbers on either side of an output that must not be written
 
 
 def run(
@@ -33,9 +33,8 @@ def run(
     seed: int = 0,
     kernel: Kernel | None = None,
 ) -> Tensor:
-    """The output of the kernel, which starts as NaN. Raises EmulationError if the kernel writes anywhere else.
-
-    kernel: used instead of that of the launch.
+    """Returns the kernel's output, which starts as NaN. Raises EmulationError if the kernel writes anywhere else.
+    kernel: used in place of the launch's.
     """
     shape = addends[0].total, len(weight)
     size = shape[0] * shape[1]
@@ -50,7 +49,6 @@ def run(
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    """Compiles all instances at once."""
     prepare(*cuda.instances())
 
 
@@ -58,7 +56,7 @@ def _compiled() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_kernel_equals_the_reference(kind: Kind, dtype: torch.dtype, schedule: Schedule) -> None:
-    """Whole outputs and nothing else are written, for every number of parts, whole or not, and of rows."""
+    """The kernel writes the whole output and nothing else, for any number of rows and of parts of a row."""
     shapes = [(num_rows, hidden_size) for hidden_size in HIDDEN_SIZES for num_rows in (1, 4, 7, 33)]
     for num_rows, hidden_size in (*shapes, (300, 384)):
         addends, norm = make_addends(kind, num_rows, hidden_size, dtype), make_norm(hidden_size, dtype)
@@ -79,7 +77,7 @@ def test_a_row_alone_has_the_bits_it_has_in_company(dtype: torch.dtype) -> None:
 
 
 def test_a_mean_may_be_a_thousand_times_the_spread() -> None:
-    """The variance is that of deviations: as a difference of mean squares it would be gone at 1000 squared."""
+    """The variance comes from deviations: in a difference of mean squares it would vanish beside 1000 squared."""
     x, residual = random_rows(7, 384, dtype=torch.float32) + 1000, random_rows(7, 384, dtype=torch.float32, seed=1)
     addends, norm = [Addend(x), Addend(residual)], make_norm(384, torch.float32)
 
@@ -88,7 +86,7 @@ def test_a_mean_may_be_a_thousand_times_the_spread() -> None:
 
 
 def test_a_sum_may_be_larger_than_float16() -> None:
-    """It is a float until it is normed."""
+    """The sum is kept in float32 until it is normed."""
     rows = random_rows(4, 64, dtype=torch.float16) + 60000
     addends, norm = [Addend(rows), Addend(rows)], make_norm(64, torch.float16)
 
@@ -109,7 +107,7 @@ def test_a_number_outside_its_table_makes_its_row_nan() -> None:
 
 
 def test_rows_are_read_in_place_or_copied() -> None:
-    """Rows apart, and one row for all, in place; rows that do not start at 16-byte addresses are copied."""
+    """Rows apart, and one row for all, are read in place; rows that do not start at 16-byte addresses are copied."""
     wide, residual = random_rows(9, 1000, dtype=torch.float16), random_rows(1, 384, dtype=torch.float16, seed=1)
     norm = make_norm(384, torch.float16)
     for first, in_place in ((8, True), (3, False)):
@@ -121,7 +119,7 @@ def test_rows_are_read_in_place_or_copied() -> None:
 
 
 def test_no_rows_are_no_launch() -> None:
-    """CUDA has no grid of no blocks."""
+    """CUDA refuses a grid without blocks."""
     assert cuda.norm_of_sum(
         make_addends("embed", 0, 384, torch.float16), *make_norm(384, torch.float16), EPS
     ).shape == (
@@ -141,7 +139,6 @@ def test_no_rows_are_no_launch() -> None:
     ],
 )
 def test_what_the_kernel_cannot_do_is_said(dtype: torch.dtype, hidden_size: int, reason: str | None) -> None:
-    """The reason is a clause of a message, and None where the kernel can run."""
     assert cuda.why_unsupported(dtype, hidden_size) == reason
 
 
@@ -159,7 +156,6 @@ __global__ void echo(const NormParams p, long long* out) {
 
 
 def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
-    """Every field arrives, and its size is the compiler's."""
     addends = [(2**40, 2, 3, 4), (5, 6, 7, 8), (9, 10, 11, -12)]
     values = dict(zip(cuda.PARAMS.names or (), [addends, *range(13, 19)], strict=True))
     out = np.zeros(19, np.int64)
@@ -171,7 +167,7 @@ def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
 
 
 MISTAKES = (
-    # Columns: those of nobody are read, written, and counted by the variance and the mean.
+    # Columns beyond a row are read, written, and counted by the variance and the mean.
     Mistake("columns", "$ || first + part * kPartColumns == p.hidden_size"),
     Mistake("squares", "fmaf(s[part][i], s[part][i], squares)"),
     Mistake("mean", "sum / (kParts * kPartColumns)"),
@@ -180,7 +176,7 @@ MISTAKES = (
     Mistake("number", "row"),
     Mistake("stride", "static_cast<const T*>(addend.rows) + number * p.hidden_size + first"),
     Mistake("known", "$ || number == addend.num_rows"),
-    # Lanes that do not see the sums of half of the others.
+    # Lanes miss the sums of half of the others.
     Mistake("lanes", "$ && step > 1"),
     # The formula.
     Mistake("scale", "1.f / sqrtf(warp_sum(squares) / p.hidden_size)"),
@@ -191,7 +187,6 @@ MISTAKES = (
 
 @pytest.mark.parametrize("number", range(len(MISTAKES)))
 def test_a_mistake_is_noticed(number: int) -> None:
-    """Wrong numbers, NaN, or something written around the output."""
     # Words are the first rows of a table of wider rows, and one of the ids is just outside.
     words = random_rows(51, 400, dtype=torch.float16)[:50, :384]
     ids, *others = make_addends("embed", 33, 384, torch.float16)

@@ -1,4 +1,4 @@
-"""Norms of sums through the front door: every backend is the formula."""
+"""Norms of sums through their public functions: every backend computes the formula."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +18,6 @@ BACKENDS: list[Backend] = ["reference", "vectorized"]
 
 
 def call(addends: list[Addend], weight: Tensor, bias: Tensor, backend: Backend = "auto") -> Tensor:
-    """Calls the operation of these addends."""
     if len(addends) == 2:
         (x, _), (residual, _) = addends
         return add_norm(x, residual, weight, bias, eps=EPS, backend=backend)
@@ -29,7 +28,7 @@ def call(addends: list[Addend], weight: Tensor, bias: Tensor, backend: Backend =
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_backends_are_the_formula(kind: Kind, backend: Backend) -> None:
-    """They are equal to torch's LayerNorm in float64, also without any rows."""
+    """Results equal torch's LayerNorm in float64, also without any rows."""
     for num_rows in (0, 1, 33):
         addends, norm = make_addends(kind, num_rows, 24, torch.float64), make_norm(24, torch.float64)
         summed = sum(rows if numbers is None else rows[numbers] for rows, numbers in addends)
@@ -41,7 +40,7 @@ def test_backends_are_the_formula(kind: Kind, backend: Backend) -> None:
 
 
 def test_words_may_be_vectors() -> None:
-    """They replace a table and ids."""
+    """Vectors may stand in for the table of words and its ids."""
     word, *others = make_addends("embed", 9, 24, torch.float64)
     norm = make_norm(24, torch.float64)
 
@@ -52,7 +51,7 @@ def test_words_may_be_vectors() -> None:
 @pytest.mark.parametrize("dtype", HALF_ULP)
 @pytest.mark.parametrize("kind", KINDS)
 def test_auto_is_the_kernel_where_it_can_run(kind: Kind, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For rows that it cannot take "auto" is plain torch, and "cuda" says why not."""
+    """For rows that the kernel cannot take, "auto" runs plain torch and "cuda" raises with the reason."""
     launches = run_kernels_here(monkeypatch)
     addends, norm = make_addends(kind, 9, 32, dtype), make_norm(32, dtype)
 
@@ -83,13 +82,12 @@ ONE = torch.ones(8)
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Tensor], message: str) -> None:
-    """The message says what was expected and what came."""
     with pytest.raises(ValueError, match=message):
         add_norm(**{"x": ROWS, "residual": ROWS, "weight": ONE, "bias": ONE, **changes}, eps=EPS)
 
 
 def test_numbers_are_int64_and_inside_their_table() -> None:
-    """On a CPU other numbers are refused; a kernel makes the row NaN."""
+    """On a CPU, numbers outside the table raise; the CUDA kernel makes their rows NaN."""
     table = Addend(ROWS, torch.tensor([0, 2]))
     embed = partial(embed_rows, table, table, weight=ONE, bias=ONE, eps=EPS)
 
@@ -100,7 +98,7 @@ def test_numbers_are_int64_and_inside_their_table() -> None:
 
 
 def leaves(kind: Kind) -> tuple[list[Any], Callable[..., Tensor]]:
-    """An operator's arguments, whose floats want gradients, and it as a function of those."""
+    """Returns the arguments of an operation that require gradients, and the operation as a function of them."""
     addends, norm = make_addends(kind, 5, 4, torch.float64), make_norm(4, torch.float64)
     floats = [tensor.requires_grad_() for tensor in (*(rows for rows, _ in addends), *norm)]
 
@@ -113,7 +111,6 @@ def leaves(kind: Kind) -> tuple[list[Any], Callable[..., Tensor]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_difference_quotients(kind: Kind) -> None:
-    """They are, by rows, tables, weight and bias."""
     floats, of_floats = leaves(kind)
 
     assert torch.autograd.gradcheck(of_floats, floats)
@@ -122,7 +119,7 @@ def test_gradients_are_difference_quotients(kind: Kind) -> None:
 @needs_compiler
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_kernel_is_not_taken_for_a_gradient(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain torch is, which autograd can follow; the kernel by name says why not, and runs where no gradient is due."""
+    """Where a gradient is due, "auto" runs plain torch, and "cuda" raises; without one, the kernel runs."""
     launches = run_kernels_here(monkeypatch)
     addends, norm = make_addends(kind, 5, 32, torch.float32), make_norm(32, torch.float32)
     norm[0].requires_grad_()

@@ -1,4 +1,4 @@
-"""Norms of sums on a GPU: the kernel that the CPU emulates, as cupy compiles and launches it, and the model on it."""
+"""Norms of sums on a GPU, by the kernel that the CPU emulates, as cupy compiles and launches it, and a model on it."""
 
 import random
 
@@ -18,7 +18,7 @@ pytestmark = needs_gpu
 
 
 def call(addends: list[Addend], weight: Tensor, bias: Tensor) -> Tensor:
-    """Calls the kernel, requested by name, so that nothing replaces it."""
+    """Calls the kernel, requested by name so that no fallback replaces it."""
     if len(addends) == 2:
         return add_norm(addends[0].rows, addends[1].rows, weight, bias, eps=EPS, backend="cuda")
     word, token_type, position = addends
@@ -26,7 +26,6 @@ def call(addends: list[Addend], weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def inputs(kind: Kind, num_rows: int, hidden_size: int, dtype: torch.dtype) -> tuple[list[Addend], Tensor, Tensor]:
-    """Inputs on the GPU."""
     addends, (weight, bias) = make_addends(kind, num_rows, hidden_size, dtype), make_norm(hidden_size, dtype)
     there = [Addend(rows.to(GPU), None if numbers is None else numbers.to(GPU)) for rows, numbers in addends]
     return there, weight.to(GPU), bias.to(GPU)
@@ -35,7 +34,6 @@ def inputs(kind: Kind, num_rows: int, hidden_size: int, dtype: torch.dtype) -> t
 @pytest.mark.parametrize("dtype", HALF_ULP)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_kernel_equals_the_reference(kind: Kind, dtype: torch.dtype) -> None:
-    """The reference runs in float64 on the same rounded inputs; a second run gives the same bits."""
     for hidden_size in (8, 32, 264, 384, 768, 1024):
         for num_rows in (0, 1, 7, 33, 300, 20_000):
             given = inputs(kind, num_rows, hidden_size, dtype)
@@ -59,19 +57,17 @@ def test_a_number_outside_its_table_makes_its_row_nan() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_graph_replays_what_was_launched(kind: Kind) -> None:
-    """A replay on new numbers in the same memory gives the same bits."""
     given = inputs(kind, 130, 384, torch.float16)
     assert_replays(lambda: [call(*given)], given[0][0].rows)
 
 
 def test_the_kernel_runs_on_the_current_stream_and_waits_for_nothing() -> None:
-    """It waits for the work of a side stream while the host continues."""
     (x, residual), weight, bias = inputs("add", 130, 384, torch.float16)
     assert_runs_on_the_current_stream(lambda late: [call([Addend(late), residual], weight, bias)], x.rows)
 
 
 def test_a_model_scores_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without gradients it runs the kernels, with gradients plain torch."""
+    """The model runs the kernels without gradients, and plain torch with them."""
     monkeypatch.setattr(norm.LayerNorm, "execution", Execution(graphs=True))
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])

@@ -1,4 +1,4 @@
-"""The trial trusts what computes the same as plain torch, and nothing else."""
+"""The trial trusts a backend that computes the same as plain torch, and no other."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ SPARSE = AttentionPattern.sparse(4)
 def tried(
     pattern: AttentionPattern | None = SPARSE, dtype: torch.dtype = torch.float32, *, num_heads: int = 2
 ) -> str | None:
-    """What a trial of the slow reference says, which stands for the kernels."""
+    """Returns what a trial says of the reference backend, which stands in for the kernels."""
     return why_distrusted(pattern, device=CPU, dtype=dtype, num_heads=num_heads, head_dim=32, backend="reference")
 
 
@@ -30,7 +30,7 @@ def test_what_is_right_is_trusted(pattern: AttentionPattern, dtype: torch.dtype)
 @pytest.mark.parametrize("row", [0, 30, -1])
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 9.0])
 def test_one_wrong_row_is_seen(row: int, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of [CLS], of a query or of a candidate."""
+    """The wrong row is that of a [CLS], a query or a candidate."""
     attend = ReferencePlan.attend
 
     def attend_wrongly(plan: ReferencePlan, qkv: Tensor) -> Tensor:
@@ -44,7 +44,6 @@ def test_one_wrong_row_is_seen(row: int, wrong: float, monkeypatch: pytest.Monke
 
 
 def test_a_wrong_last_layer_and_norm_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each operation is named."""
     attend_cls = ReferencePlan.attend_cls
     with monkeypatch.context() as patch:
         patch.setattr(ReferencePlan, "attend_cls", lambda *arguments: 1.01 * attend_cls(*arguments))
@@ -57,11 +56,11 @@ def test_a_wrong_last_layer_and_norm_are_seen(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("bandrank_kernels.trial.add_norm", norm_wrongly)
     assert "its norm differed" in (tried() or "")
     assert "its norm differed" in (tried(None) or "")
-    assert tried(num_heads=33) is None  # rows that are too wide for the kernel
+    assert tried(num_heads=33) is None  # the norm's kernel does not take such wide rows, so it is not tried
 
 
 def test_what_fails_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason has the error: a kernel may fail to compile."""
+    """The reason quotes the error, which may be that of a kernel that does not compile."""
 
     def fail(*_: object) -> Tensor:
         raise RuntimeError("no compiler")

@@ -19,7 +19,7 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def assert_backends_agree(rows: PackedRows, pattern: AttentionPattern, device: str = "cpu") -> None:
-    """`attend` and `attend_cls` of the vectorized plan equal the reference's in float64."""
+    """Asserts that `attend` and `attend_cls` of the vectorized plan equal the reference's in float64."""
     qkv = random_qkv(rows).to(device)
     wide = torch.randn(rows.num_rows, 12, dtype=qkv.dtype, generator=torch.Generator().manual_seed(1)).to(device)
     query = 2 * wide[: rows.num_candidates, None].expand(-1, 3, -1) * torch.tensor([[[1.0], [-1.0], [0.1]]]).to(wide)
@@ -37,14 +37,12 @@ def assert_backends_agree(rows: PackedRows, pattern: AttentionPattern, device: s
 @settings(max_examples=150)
 @given(st.data())
 def test_vectorized_equals_reference(data: st.DataObject) -> None:
-    """Any pattern on any layout, empty ones included."""
     pattern = data.draw(patterns())
     assert_backends_agree(data.draw(layouts(pattern)), pattern)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_vectorized_equals_reference_for_all_switches(window: int | None) -> None:
-    """All 64 settings of the switches, two queries, one of them empty, candidates of several lengths."""
     for switches in itertools.product([False, True], repeat=6):
         pattern = AttentionPattern(window, *switches)
         assert_backends_agree(packed_rows([3, 0], [[0, 5, 1], [12]], shared=pattern.shares_queries), pattern)
@@ -54,7 +52,6 @@ def test_vectorized_equals_reference_for_all_switches(window: int | None) -> Non
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_vectorized_equals_reference_at_the_borders(window: int | None, shared: bool, device: str) -> None:
-    """Candidates of 0, 1, 2w, 2w + 1, 63 and 600 rows, in one batch of three queries."""
     w = window or 0
     pattern = AttentionPattern(window, query_to_cls=not shared, query_to_candidate=not shared)
     lengths = [[0, 1, 2 * w, 2 * w + 1, 63], [], [600, 31, 32, 33]]
@@ -78,14 +75,13 @@ def test_vectorized_equals_reference_at_the_borders(window: int | None, shared: 
 def test_vectorized_equals_reference_on_odd_layouts(
     query_lengths: list[int], candidate_lengths: list[list[int]], window: int | None
 ) -> None:
-    """Layouts at the edge of what is legal."""
     for shared in (True, False):
         pattern = AttentionPattern(window, query_to_cls=not shared, query_to_candidate=not shared)
         assert_backends_agree(packed_rows(query_lengths, candidate_lengths, shared=shared), pattern)
 
 
 def test_vectorized_equals_reference_over_many_chunks() -> None:
-    """Blocks and groups that do not fit in one chunk."""
+    """The batch has more blocks and groups than fit in one chunk."""
     pattern = AttentionPattern(window=4, query_to_cls=False, query_to_candidate=False)
     rng = np.random.default_rng(0)
     lengths = [rng.integers(0, 60, 20).tolist() for _ in range(4)]
@@ -98,7 +94,6 @@ def test_vectorized_equals_reference_over_many_chunks() -> None:
 def test_vectorized_is_as_exact_as_the_reference_in_its_dtype(
     window: int | None, dtype: torch.dtype, device: str
 ) -> None:
-    """Against float64, the vectorized backend errs no more than twice as much as the reference in the same dtype."""
     pattern = AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
     rows = packed_rows([9, 3], [[63, 0, 150], [40]], shared=True)
     qkv = random_qkv(rows).to(device, dtype)
@@ -114,7 +109,6 @@ def test_vectorized_is_as_exact_as_the_reference_in_its_dtype(
 
 @pytest.mark.parametrize("window", [4, None])
 def test_strided_rows_are_legal(window: int | None) -> None:
-    """Rows that lie apart in memory give the result of rows end to end."""
     pattern = AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
     rows = packed_rows([3, 2], [[5, 70], [1]], shared=True)
     qkv = random_qkv(rows)
@@ -125,7 +119,6 @@ def test_strided_rows_are_legal(window: int | None) -> None:
 
 @pytest.mark.parametrize("window", [0, 4, None])
 def test_attend_cls_is_attend_with_rows_as_keys_and_values(window: int | None) -> None:
-    """The absorbed attention of [CLS] is the ordinary one of a head whose keys and values are the rows."""
     pattern = AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
     rows = packed_rows([3, 0], [[5, 0, 40], [7]], shared=True)
     generator = torch.Generator().manual_seed(0)
@@ -142,7 +135,6 @@ def test_attend_cls_is_attend_with_rows_as_keys_and_values(window: int | None) -
 @pytest.mark.parametrize("window", [0, 4, None])
 @pytest.mark.parametrize("shared", [True, False])
 def test_gradients_equal_the_reference(window: int | None, shared: bool) -> None:
-    """The vectorized backward pass, of `attend` and `attend_cls`, gives the gradients of the reference's."""
     pattern = AttentionPattern(window, query_to_cls=not shared, query_to_candidate=not shared)
     rows = packed_rows([3, 0, 6], [[0, 20, 9], [1], [40]], shared=shared)
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""The definition of windowed attention: the reference against the words of the pattern, and cases worked by hand."""
+"""The definition of windowed attention: the reference against the pattern's definition, and cases worked by hand."""
 
 import math
 from dataclasses import replace
@@ -16,10 +16,10 @@ from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, wi
 
 
 def may_attend(rows: PackedRows, pattern: AttentionPattern, source: int, target: int) -> bool:
-    """The pattern's definition for one pair of rows."""
+    """Returns whether the pattern's definition lets one row attend to another."""
 
     def group_of(row: int) -> tuple[str, int, int]:
-        """The group of a row, its candidate or query, and its position there."""
+        """Returns the group of a row, its candidate or query, and its position there."""
         if row < rows.num_candidates:
             return "cls", row, 0
         if row < rows.first_candidate_row:
@@ -45,7 +45,6 @@ def may_attend(rows: PackedRows, pattern: AttentionPattern, source: int, target:
 @settings(max_examples=60)
 @given(st.data())
 def test_reference_attends_where_the_pattern_says(data: st.DataObject) -> None:
-    """A row attends to another if and only if the pattern's definition allows the pair."""
     pattern = replace(data.draw(patterns()), window=data.draw(st.sampled_from([0, 1, 3, None])))
     rows = data.draw(layouts(pattern).filter(lambda rows: rows.num_rows <= 60))
     # With equal scores and one-hot values, the output of a row is its visibility divided by their number.
@@ -91,7 +90,6 @@ def test_window_0_is_the_row_itself(backend: Backend) -> None:
 @pytest.mark.parametrize("window", [0, 4, 64, None])
 @pytest.mark.parametrize("shared", [True, False])
 def test_other_candidates_touch_no_bit(window: int | None, shared: bool) -> None:
-    """Changing the rows of all other candidates, and of another query, changes no bit of a candidate's rows."""
     pattern = AttentionPattern(window, query_to_cls=not shared, query_to_candidate=not shared)
     rows = packed_rows([3, 5], [[30, 33, 31], [32, 7]], shared=shared)
     chosen = 1
@@ -109,7 +107,6 @@ def test_other_candidates_touch_no_bit(window: int | None, shared: bool) -> None
 
 @pytest.mark.parametrize("window", [0, 4, 64, None])
 def test_company_does_not_matter(window: int | None) -> None:
-    """A candidate's rows alone come out as they do among others."""
     pattern = AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
     together = packed_rows([3, 5], [[30, 33, 0], [32, 7]], shared=True)
     qkv = random_qkv(together)

@@ -1,4 +1,4 @@
-"""loadtests/ holds scripts, not a package: its folder goes on the path, as when one of them is run."""
+"""Puts loadtests/ on the path, because it holds scripts, which import each other by their bare names."""
 
 import sys
 from pathlib import Path

@@ -15,17 +15,16 @@ PASSAGES = {"p1": "green tea", "p2": "black tea", "p3": "coffee"}
 
 
 def client_of(status: int, **answer: Any) -> httpx.Client:
-    """A client that gets this answer to every request."""
+    """Returns a client that gets this answer to every request."""
     return httpx.Client(base_url="http://x", transport=httpx.MockTransport(lambda _: httpx.Response(status, **answer)))
 
 
 def results(*pairs: tuple[int, str]) -> dict[str, object]:
-    """The body of an answer with these indices and ids, best first."""
+    """Returns the body of an answer with these indices and ids, best first."""
     return {"results": [{"index": index, "id": name, "relevance_score": 0.5} for index, name in pairs]}
 
 
 def test_rerank_gives_the_ids_in_the_order_of_the_answer() -> None:
-    """Positions in the answer are ranks."""
     client = client_of(200, json=results((2, "p3"), (0, "p1"), (1, "p2")))
 
     assert rerank(client, "coffee?", ["p1", "p2", "p3"], PASSAGES) == ["p3", "p1", "p2"]
@@ -46,7 +45,7 @@ def test_rerank_gives_the_ids_in_the_order_of_the_answer() -> None:
     ],
 )
 def test_an_answer_that_is_no_permutation_ends_the_demo(status: int, answer: dict[str, Any]) -> None:
-    """Lost, doubled, swapped or invented candidates, another form and another status are failures, not rankings."""
+    """Lost, doubled, swapped or invented candidates, other JSON and other statuses are failures, not rankings."""
     with pytest.raises(DemoError, match=f"answered {status}"):
         rerank(client_of(status, **answer), "coffee?", ["p1", "p2", "p3"], PASSAGES)
 

@@ -11,7 +11,7 @@ SMALL = Path(__file__).resolve().parents[1] / "data" / "demo"
 
 
 def test_search_returns_the_best_first_and_no_more_than_asked() -> None:
-    """More matching words rank higher, stems match, and what shares no word is not found."""
+    """More matching words rank higher, stems match, and passages that share no word are not found."""
     first_stage = FirstStage({"p1": "tea kettles", "p2": "tea cups", "p3": "a kettle for tea, boxed", "p4": "bicycles"})
 
     assert first_stage.search("kettle", 5) == ["p1", "p3"]
@@ -44,7 +44,7 @@ def test_the_small_collection_leaves_something_to_re_rank() -> None:
 
 
 def test_a_collection_may_be_compressed_and_questions_without_a_relevant_passage_are_left_out(tmp_path: Path) -> None:
-    """corpus, queries and qrels are read from .gz; test2k goes before test."""
+    """All files may end in .gz, and the split test2k is preferred to test."""
     write(tmp_path, "corpus.jsonl.gz", '{"_id": "p1", "title": "Tea", "text": "hot"}\n{"_id": "p2", "text": "cold"}\n')
     write(tmp_path, "queries.jsonl.gz", '{"_id": "q1", "text": "tea?"}\n{"_id": "q2", "text": "ice?"}\n')
     write(tmp_path, "qrels/test2k.tsv.gz", "query-id\tcorpus-id\tscore\nq1\tp1\t2\nq1\tp2\t-1\nq2\tp2\t0\n")
@@ -71,7 +71,7 @@ def test_a_collection_may_be_compressed_and_questions_without_a_relevant_passage
     ],
 )
 def test_a_broken_collection_is_refused_with_its_reason(tmp_path: Path, name: str, text: str, complaint: str) -> None:
-    """A judgement of an unknown id, or a file of another form, ends the demo before anything is measured."""
+    """A judgement of an unknown id, or a file of another format, ends the demo before anything is measured."""
     write(tmp_path, "corpus.jsonl", '{"_id": "p1", "text": "hot"}\n')
     write(tmp_path, "queries.jsonl", '{"_id": "q1", "text": "tea?"}\n')
     write(tmp_path, "qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\tp1\t1\n")
@@ -83,7 +83,7 @@ def test_a_broken_collection_is_refused_with_its_reason(tmp_path: Path, name: st
 
 
 def test_a_folder_without_the_split_is_refused(tmp_path: Path) -> None:
-    """The message names what was looked for."""
+    """The message names the splits that were looked for."""
     with pytest.raises(DemoError, match="test2k,test,dev"):
         load_collection(tmp_path)
     with pytest.raises(DemoError, match="train"):
@@ -100,7 +100,7 @@ def test_a_sample_depends_on_the_seed_alone() -> None:
 
 
 def write(folder: Path, name: str, text: str) -> None:
-    """A file of the collection, compressed if its name says so."""
+    """Writes a file of the collection, compressed if its name says so."""
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())

@@ -11,7 +11,7 @@ import pytest
 
 
 def load_workload() -> ModuleType:
-    """The module beside the locust file; its folder holds scripts and is no package."""
+    """Loads the module beside the locust file, whose folder holds scripts and is no package."""
     path = Path(__file__).parents[2] / "loadtests" / "workload.py"
     spec = importlib.util.spec_from_file_location("loadtests_workload", path)
     assert spec is not None
@@ -26,14 +26,14 @@ workload = load_workload()
 
 
 def requests(num: int, seed: int = 1) -> list[dict[str, Any]]:
-    """The first requests of a user."""
+    """Returns the first requests of a user."""
     source = workload.Workload(seed=1, num_documents=400, candidate_counts=(1, 10, 100), exponent=1.0)
     rng = random.Random(seed)
     return [source.request(rng) for _ in range(num)]
 
 
 def right_answer(request: dict[str, Any]) -> dict[str, Any]:
-    """An answer that ranks the candidates backwards."""
+    """Returns an answer that ranks the candidates backwards."""
     candidates = workload.candidates_of(request)
     order = list(reversed(range(len(candidates))))[: request.get("top_n", len(candidates))]
     results = []
@@ -62,7 +62,6 @@ def test_every_request_is_valid() -> None:
 
 
 def test_two_runs_send_the_same_requests() -> None:
-    """The requests depend on the seed alone."""
     assert requests(20) == requests(20)
     assert requests(20) != requests(20, seed=2)
 
@@ -78,7 +77,6 @@ def test_popular_texts_come_more_often() -> None:
 
 
 def test_a_right_answer_passes() -> None:
-    """Every shape of request accepts its own ranking."""
     for request in requests(300):
         workload.check_answer(request, right_answer(request))
 

@@ -1,4 +1,4 @@
-"""In bfloat16 autocast, as training runs on a GPU, every architecture scores and has gradients."""
+"""Under bfloat16 autocast, as in training on a GPU, every architecture scores and has gradients."""
 
 import random
 from collections.abc import Callable
@@ -27,7 +27,7 @@ SCORERS: dict[str, Callable[[], Scorer]] = {
 
 @pytest.mark.parametrize("name", SCORERS)
 def test_scores_are_float32_and_near_those_without(name: str) -> None:
-    """And the gradient of each weight that scores depend on without it is there with it, near it."""
+    """The same weights have gradients as without autocast, and together these point in nearly the same direction."""
     rng = random.Random(0)
     scorer = SCORERS[name]().train().requires_grad_(requires_grad=True)
     batch = score_batch(

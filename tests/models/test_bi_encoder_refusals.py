@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers that we refuse, in words: what they compute is not computed otherwise."""
+"""Folders of sentence-transformers that are refused with a reason, rather than computed in another way."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from bandrank.models.loading import load_model
 
 
 def test_two_poolings_at_once_are_refused(tmp_path: Path) -> None:
-    """sentence-transformers would put both vectors end to end."""
+    """sentence-transformers would concatenate both vectors."""
     folder = save_bi_encoder(tmp_path)
     edit_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
     with pytest.raises(BadCheckpoint, match=r"pooling \['cls', 'mean'\] is not supported, only one of cls, max, mean,"):
@@ -22,7 +22,7 @@ def test_two_poolings_at_once_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_pooling_that_nobody_knows_is_refused(tmp_path: Path) -> None:
-    """By its name, as later versions save it."""
+    """Later versions of sentence-transformers save the pooling by its name."""
     folder = save_bi_encoder(tmp_path)
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "median"})
     with pytest.raises(BadCheckpoint, match=r"pooling \['median'\] is not supported"):
@@ -30,7 +30,7 @@ def test_a_pooling_that_nobody_knows_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_modules_are_refused(tmp_path: Path) -> None:
-    """A convolution behind the pooling is not skipped in silence."""
+    """A convolution after the pooling must not be skipped silently."""
     folder = save_bi_encoder(tmp_path)
     modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     modules[2]["type"] = "sentence_transformers.models.CNN"
@@ -40,7 +40,7 @@ def test_other_modules_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_setting_of_another_type_is_refused(tmp_path: Path) -> None:
-    """In the library's words, and not with a traceback."""
+    """The error has the library's own words and is no traceback."""
     folder = save_bi_encoder(tmp_path)
     edit_json(folder / "config.json", {"layer_norm_eps": "1e-12"})
     with pytest.raises(BadCheckpoint, match=r"config\.json: .*'layer_norm_eps'(.|\n)*expected float, got str"):
@@ -48,7 +48,7 @@ def test_a_setting_of_another_type_is_refused(tmp_path: Path) -> None:
 
 
 def test_modules_of_another_kind_of_model_are_named(tmp_path: Path) -> None:
-    """A sparse encoder, which is no cross-encoder that lost its classifier."""
+    """A sparse encoder must not pass for a cross-encoder that lost its classifier."""
     folder = save_bi_encoder(tmp_path)
     kinds = {"": "base.modules.transformer.Transformer", "1_SpladePooling": "sparse_encoder.modules.SpladePooling"}
     write_modules(folder, kinds)
@@ -67,7 +67,6 @@ def test_modules_of_another_kind_of_model_are_named(tmp_path: Path) -> None:
 def test_a_bi_encoder_that_compares_otherwise_is_refused(
     tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    """Also where vectors are of unit length."""
     folder = save_bi_encoder(tmp_path, normalize=True)
     write_json(folder / "config_sentence_transformers.json", settings)
     with pytest.raises(BadCheckpoint, match=message):
@@ -75,7 +74,7 @@ def test_a_bi_encoder_that_compares_otherwise_is_refused(
 
 
 def test_a_pooling_without_the_prompt_is_refused(tmp_path: Path) -> None:
-    """As INSTRUCTOR has it; without a prompt nothing is left out."""
+    """INSTRUCTOR's pooling leaves out the tokens of the prompt; without a prompt there is nothing to leave out."""
     folder = save_bi_encoder(tmp_path)
     edit_json(folder / "1_Pooling" / "config.json", {"include_prompt": False})
     load_model(str(folder))
@@ -96,7 +95,6 @@ def test_a_pooling_without_the_prompt_is_refused(tmp_path: Path) -> None:
 def test_a_dense_module_that_computes_otherwise_is_refused(
     tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    """The message names the module."""
     folder = save_bi_encoder(tmp_path, normalize=False)
     modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}

@@ -1,4 +1,4 @@
-"""Bricks of encoders, each against its definition."""
+"""Building blocks of encoders, each against its definition."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ CONFIG = EncoderConfig(9, 8, 1, 2, 12, 4, num_token_types=0, layer_norm_eps=1e-5
 
 
 def test_rotary_positions_are_complex_products() -> None:
-    """Queries and keys are turned, each pair by its frequency; values are not."""
+    """Each pair of numbers of queries and keys is turned by its frequency; values are not turned."""
     torch.manual_seed(0)
     qkv, positions = torch.randn(5, 3, 2, 8), torch.tensor([0, 1, 7, 3, 500])
 
@@ -34,7 +34,7 @@ def test_rotary_positions_are_complex_products() -> None:
 
 
 def test_rotary_products_depend_on_distance_alone() -> None:
-    """Moved along together, a query and a key keep their product."""
+    """A query and a key that move by the same distance keep their product."""
     torch.manual_seed(0)
     qkv = torch.randn(1, 3, 2, 8).expand(4, 3, 2, 8)
 
@@ -46,7 +46,7 @@ def test_rotary_products_depend_on_distance_alone() -> None:
 
 
 def test_feed_forwards() -> None:
-    """GELU between two linear layers, or a product with a gate: GELU's or SiLU's."""
+    """A feed-forward is GELU between two linear layers, or a product with a gate of GELU or SiLU."""
     torch.manual_seed(0)
     rows = torch.randn(5, 8)
     with torch.no_grad():
@@ -65,7 +65,9 @@ def test_feed_forwards() -> None:
 
 @pytest.mark.parametrize("block_class", [PostNormBlock, PreNormBlock])
 def test_where_the_norms_are(block_class: type[PostNormBlock | PreNormBlock]) -> None:
-    """Behind each residual, or before each half; with attention to itself alone, a row's output is its value's."""
+    """Norms follow each residual, or precede each half of the block. Each row attends to itself alone here, so that
+    attention gives its value.
+    """
     torch.manual_seed(0)
     block = block_class(CONFIG, BlockOptions())
     rows = torch.randn(3, 8)
@@ -99,7 +101,7 @@ def test_where_the_norms_are(block_class: type[PostNormBlock | PreNormBlock]) ->
 
 
 def test_embeddings_without_tables() -> None:
-    """Encoders that know positions by rotation, or not at all, norm the word vectors."""
+    """Encoders with rotary positions, or with none, only norm the word vectors."""
     embeddings = Embeddings(CONFIG, position_table=False)
     ids, zeros = torch.tensor([3, 1, 3]), torch.zeros(3, dtype=torch.int64)
 
@@ -110,7 +112,7 @@ def test_embeddings_without_tables() -> None:
 
 
 def test_patterns_are_narrowed() -> None:
-    """The smaller of both windows; everything else stays."""
+    """The smaller of the two windows counts; everything else stays."""
     assert narrowed(FULL, None) is FULL
     assert narrowed(sparse(4), 64) == sparse(4)
     assert narrowed(sparse(4), 2) == sparse(2)

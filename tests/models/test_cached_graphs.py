@@ -1,4 +1,4 @@
-"""Stored candidates scored from graphs: the bits of launches, whatever is in the bucket, and whatever came before."""
+"""Stored candidates scored from CUDA graphs: the same bits as by launches, whatever fills a bucket or ran before."""
 
 from dataclasses import replace
 
@@ -26,14 +26,16 @@ pytestmark = needs_compiler
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> RecordingDevice:
-    """On which the kernels of an encoder run."""
+    """A recording device on which the kernels of an encoder run."""
     device = RecordingDevice()
     serve_from(device, monkeypatch)
     return device
 
 
 def alike(scorer: MixEncoder) -> list[ScoreBatch]:
-    """Batches of one bucket: the largest first, whose rows are what is left in those that the others do not use."""
+    """Returns batches of one bucket. The largest comes first, so that its rows remain in those that the others do not
+    use.
+    """
     return [
         cached(scorer, [tokens], [count], seed) for seed, (tokens, count) in enumerate([(16, 64), (2, 33), (9, 40)])
     ]
@@ -41,7 +43,7 @@ def alike(scorer: MixEncoder) -> list[ScoreBatch]:
 
 @torch.inference_mode()
 def served(scorer: MixEncoder, device: RecordingDevice) -> PreparedScorer:
-    """A copy of the scorer that is replayed from graphs."""
+    """Returns a prepared copy of the scorer that replays graphs."""
     copy = MixEncoder(scorer.config)
     copy.load_state_dict(scorer.state_dict())
     return prepare(copy, device=CPU, dtype=torch.float32, graphs=device)
@@ -50,7 +52,7 @@ def served(scorer: MixEncoder, device: RecordingDevice) -> PreparedScorer:
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_batches_of_a_bucket_share_a_graph_and_have_the_bits_of_launches(variant: str, device: RecordingDevice) -> None:
-    """One after the other, and again; the same as without buckets but for rounding."""
+    """Batches run one after the other, and again; scores without buckets differ only by rounding."""
     scorer = mix_encoder(variant)
     runner, batches = runner_of(scorer, device), alike(scorer)
     for number in (0, 1, 2, 1, 0):
@@ -64,7 +66,7 @@ def test_batches_of_a_bucket_share_a_graph_and_have_the_bits_of_launches(variant
 @torch.inference_mode()
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_score_depends_on_neither_company_nor_bucket(variant: str, device: RecordingDevice) -> None:
-    """To the bit, where products do not: a candidate alone, and among others in larger buckets."""
+    """With exact products, a candidate alone has the same bits as among others in larger buckets."""
     scorer = mix_encoder(variant)
     whole = cached(scorer, [11], [300])
     with ExactProducts():
@@ -80,7 +82,7 @@ def test_a_score_depends_on_neither_company_nor_bucket(variant: str, device: Rec
 @torch.inference_mode()
 @pytest.mark.parametrize("garbage", [torch.nan, torch.inf, 1e30])
 def test_what_is_in_unused_rows_reaches_no_score(garbage: float, device: RecordingDevice) -> None:
-    """Of candidates that the bucket holds and the batch does not."""
+    """The bucket has rows for more candidates than the batch; these rows are filled with garbage."""
     scorer = mix_encoder("c")
     runner, batch = runner_of(scorer, device), alike(scorer)[1]
     right = scored(runner, batch)
@@ -92,7 +94,7 @@ def test_what_is_in_unused_rows_reaches_no_score(garbage: float, device: Recordi
 @torch.inference_mode()
 @pytest.mark.parametrize("running", ["late", "copies first"])
 def test_batches_in_flight_do_not_meet(running: Running, device: RecordingDevice) -> None:
-    """All enqueued before the first has run, in two buckets: no buffer is written that is still to be read."""
+    """All batches are enqueued in two buckets before the first has run; no buffer is overwritten before it is read."""
     scorer = mix_encoder()
     batches = [*alike(scorer), cached(scorer, [20], [5]), *alike(scorer)]
     right = [scorer.score(batch) for batch in batches]
@@ -106,7 +108,6 @@ def test_batches_in_flight_do_not_meet(running: Running, device: RecordingDevice
 
 @torch.inference_mode()
 def test_representations_of_another_dtype_have_a_graph_of_their_own(device: RecordingDevice) -> None:
-    """Stored ones may have any."""
     scorer = mix_encoder("c")
     runner, batch = runner_of(scorer, device), alike(scorer)[0]
     values = batch.candidates.values.half()
@@ -122,7 +123,7 @@ def test_representations_of_another_dtype_have_a_graph_of_their_own(device: Reco
 
 @torch.inference_mode()
 def test_a_scorer_replays_one_query_after_the_other(device: RecordingDevice) -> None:
-    """Each with the bits that it has alone; a query without candidates has no replay."""
+    """Each query has the bits that it has alone; a query without candidates has no replay."""
     scorer = mix_encoder()
     prepared = served(scorer, device)
     batch = cached(scorer, [9, 5, 20, 7], [40, 3, 0, 1])
@@ -138,7 +139,7 @@ def test_a_scorer_replays_one_query_after_the_other(device: RecordingDevice) -> 
 
 @torch.inference_mode()
 def test_what_has_no_bucket_is_launched(device: RecordingDevice) -> None:
-    """Too many candidates, numbers too long, a query without tokens, no candidates at all."""
+    """Too many candidates, float64 numbers, a query without tokens and a batch without candidates have no bucket."""
     scorer = mix_encoder("c")
     runner = runner_of(scorer, device, max_rows=512)
     batch = cached(scorer, [9], [256])
@@ -156,7 +157,7 @@ def test_what_has_no_bucket_is_launched(device: RecordingDevice) -> None:
 
 
 def test_only_inference_is_replayed(device: RecordingDevice) -> None:
-    """Where gradients may be asked for, kernels are launched."""
+    """Where gradients may be needed, kernels are launched."""
     scorer = mix_encoder("c")
     served(scorer, device).score(cached(scorer, [9], [3]))
 
@@ -164,7 +165,7 @@ def test_only_inference_is_replayed(device: RecordingDevice) -> None:
 
 
 def test_an_encoder_with_local_layers_is_not_captured(device: RecordingDevice) -> None:
-    """Its plan has no bucket."""
+    """The attention plan of such an encoder has no bucket."""
     encoder = ModernBertConfig(vocab_size(), 64, 3, 2, 128, 512)
     scorer = MixEncoder(replace(mix_encoder("c").config, encoder=encoder))
     prepared = prepare(scorer, device=CPU, dtype=torch.float32, graphs=device)
@@ -174,7 +175,7 @@ def test_an_encoder_with_local_layers_is_not_captured(device: RecordingDevice) -
 
 @torch.inference_mode()
 def test_usual_requests_wait_for_no_capture(device: RecordingDevice) -> None:
-    """Their buckets are captured before: a short query and a longer one, with few candidates and many."""
+    """The buckets of short and longer queries with few or many candidates are captured ahead of requests."""
     scorer = mix_encoder()
     runner = runner_of(scorer, device, max_rows=128)
     runner.capture_usual(128)
@@ -188,7 +189,7 @@ def test_usual_requests_wait_for_no_capture(device: RecordingDevice) -> None:
 
 @torch.inference_mode()
 def test_a_capture_that_fails_costs_no_request(device: RecordingDevice) -> None:
-    """Nothing is captured any more, and the batch is scored all the same."""
+    """After a failed capture nothing more is captured, but the batch is still scored."""
     scorer = mix_encoder()
     prepared = served(scorer, device)
     device.fails = torch.OutOfMemoryError("CUDA out of memory")
@@ -200,7 +201,7 @@ def test_a_capture_that_fails_costs_no_request(device: RecordingDevice) -> None:
 
 @torch.inference_mode()
 def test_stored_representations_keep_the_exact_gelu(device: RecordingDevice) -> None:
-    """What a GPU stores is what any other machine reads: its form does not depend on graphs."""
+    """Other machines read what a GPU stores, so its form of GELU does not depend on graphs."""
     copy = MixEncoder(mix_encoder("c").config)
     prepare(copy, device=CPU, dtype=torch.float16, graphs=device)
 
@@ -208,7 +209,7 @@ def test_stored_representations_keep_the_exact_gelu(device: RecordingDevice) -> 
 
 
 def test_nothing_is_folded_that_is_not_used(device: RecordingDevice) -> None:
-    """The last layer of a query's rows reads more than [CLS]."""
+    """The last layer of a query reads more rows than [CLS], so its projections are not folded."""
     copy = MixEncoder(mix_encoder("c").config)
     prepare(copy, device=CPU, dtype=torch.float32, graphs=device)
 
@@ -216,10 +217,10 @@ def test_nothing_is_folded_that_is_not_used(device: RecordingDevice) -> None:
 
 
 MISTAKES = [
-    # States of rows that the query does not use, as keys or in its mean; rows of other batches among its keys.
+    # Rows that the query does not use count in its mean, or as its keys, which may be left from other batches.
     Mistake("used-rows", "states"),
     Mistake("unused-rows", "0.0"),
-    # The batch's size in place of the bucket's; buckets that are taken for one.
+    # The batch's size counts in place of the bucket's, or different buckets count as one.
     Mistake("room", "values"),
     Mistake("cached-bucket", "$[1:]"),
     Mistake("cached-bucket", "$[:1]"),
@@ -232,7 +233,9 @@ MISTAKES = [
 )
 @torch.inference_mode()
 def test_a_mistake_is_noticed(mistake: Mistake | None, device: RecordingDevice) -> None:
-    """And without one all is right: buckets in turns, some of them of one size but for one thing."""
+    """Batches of several buckets run in turns, and some buckets differ in one size only. Without a mistake all scores
+    are right.
+    """
     scorer = mix_encoder("b")
     house = REAL if mistake is None else plant_in_modules(CACHED_MODULES, mistake)
     runner: GraphRunner[ScoreBatch] = runner_of(scorer, device, house)

@@ -1,4 +1,4 @@
-"""Stored candidates scored from graphs on a GPU, as CUDA captures and replays them."""
+"""Stored candidates scored from graphs that CUDA captures and replays on a GPU."""
 
 import pytest
 import torch
@@ -11,11 +11,11 @@ from bandrank.models.prepared import PreparedScorer, prepare
 
 pytestmark = needs_gpu
 
-SIZES = [(10, 1000), (30, 40), (4, 520), (10, 33), (100, 7)]  # tokens of the query, and candidates
+SIZES = [(10, 1000), (30, 40), (4, 520), (10, 33), (100, 7)]  # (tokens of the query, number of candidates)
 
 
 def served(variant: str, dtype: torch.dtype) -> PreparedScorer:
-    """A copy of a random scorer that is replayed from graphs."""
+    """Returns a random scorer that replays graphs on the GPU."""
     scorer = mix_encoder(variant, num_layers=6)
     copy = MixEncoder(scorer.config)
     copy.load_state_dict(scorer.state_dict())
@@ -26,7 +26,7 @@ def served(variant: str, dtype: torch.dtype) -> PreparedScorer:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("dtype", "rounding"), [(torch.float16, 0.1), (torch.float32, 2e-3)])
 def test_replays_have_the_bits_of_launches(variant: str, dtype: torch.dtype, rounding: float) -> None:
-    """Fifty, of batches in turns, with nothing waited for in between; and a CPU's scores, but for the rounding of sums
+    """Fifty replays of batches in turns run without a wait in between. The CPU's scores differ by the rounding of sums
     in the dtype.
     """
     scorer, prepared = mix_encoder(variant, num_layers=6), served(variant, dtype)
@@ -46,12 +46,12 @@ def test_replays_have_the_bits_of_launches(variant: str, dtype: torch.dtype, rou
         assert scores is not None
         torch.testing.assert_close(scores.cpu(), scorer.score(batch), rtol=0, atol=rounding)
     assert runner.obstacle is None
-    assert len(runner) == len(batches) - 1  # two of the sizes are of one bucket
+    assert len(runner) == len(batches) - 1  # two of the sizes share a bucket
 
 
 @torch.inference_mode()
 def test_a_batch_starts_while_the_gpu_is_busy() -> None:
-    """Two queries: the host waits for neither, and the scores are those of an idle GPU."""
+    """The host waits for neither of two queries, and the scores are those of an idle GPU."""
     prepared, batch = served("b", torch.float16), cached(mix_encoder("b", num_layers=6), [10, 5], [40, 300])
     assert prepared.overlaps
     expected = prepared.begin(batch)()

@@ -1,4 +1,4 @@
-"""A decoder's own chat template, which sentence-transformers renders: it is our prompt, or the model is refused."""
+"""A decoder's own chat template, which sentence-transformers renders: it has our prompt, or the model is refused."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ QUERY, DOCUMENTS = "how do bees find their way?", ["By the sun.", "Honey.", "no"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A re-ranker that sentence-transformers loads, still without a template."""
+    """A re-ranker's folder that sentence-transformers can load, still without a chat template."""
     save_decoder(tmp_path, tiny_decoder(Qwen3ForCausalLM, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"]))
     tokenizer = load_model(str(tmp_path)).tokenizer
     write_modules(tmp_path, KINDS)
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def scores(folder: Path) -> list[float]:
-    """Ours, of the documents."""
+    """Returns our scores of the documents."""
     model = load_model(str(folder))
     as_served(model.scorer)
     return scores_of_texts(model, QUERY, DOCUMENTS)
@@ -60,7 +60,7 @@ def scores(folder: Path) -> list[float]:
 
 @pytest.mark.parametrize("template", [TEMPLATE, IN_PARTS])
 def test_scores_are_those_of_sentence_transformers(folder: Path, template: str) -> None:
-    """Which puts pairs together by the template."""
+    """sentence-transformers puts pairs together by the template."""
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     theirs = CrossEncoder(str(folder), device="cpu")
 
@@ -70,7 +70,7 @@ def test_scores_are_those_of_sentence_transformers(folder: Path, template: str) 
 
 
 def refusal(folder: Path, template: str) -> str:
-    """What is said of a model with that template."""
+    """Returns the message with which a model with that template is refused."""
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     with pytest.raises(BadCheckpoint) as refused:
         load_model(str(folder))
@@ -78,7 +78,6 @@ def refusal(folder: Path, template: str) -> str:
 
 
 def test_another_template_is_refused(folder: Path) -> None:
-    """With the place where it differs."""
     message = refusal(folder, TEMPLATE.replace("<Query>:", "<Question>:"))
 
     assert r"goes on with 'stion>: which pair?" in message
@@ -86,7 +85,6 @@ def test_another_template_is_refused(folder: Path) -> None:
 
 
 def test_a_template_that_cannot_take_a_pair_is_refused(folder: Path) -> None:
-    """It would lose the document, or fails."""
     lost = "the query or the document is not in its text"
     assert lost in refusal(folder, TEMPLATE.replace('"document"', '"passage"').replace("| first }}<", "| join }}<"))
     assert "roles must alternate" in refusal(folder, '{{ raise_exception("roles must alternate") }}')
@@ -94,7 +92,7 @@ def test_a_template_that_cannot_take_a_pair_is_refused(folder: Path) -> None:
 
 
 def test_the_task_may_be_a_prompt(folder: Path) -> None:
-    """The published one, which sentence-transformers gives to the template as the words of the system."""
+    """sentence-transformers passes a prompt to the template as the system message, not the template's default."""
     library = {"prompts": {"web": TASK}, "default_prompt_name": "web"}
     write_json(folder / "config_sentence_transformers.json", library)
     (folder / "chat_template.jinja").write_text(TEMPLATE.replace(TASK, "find the honey"), encoding="utf-8")
@@ -107,7 +105,7 @@ def test_the_task_may_be_a_prompt(folder: Path) -> None:
     "given", [TEMPLATE, [{"name": "default", "template": TEMPLATE}, {"name": "x", "template": "y"}]]
 )
 def test_templates_of_earlier_versions(folder: Path, given: object) -> None:
-    """They are in tokenizer_config.json, where several have names."""
+    """Earlier versions save templates in tokenizer_config.json, where several of them have names."""
     edit_json(folder / "tokenizer_config.json", {"chat_template": given})
     load_model(str(folder))
     edit_json(folder / "tokenizer_config.json", {"chat_template": TEMPLATE.replace("Judge", "Guess")})
@@ -116,14 +114,14 @@ def test_templates_of_earlier_versions(folder: Path, given: object) -> None:
 
 
 def test_without_modules_it_is_for_chats(folder: Path) -> None:
-    """As in the folders of the Qwen3-Reranker's authors, whose code has the prompt."""
+    """The folders of Qwen3-Reranker have a template for chats alone; the code of its authors has the prompt."""
     (folder / "modules.json").unlink()
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
     load_model(str(folder))
 
 
 def test_a_prompt_that_the_library_leaves_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever fine-tuned a decoder without one hears why it ranks badly."""
+    """A warning tells whoever fine-tuned a decoder without a prompt why it ranks badly."""
     load_model(str(folder))
     [warning] = caplog.messages
     assert "joins a query and a document without a prompt; here they stand in that of the published qwen3" in warning
@@ -134,7 +132,9 @@ def test_a_prompt_that_the_library_leaves_out(folder: Path, caplog: pytest.LogCa
 
 
 def test_a_decoder_of_which_nobody_knows_how_it_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The files of a model that chats are those of a re-ranker: only its name tells. Fine-tuned ones may say whose."""
+    """A chat model has the same files as a re-ranker, so that only its name tells. A fine-tuned model may have a
+    published name in its own.
+    """
     theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"])
     for name in ("Qwen3-Reranker-0.6B", "qwen3-reranker-4b-medical"):
         load_model(str(save_decoder(tmp_path / name, theirs)))
@@ -145,14 +145,14 @@ def test_a_decoder_of_which_nobody_knows_how_it_is_asked(tmp_path: Path, caplog:
 
 
 def test_a_decoder_that_is_known_to_be_asked_otherwise(tmp_path: Path) -> None:
-    """With the document first, behind which the query stands: no prompt up to the candidate could be shared."""
+    """This model reads the document before the query, so that candidates could share no prompt."""
     theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"])
     with pytest.raises(BadCheckpoint, match=r"document before the query .*ctxl-rerank-v2-1b-seq-cls"):
         load_model(str(save_decoder(tmp_path / "ctxl-rerank-v2-1b-seq-cls", theirs)))
 
 
 def test_a_classifier_does_without_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """sentence-transformers gives it no messages, so that its template may say anything."""
+    """sentence-transformers gives no messages to a classifier, so that its template may say anything."""
     theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"], num_labels=1)
     folder = save_decoder(tmp_path, theirs)
     write_modules(folder, {"": KINDS[""]})
@@ -163,7 +163,7 @@ def test_a_classifier_does_without_it(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_classifier_that_is_given_messages(tmp_path: Path) -> None:
-    """What sentence-transformers 6 saves of a decoder that has a template: it reads pairs by that alone."""
+    """sentence-transformers 6 saves a decoder with a template like this, and reads pairs by the template alone."""
     theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"], num_labels=1)
     folder = save_decoder(tmp_path, theirs)
     write_modules(folder, {"": KINDS[""]})
@@ -173,7 +173,7 @@ def test_a_classifier_that_is_given_messages(tmp_path: Path) -> None:
 
 
 def test_an_embedding_model_that_is_given_messages_is_refused(tmp_path: Path) -> None:
-    """As the library saves a decoder that it is to make embeddings with: each text stands in the template."""
+    """sentence-transformers saves an embedding model of such a decoder so that each text is put into the template."""
     start = save_decoder(tmp_path / "start", tiny_decoder(Qwen3Model, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"]))
     (start / "chat_template.jinja").write_text("<|im_start|>{{ messages[0].content }}", encoding="utf-8")
     saved = str(tmp_path / "saved")

@@ -1,4 +1,4 @@
-"""Our own checkpoints: what is written, and which damage is told in words."""
+"""Our own checkpoints: what is written, and how damage is reported."""
 
 import json
 import resource
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_checkpoint_is_three_files(folder: Path) -> None:
-    """config.json, model.safetensors, tokenizer.json; the config is the architecture's dataclass."""
+    """The config has the fields of the architecture's dataclass."""
     assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     expected = asdict(tiny_cross_encoder(pattern=sparse(4)).config)
@@ -36,7 +36,7 @@ def test_a_checkpoint_is_three_files(folder: Path) -> None:
 
 
 def test_a_checkpoint_is_loaded_by_its_folder(folder: Path) -> None:
-    """`load_model` tells our folders from Hugging Face's, and brings the tokenizer."""
+    """`load_model` tells our folders from Hugging Face's and brings the tokenizer along."""
     model = load_model(str(folder))
 
     assert (model.name, model.folder) == (str(folder), folder)
@@ -45,7 +45,7 @@ def test_a_checkpoint_is_loaded_by_its_folder(folder: Path) -> None:
 
 
 def test_a_scorer_that_adds_to_another_says_so(tmp_path: Path) -> None:
-    """To whoever loads it; the weights are its own."""
+    """The fusion is loaded with the checkpoint; the weights are the scorer's own."""
     fusion = Fusion("mix-b", 0.5)
     checkpoint.save(tiny_cross_encoder(), tmp_path, tokenizer=TOKENIZER_FILE, fusion=fusion)
 
@@ -55,7 +55,7 @@ def test_a_scorer_that_adds_to_another_says_so(tmp_path: Path) -> None:
 
 
 def test_layers_that_int8_leaves_in_float32_are_kept(folder: Path) -> None:
-    """By whoever loads the checkpoint, and saves it again; a name that is no layer's is refused."""
+    """The names of these layers survive loading and saving; a name that is no layer's is refused."""
     save_precision(folder, Precision(("int8",), ("encoder.layers.1.down",)))
     scorer = checkpoint.load(folder)
     assert scorer.exact_layers == {"encoder.layers.1.down"}
@@ -70,7 +70,6 @@ def test_layers_that_int8_leaves_in_float32_are_kept(folder: Path) -> None:
 
 
 def test_a_damaged_fusion(tmp_path: Path) -> None:
-    """Is named with its file."""
     checkpoint.save(tiny_cross_encoder(), tmp_path, tokenizer=TOKENIZER_FILE, fusion=Fusion("mix-b"))
     edit_json(tmp_path / "config.json", {"fusion": {"weight": 1.0}})
 
@@ -79,7 +78,7 @@ def test_a_damaged_fusion(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_can_be_read_by_other_users(folder: Path) -> None:
-    """As far as the umask says so: it is served as another user than it was trained."""
+    """Files have the modes that the umask allows, since a server may run as another user than the trainer."""
     (folder / "plain").touch()
 
     modes = {path.stat().st_mode for path in folder.iterdir()}
@@ -87,13 +86,11 @@ def test_a_checkpoint_can_be_read_by_other_users(folder: Path) -> None:
 
 
 def test_is_checkpoint(folder: Path, tmp_path: Path) -> None:
-    """Ours, and not Hugging Face's."""
     assert checkpoint.is_checkpoint(folder)
     assert not checkpoint.is_checkpoint(save_cross_encoder(tmp_path / "theirs"))
 
 
 def test_saving_over_a_checkpoint(folder: Path) -> None:
-    """A folder can be saved into again, with its own tokenizer."""
     checkpoint.save(tiny_bi_encoder(), folder, tokenizer=folder / "tokenizer.json")
 
     assert checkpoint.load(folder).architecture == "bi_encoder"
@@ -101,7 +98,9 @@ def test_saving_over_a_checkpoint(folder: Path) -> None:
 
 
 def test_a_process_keeps_the_weights_that_it_loaded(folder: Path) -> None:
-    """When others are saved into the folder: they are mapped, and a service would rank by a mixture, or crash."""
+    """Weights are mapped from the file. If saving changed the file, a running service would rank by a mixture, or
+    crash.
+    """
     scorer = checkpoint.load(folder)
     loaded = {name: weight.clone() for name, weight in scorer.state_dict().items()}
     other = checkpoint.assemble(type(scorer), scorer.config, {name: -each for name, each in loaded.items()}, source="")
@@ -113,7 +112,7 @@ def test_a_process_keeps_the_weights_that_it_loaded(folder: Path) -> None:
 
 
 def test_what_cannot_be_written_leaves_the_checkpoint_as_it_was(folder: Path) -> None:
-    """Where there is no room for another."""
+    """A limit on the size of files stands for a full disk."""
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
@@ -128,19 +127,17 @@ def test_what_cannot_be_written_leaves_the_checkpoint_as_it_was(folder: Path) ->
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_weights_load_as_float32(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Whatever they were saved in: what is kept in float32 when served, such as a head, is never less."""
+    """Some parts, such as a head, are served in float32, whatever dtype they were saved in."""
     checkpoint.save(tiny_bi_encoder().to(dtype), tmp_path, tokenizer=TOKENIZER_FILE)
 
     assert {parameter.dtype for parameter in checkpoint.load(tmp_path).parameters()} == {torch.float32}
 
 
 def test_a_loaded_scorer_is_in_eval_mode(folder: Path) -> None:
-    """Nothing is drawn at random."""
     assert not checkpoint.load(folder).training
 
 
 def in_encoder(config: dict[str, Any], **update: Any) -> dict[str, Any]:
-    """The config with other encoder settings."""
     return config | {"encoder": config["encoder"] | update}
 
 
@@ -174,7 +171,6 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 @pytest.mark.parametrize(("change", "message"), DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_config(folder: Path, change: Callable[[dict[str, Any]], Any], message: str) -> None:
-    """The message names the folder and what is wrong."""
     path = folder / "config.json"
     path.write_text(json.dumps(change(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
     with pytest.raises(BadCheckpoint, match=f"{folder}.*{message}"):
@@ -182,7 +178,6 @@ def test_a_damaged_config(folder: Path, change: Callable[[dict[str, Any]], Any],
 
 
 def test_missing_and_unexpected_weights(folder: Path) -> None:
-    """Both are named."""
     weights = load_file(folder / "model.safetensors")
     weights["head.classifer.bias"] = weights.pop("head.classifier.bias")
     save_file(weights, folder / "model.safetensors")
@@ -193,14 +188,13 @@ def test_missing_and_unexpected_weights(folder: Path) -> None:
 
 
 def test_missing_weights_file(folder: Path) -> None:
-    """A copy that was not finished."""
     (folder / "model.safetensors").unlink()
     with pytest.raises(BadCheckpoint, match=r"model\.safetensors"):
         checkpoint.load(folder)
 
 
 def test_damaged_weights_file(folder: Path) -> None:
-    """A copy that broke off."""
+    """The file ends early, like a copy that broke off."""
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(BadCheckpoint, match=r"model\.safetensors"):
@@ -208,14 +202,13 @@ def test_damaged_weights_file(folder: Path) -> None:
 
 
 def test_no_tokenizer(folder: Path) -> None:
-    """A copy without it."""
     (folder / "tokenizer.json").unlink()
     with pytest.raises(BadCheckpoint, match=r"no tokenizer\.json and no vocab\.txt"):
         load_model(str(folder))
 
 
 def test_keys_with_defaults_may_be_missing(folder: Path) -> None:
-    """A config.json of before a setting existed loads with the setting's default."""
+    """A config.json from before a setting existed loads with the setting's default."""
     edit_json(folder / "config.json", {}, remove=("sentence_token", "token_types"))
 
     assert checkpoint.load(folder).config == tiny_cross_encoder(pattern=sparse(4)).config

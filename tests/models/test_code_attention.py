@@ -1,4 +1,4 @@
-"""Codes that look at texts: by hand, and at many texts in as many launches as at one."""
+"""Codes that attend to texts: against a result by hand, and many texts together against each text apart."""
 
 import pytest
 import torch
@@ -10,18 +10,17 @@ from bandrank_kernels.arrays import offsets
 
 
 def texts(*lengths: int, size: int = 8) -> Ragged:
-    """Random states."""
+    """Returns random states of texts of these lengths."""
     generator = torch.Generator().manual_seed(0)
     return Ragged(3 * torch.randn(sum(lengths), size, generator=generator), offsets(lengths))
 
 
 def codes_of(count: int, size: int = 8) -> Tensor:
-    """Random codes."""
     return torch.randn(count, size, generator=torch.Generator().manual_seed(1))
 
 
 def test_a_code_sees_the_average_by_softmax() -> None:
-    """Of two states; and of a code of zeros, the mean."""
+    """A code of zeros sees the plain mean, and any code sees zeros where there are no states."""
     states = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     codes = torch.tensor([[2.0, 1.0], [0.0, 0.0], [3.0, 0.0]])
 
@@ -33,7 +32,7 @@ def test_a_code_sees_the_average_by_softmax() -> None:
 @pytest.mark.parametrize("lengths", [(5,), (1, 40, 0, 7, 2), (0,), (0, 0, 3), ()])
 @pytest.mark.parametrize("num_codes", [1, 3])
 def test_together_is_apart(lengths: tuple[int, ...], num_codes: int) -> None:
-    """What is seen, and its gradients; a text without states is zeros."""
+    """Both ways give the same averages and gradients; a text without states gives zeros."""
     states, codes = texts(*lengths), codes_of(num_codes)
     results = []
     for attend in (attend_codes_apart, attend_codes_together):
@@ -50,7 +49,7 @@ def test_together_is_apart(lengths: tuple[int, ...], num_codes: int) -> None:
 
 
 def test_products_in_the_hundreds_do_not_overflow() -> None:
-    """As those of unscaled states are."""
+    """The products of unscaled states are as large as these."""
     states = Ragged(texts(9, 4).values * 300, offsets([9, 4]))
     seen = attend_codes_together(codes_of(2), states)
 

@@ -1,4 +1,4 @@
-"""Packed weights come back as they were, to the rounding that is stated."""
+"""Packed weights, which unpack to what they were up to the stated rounding."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from bandrank.models import checkpoint, compact
 
 
 def test_int8_rows_are_off_by_half_a_step_of_their_row() -> None:
-    """The largest value of a row is exact, and a row of zeros stays zeros."""
+    """The step is a row's largest value divided by 127, and a row of zeros stays zeros."""
     weight = torch.randn(7, 33) * torch.logspace(-6, 3, 7)[:, None]
     weight[3] = 0
     packed = compact.pack({"a.weight": weight}, int8=("a.",))
@@ -24,7 +24,7 @@ def test_int8_rows_are_off_by_half_a_step_of_their_row() -> None:
 
 
 def test_other_weights_are_halved() -> None:
-    """Vectors and matrices that are not named become float16, and float32 again."""
+    """Vectors, and matrices that are not named, are packed as float16 and unpacked as float32."""
     weights = {"a.bias": torch.randn(5), "b.weight": torch.randn(3, 4)}
 
     packed = compact.pack(weights, int8=("a.",))
@@ -36,13 +36,13 @@ def test_other_weights_are_halved() -> None:
 
 
 def test_a_weight_too_large_for_float16_is_named() -> None:
-    """It is never made infinite."""
+    """Such a weight must not become infinite silently."""
     with pytest.raises(ValueError, match=r"a\.bias: too large"):
         compact.pack({"a.bias": torch.tensor([1e6])}, int8=())
 
 
 def test_a_packed_checkpoint_loads_and_scores_nearly_the_same(tmp_path: Path) -> None:
-    """A quarter of the bytes for the matrices named."""
+    """The matrices that are named take a quarter of the bytes."""
     scorer = tiny_cross_encoder()
     checkpoint.save(scorer, tmp_path / "whole", tokenizer=TOKENIZER_FILE)
     checkpoint.save(scorer, tmp_path / "packed", tokenizer=TOKENIZER_FILE, int8=("word", "qkv"))

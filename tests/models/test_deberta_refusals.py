@@ -1,4 +1,4 @@
-"""DeBERTas that we refuse, in words, and what their precision and kernels are."""
+"""DeBERTas that are refused with a reason, and the precision and kernels of others."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
     ],
 )
 def test_what_is_not_computed_is_refused(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
-    """Rather than left out, which would give other scores."""
+    """Leaving these settings out would give other scores."""
     folder = save_deberta(tmp_path)
     edit_json(folder / "config.json", settings)
     with pytest.raises(
@@ -43,7 +43,7 @@ def test_what_is_not_computed_is_refused(tmp_path: Path, settings: dict[str, Any
 
 
 def test_an_inference_model_of_three_labels_is_refused(tmp_path: Path) -> None:
-    """Such as cross-encoder/nli-deberta-v3-base."""
+    """One such model is cross-encoder/nli-deberta-v3-base."""
     with pytest.raises(BadCheckpoint, match="classifier of one output, this model has 3"):
         hf.load(save_deberta(tmp_path, num_labels=3))
 
@@ -52,7 +52,6 @@ def test_an_inference_model_of_three_labels_is_refused(tmp_path: Path) -> None:
     "name", ["encoder.rel_embeddings.weight", "encoder.LayerNorm.bias", "encoder.layer.1.attention.self.key_proj.bias"]
 )
 def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
-    """In the words of the folder."""
     folder = save_deberta(tmp_path)
     change_weights(folder, lambda weights: {n: t for n, t in weights.items() if n != f"deberta.{name}"})
     with pytest.raises(BadCheckpoint, match=f"the weights have no tensor '{name}'"):
@@ -60,7 +59,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_a_table_of_another_length_is_refused(tmp_path: Path) -> None:
-    """It would give other buckets other embeddings."""
+    """Such a table would give buckets of distances the embeddings of others."""
     folder = save_deberta(tmp_path)
     edit_json(folder / "config.json", {"position_buckets": 64})
     with pytest.raises(BadCheckpoint, match=r"of another shape: \['encoder.relative.table.weight'\]"):
@@ -68,14 +67,13 @@ def test_a_table_of_another_length_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_kernel_and_no_graph(tmp_path: Path) -> None:
-    """Both say why."""
     prepared = prepare(hf.load(save_deberta(tmp_path)), device=CPU, dtype=torch.float32, graphs=True)
 
     assert prepared.why_no_kernels == prepared.why_no_graphs() == "the kernels do not compute disentangled attention"
 
 
 def test_a_colbert_whose_queries_mask_keys_is_refused() -> None:
-    """This attention has no way for that; it is said when the model is loaded, not to each request."""
+    """Disentangled attention cannot mask keys. The model is refused when it is loaded, not with each request."""
     with pytest.raises(ValueError, match="disentangled attention cannot mask"):
         ColBERT(replace(tiny_colbert(attend_to_masks=False).config, encoder=tiny_deberta_config()))
 
@@ -87,6 +85,6 @@ def test_a_colbert_whose_queries_mask_none_scores() -> None:
 
 
 def test_which_scorers_overflow_float16(tmp_path: Path) -> None:
-    """A DeBERTa's states go beyond 65,504, a BERT's do not."""
+    """A DeBERTa's states go beyond 65,504, the largest number of float16; a BERT's do not."""
     assert as_served(hf.load(save_deberta(tmp_path))).overflows_float16
     assert not tiny_cross_encoder().overflows_float16

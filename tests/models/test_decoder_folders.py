@@ -1,4 +1,4 @@
-"""Folders of decoders: what is read of their weights, what is refused, and decoders as bi-encoders."""
+"""Folders of decoders: how their weights are read, what is refused, and decoders as bi-encoders."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ PROMPT = "Instruct: Given a web search query, retrieve relevant passages that an
 
 
 def test_of_the_output_matrix_two_rows_are_kept(tmp_path: Path) -> None:
-    """As their difference: nothing else of the scorer has a row for each token, but the embeddings."""
+    """The scorer keeps the difference of the rows of "yes" and "no"; only its embeddings have a row for each token."""
     theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED[UNTIED])
     model = load_model(str(save_decoder(tmp_path, theirs)))
     yes, no = (model.tokenizer.token_to_id(token) for token in ("yes", "no"))
@@ -58,7 +58,9 @@ def test_of_the_output_matrix_two_rows_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="there is no other layout of weights")
 def test_weights_are_in_memory_once(tmp_path: Path) -> None:
-    """Those that are laid out for inference on a CPU, unless representations are stored under their fingerprint."""
+    """Weights that are laid out for a CPU replace the original ones, unless representations are stored under their
+    fingerprint.
+    """
     re_ranker = load_model(str(save_decoder(tmp_path / "a", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))))
     embedder = load_model(str(embedding_folder(tmp_path / "b", tiny_decoder(Qwen3Model, PUBLISHED[TIED]))))
     before = re_ranker.scorer.facts(str)
@@ -72,7 +74,7 @@ def test_weights_are_in_memory_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "published"), [(Qwen3ForCausalLM, TIED), (GemmaForCausalLM, GEMMA)])
 def test_the_two_tokens_may_be_named(kind: Any, published: str, tmp_path: Path) -> None:
-    """By sentence-transformers' LogitScore, in a folder with modules; also of a model that has one of its own."""
+    """The folder's LogitScore module names the two tokens, also for a Gemma, whose own token is known."""
     theirs = tiny_decoder(kind, PUBLISHED[published])
     folder = save_decoder(tmp_path, theirs)
     kinds = ["base.modules.transformer.Transformer", "cross_encoder.modules.logit_score.LogitScore"]
@@ -97,7 +99,7 @@ def test_the_two_tokens_may_be_named(kind: Any, published: str, tmp_path: Path) 
 
 
 def test_a_prompt_of_its_own_is_refused(tmp_path: Path) -> None:
-    """It would be the instruction of requests that bring none; that of the published models is there anyway."""
+    """The folder's prompt would be the instruction of requests that bring none. The published one is in ours anyway."""
     folder = save_decoder(tmp_path, tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))
     library = {"prompts": {"web": TASK, "mine": "find the honey"}, "default_prompt_name": "web"}
     write_json(folder / "config_sentence_transformers.json", library)
@@ -113,7 +115,7 @@ def test_a_prompt_of_its_own_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pickled", [False, True])
 def test_weights_in_several_files(tmp_path: Path, pickled: bool) -> None:
-    """As large models are saved, and were before safetensors; a file that is missing is named."""
+    """Large models are saved in parts, which torch pickled before there were safetensors; a missing part is named."""
     theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED[UNTIED])
     whole = load_model(str(save_decoder(tmp_path / "whole", theirs)))
     folder = save_decoder(tmp_path / "parts", theirs, max_shard_size="500KB")
@@ -135,7 +137,7 @@ def test_weights_in_several_files(tmp_path: Path, pickled: bool) -> None:
 
 
 def pickle_part(part: Path) -> Path:
-    """A file of safetensors, replaced by one that torch saves."""
+    """Replaces a file of safetensors by one that torch saves, and returns its path."""
     pickled = part.with_name(pickled_name(part))
     torch.save(load_file(part), pickled)
     part.unlink()
@@ -143,12 +145,11 @@ def pickle_part(part: Path) -> Path:
 
 
 def pickled_name(part: Path) -> str:
-    """What transformers calls a file of weights where torch saves it."""
+    """The name that transformers gives to a file of weights that torch saves."""
     return f"pytorch_{part.stem}.bin"
 
 
 def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:
-    """With its prompt."""
     model = load_model(str(save_decoder(tmp_path / "theirs", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))))
     checkpoint.save(model.scorer, tmp_path / "ours", tokenizer=tmp_path / "theirs" / "tokenizer.json")
 
@@ -160,7 +161,7 @@ def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "published"), [(Qwen3ForCausalLM, UNTIED), (GemmaForCausalLM, GEMMA)])
 def test_whether_the_output_matrix_is_the_embeddings(kind: Any, published: str, tmp_path: Path) -> None:
-    """A config.json that does not say is one of the library's default: transformers 4 leaves Gemma's out."""
+    """Without the key, the library's default counts: transformers 4 leaves the key out for Gemma."""
     folder = save_decoder(tmp_path, tiny_decoder(kind, PUBLISHED[published]))
     said = load_model(str(folder)).scorer.state_dict()["head.classifier.weight"]
     edit_json(folder / "config.json", {}, remove=("tie_word_embeddings",))
@@ -171,7 +172,7 @@ def test_whether_the_output_matrix_is_the_embeddings(kind: Any, published: str, 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_pytorch_tanh"])
 def test_gemma_has_the_tanh_form_of_gelu(tmp_path: Path, activation: str) -> None:
-    """Also where its config.json, as that of the first releases, says gelu."""
+    """The config.json of the first releases says gelu, but the model computes the tanh form."""
     folder = save_decoder(tmp_path, tiny_decoder(GemmaForCausalLM, PUBLISHED[GEMMA]))
     edit_json(folder / "config.json", {"hidden_act": activation})
     theirs = AutoConfig.from_pretrained(folder)
@@ -193,7 +194,6 @@ def test_gemma_has_the_tanh_form_of_gelu(tmp_path: Path, activation: str) -> Non
     ],
 )
 def test_another_gemma_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    """In words."""
     folder = save_decoder(tmp_path, tiny_decoder(GemmaForCausalLM, PUBLISHED[GEMMA]))
     edit_json(folder / "config.json", settings)
     with pytest.raises(BadCheckpoint, match=message):
@@ -207,7 +207,7 @@ def test_another_gemma_is_refused(tmp_path: Path, settings: dict[str, Any], mess
         ({"use_sliding_window": True}, "within a sliding window is not supported"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "positions of type 'yarn' are not supported"),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "positions of type 'linear'"),
-        # As the cards of Qwen say to lengthen texts, in what transformers 5 has saved.
+        # Qwen's model cards add this for longer texts, here to a file that transformers 5 has saved.
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "positions of type 'yarn' are not supported"),
         ({"attention_bias": True}, "attention with a bias is not supported in qwen3"),
         ({"num_key_value_heads": None}, "config.json has no number for num_key_value_heads"),
@@ -217,7 +217,6 @@ def test_another_gemma_is_refused(tmp_path: Path, settings: dict[str, Any], mess
     ],
 )
 def test_what_would_score_otherwise_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    """In words."""
     folder = save_decoder(tmp_path, tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))
     edit_json(folder / "config.json", settings)
     with pytest.raises(BadCheckpoint, match=message):
@@ -225,7 +224,7 @@ def test_what_would_score_otherwise_is_refused(tmp_path: Path, settings: dict[st
 
 
 def test_the_base_of_rotary_positions_is_the_one_that_the_library_takes(tmp_path: Path) -> None:
-    """Where config.json has it twice, as transformers 5 and versions before it write it."""
+    """This config.json has the base twice, as transformers 5 and as earlier versions write it."""
     folder = save_decoder(tmp_path, tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))
     edit_json(folder / "config.json", {"rope_theta": 10_000.0})
     expected = AutoConfig.from_pretrained(folder).rope_parameters["rope_theta"]
@@ -237,7 +236,7 @@ def test_the_base_of_rotary_positions_is_the_one_that_the_library_takes(tmp_path
 
 
 def test_an_embedding_model_is_no_reranker(tmp_path: Path) -> None:
-    """Without its modules.json: its config.json is that of a re-ranker, and its weights have other names."""
+    """Without modules.json, an embedding model's config.json is a re-ranker's; only its tensors have other names."""
     folder = save_decoder(tmp_path / "bare", tiny_decoder(Qwen3Model, PUBLISHED[TIED]))
     with pytest.raises(BadCheckpoint, match="without an output matrix cannot re-rank"):
         load_model(str(folder))
@@ -249,7 +248,7 @@ def test_an_embedding_model_is_no_reranker(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("labels", [None, {0: "yes", 1: "no"}, {0: "0", 1: "1"}, {0: "no", 1: "yes", 2: "perhaps"}])
 def test_a_classifier_of_several_labels_is_refused(tmp_path: Path, labels: dict[int, str] | None) -> None:
-    """Which does not say that the second is relevance, in the words of the prompt."""
+    """Such labels do not say, in the words of the prompt, that the second of two means relevance."""
     more: dict[str, Any] = {"id2label": labels} if labels else {"num_labels": 2}
     theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED[TIED], **more)
     with pytest.raises(BadCheckpoint, match=f"classifier of one output, this model has {len(labels or 'ab')}"):
@@ -257,7 +256,7 @@ def test_a_classifier_of_several_labels_is_refused(tmp_path: Path, labels: dict[
 
 
 def embedding_folder(folder: Path, model: Any) -> Path:
-    """A folder like that of Qwen/Qwen3-Embedding-0.6B."""
+    """Saves a folder like that of Qwen/Qwen3-Embedding-0.6B."""
     save_decoder(folder, model, end=True)
     kinds = {"": "models.Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"}
     write_modules(folder, kinds)
@@ -270,7 +269,7 @@ def embedding_folder(folder: Path, model: Any) -> Path:
 
 @pytest.mark.parametrize("instruction", ["", "Find the opposite."])
 def test_a_decoder_as_bi_encoder(tmp_path: Path, instruction: str) -> None:
-    """Cosines of the states of <|endoftext|> behind each text, as in Qwen/Qwen3-Embedding-0.6B."""
+    """As in Qwen/Qwen3-Embedding-0.6B, scores are cosines of the states of <|endoftext|> behind each text."""
     theirs = tiny_decoder(Qwen3Model, PUBLISHED[TIED])
     model = load_model(str(embedding_folder(tmp_path, theirs)))
     as_served(model.scorer)
@@ -294,7 +293,7 @@ def test_a_decoder_as_bi_encoder(tmp_path: Path, instruction: str) -> None:
 
 @pytest.mark.parametrize("template", ["<bos> $A", "<bos> $A <eos>", "$A <eos>", "$A"])
 def test_tokens_around_the_texts_of_an_embedding_model(template: str, tmp_path: Path) -> None:
-    """Where the tokenizer has them: Gemma's puts one before a text. Means of states, as the library computes them."""
+    """The tokenizer's template says which tokens stand around a text: Gemma's puts one before it."""
     theirs = tiny_decoder(GemmaModel, PUBLISHED[GEMMA])
     folder = embedding_folder(tmp_path, theirs)
     write_json(folder / "1_Pooling" / "config.json", {"embedding_dimension": 128, "pooling_mode": "mean"})
@@ -314,7 +313,7 @@ def test_tokens_around_the_texts_of_an_embedding_model(template: str, tmp_path: 
 
 
 def test_an_embedding_model_of_another_kind_is_refused(tmp_path: Path) -> None:
-    """Prompts that are no texts, and a tokenizer that puts more around a text than its end."""
+    """A prompt must be a text, and the tokenizer may add at most one token before a text and one behind it."""
     folder = embedding_folder(tmp_path, tiny_decoder(Qwen3Model, PUBLISHED[TIED]))
     edit_json(folder / "config_sentence_transformers.json", {"prompts": {"query": 7}})
     with pytest.raises(BadCheckpoint, match="the prompt 'query' must be a text, got 7"):
@@ -328,8 +327,8 @@ def test_an_embedding_model_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_embedding_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
-    """Such as Alibaba-NLP/gte-Qwen1.5-7B-instruct and voyageai/voyage-4-nano, in which a token sees those behind it,
-    and whose config.json need not say so.
+    """In such models, as Alibaba-NLP/gte-Qwen1.5-7B-instruct and voyageai/voyage-4-nano, a token also sees those behind
+    it, which config.json need not say.
     """
     folder = embedding_folder(tmp_path, tiny_decoder(Qwen3Model, PUBLISHED[TIED]))
     edit_json(folder / "config.json", {"auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"}})
@@ -338,7 +337,7 @@ def test_an_embedding_model_with_code_of_its_own_is_refused(tmp_path: Path) -> N
 
 
 def test_another_encoder_is_refused(tmp_path: Path) -> None:
-    """A re-ranker of this kind has causal attention, and a prompt that ends with tokens of its own."""
+    """A decoder as re-ranker has causal attention and a prompt that ends with tokens of its own."""
     model = load_model(str(save_decoder(tmp_path / "theirs", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))))
     assert isinstance(model.scorer, DecoderReranker)
     with pytest.raises(ValueError, match="the encoder must be a decoder, got 'bert'"):

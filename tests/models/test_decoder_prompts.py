@@ -1,4 +1,4 @@
-"""The token ids of a decoder's prompt: those of its authors' code, whatever the texts are, and what is cut of them."""
+"""The token ids of a decoder's prompt: for any texts those of its authors' code, and which words are cut."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ AWKWARD = st.lists(st.sampled_from(PARTS)).map("".join)
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[TextEncoder, Pair]:
-    """A scorer's templates, and its authors' way."""
+    """A scorer's text encoder, and the way in which its authors put a pair together."""
     kind, pair = CASES[request.param]
     folder = save_decoder(tmp_path_factory.mktemp("model"), tiny_decoder(kind, PUBLISHED[request.param]))
     model = load_model(str(folder))
@@ -36,7 +36,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def ids_of(encoder: TextEncoder, query: str, document: str, instruction: str = "") -> list[int]:
-    """The ids that the decoder runs over."""
+    """Returns the ids of the whole prompt, over which the decoder runs."""
     asked, _ = encoder.query(query, instruction)
     (candidate,), _ = encoder.candidates(encoder.pieces([document]), query_tokens=len(asked))
     return [*asked, *candidate]
@@ -47,7 +47,7 @@ def ids_of(encoder: TextEncoder, query: str, document: str, instruction: str = "
 def test_the_ids_are_those_of_the_whole_text(
     case: tuple[TextEncoder, Pair], query: str, document: str, instruction: str
 ) -> None:
-    """Tokenised once for all candidates, a query gives the ids that it has in one text with each of them."""
+    """A query that is tokenised once for all candidates has the ids that it has in one text with each of them."""
     encoder, pair = case
 
     assert ids_of(encoder, query, document, instruction) == pair(encoder.tokenizer, instruction, query, document)
@@ -55,7 +55,7 @@ def test_the_ids_are_those_of_the_whole_text(
 
 @QWEN
 def test_pieces_do_cross_the_borders(case: tuple[TextEncoder, Pair]) -> None:
-    """The test above could fail: words, query and candidate tokenised each for itself give other ids."""
+    """The test above can fail: prompt, query and candidate have other ids if each is tokenised by itself."""
     encoder, pair = case
 
     def alone(text: str) -> list[int]:
@@ -71,7 +71,9 @@ def test_pieces_do_cross_the_borders(case: tuple[TextEncoder, Pair]) -> None:
 
 
 def test_the_end_is_never_cut(case: tuple[TextEncoder, Pair]) -> None:
-    """Of a candidate that does not fit beside its query, its last words are cut, and counted."""
+    """A candidate that does not fit beside its query loses its last words, which are counted, not the end of the
+    prompt.
+    """
     encoder, pair = case
     scorer = encoder.scorer
     assert isinstance(scorer, DecoderReranker)
@@ -89,7 +91,7 @@ def test_the_end_is_never_cut(case: tuple[TextEncoder, Pair]) -> None:
 
 @QWEN
 def test_what_follows_a_query_is_never_cut(case: tuple[TextEncoder, Pair]) -> None:
-    """A query that is too long loses its last words; the words behind it stay."""
+    """A query that is too long loses its last words; the words of the prompt behind it stay."""
     encoder, _ = case
     scorer = encoder.scorer
     assert isinstance(scorer, DecoderReranker)
@@ -109,7 +111,7 @@ def test_what_follows_a_query_is_never_cut(case: tuple[TextEncoder, Pair]) -> No
 
 @pytest.mark.parametrize("length", [3, 2000])
 def test_readings(case: tuple[TextEncoder, Pair], length: int) -> None:
-    """/explain names the ids that are served, each at its place in the text alone."""
+    """The ids that /explain names are those that are served, each with its place in its own text."""
     encoder, _ = case
     scorer = encoder.scorer
     assert isinstance(scorer, DecoderReranker)
@@ -125,13 +127,13 @@ def test_readings(case: tuple[TextEncoder, Pair], length: int) -> None:
     for text, reading in ((query, asked), (document, candidate)):
         places = [(token.start, token.end) for token in reading.tokens if token.start is not None]
         covered = {index for start, end in places for index in range(start, end or 0)}
-        # A character of several pieces may be cut within.
+        # The cut may fall inside a character of several pieces.
         assert covered - {reading.read_to} == set(range(reading.read_to))
         assert (reading.read_to == len(text)) == (length == 3)
 
 
 def test_a_wording_says_where_the_texts_are() -> None:
-    """And the instruction precedes the text."""
+    """The text stands in a wording once, and an instruction precedes it."""
     for wrong in (("{query}", ""), ("{text}{text}", ""), ("{text}", "{text}"), ("{text}", "{text} {instruction}")):
         with pytest.raises(ValueError, match="a wording needs"):
             Wording(*wrong)
@@ -142,7 +144,7 @@ def test_a_wording_says_where_the_texts_are() -> None:
 
 
 def test_the_tokenizer_is_of_the_kind() -> None:
-    """Any text comes back from its bytes, and special tokens are one piece."""
+    """The tests' tokenizer, like the models' own, gives any text back from its bytes and keeps special tokens whole."""
     tokenizer = qwen_tokenizer()
     decode: Callable[..., str] = tokenizer.decode
     ids = tokenizer.encode("né 🐝 bees<|im_end|>\n\n", add_special_tokens=False).ids

@@ -1,5 +1,5 @@
-"""Attention with biases for distances, as MPNet and JinaBERT have it, by the CPU kernels: that of plain torch, and the
-same bits in any company.
+"""Attention biased by distance, as in MPNet and JinaBERT: the CPU kernels agree with plain torch, and give the same
+bits in any company.
 """
 
 import copy
@@ -35,7 +35,7 @@ SHAPE = {
     "vocab_size": vocab_size(),
     "hidden_size": 32,
     "num_layers": 2,
-    "num_heads": 2,  # of 16 numbers, which the CPU kernels compute
+    "num_heads": 2,  # of 16 numbers each, a size that the CPU kernels compute
     "intermediate_size": 64,
     "max_positions": 512,
 }
@@ -49,7 +49,6 @@ every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
 def cross_encoder(encoder: EncoderConfig, pattern: AttentionPattern) -> CrossEncoder:
-    """A tiny random one."""
     config = CrossEncoderConfig(
         encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=pattern, max_tokens=128, max_query_tokens=50
     )
@@ -57,7 +56,6 @@ def cross_encoder(encoder: EncoderConfig, pattern: AttentionPattern) -> CrossEnc
 
 
 def bi_encoder(encoder: EncoderConfig) -> BiEncoder:
-    """Another."""
     return random_scorer(BiEncoder(BiEncoderConfig(encoder, CLS_ID, SEP_ID, max_tokens=128)), 0)
 
 
@@ -72,7 +70,7 @@ SCORERS = CROSS_ENCODERS | {"bi-encoder": bi_encoder}
 @every_config
 @pytest.mark.parametrize("name", SCORERS)
 def test_kernels_score_as_plain_torch(name: str, config: EncoderConfig) -> None:
-    """All else in float32."""
+    """Only the attention differs: weights and states stay in float32."""
     plain = SCORERS[name](config).eval()
     by_kernels = copy.deepcopy(plain)
     for module in by_kernels.modules():
@@ -91,7 +89,7 @@ def test_kernels_score_as_plain_torch(name: str, config: EncoderConfig) -> None:
 @every_config
 @pytest.mark.parametrize("name", CROSS_ENCODERS)
 def test_a_score_in_int8_is_the_same_bits_alone_and_in_company(name: str, config: EncoderConfig) -> None:
-    """And `bandrank check` says that the CPU kernels compute the attention."""
+    """The CPU kernels compute the attention, as `bandrank check` reports."""
     scorer = prepare(CROSS_ENCODERS[name](config), device=CPU, dtype=torch.int8)
     queries, candidates = random_texts(scorer.scorer)
 
@@ -109,7 +107,7 @@ def test_a_score_in_int8_is_the_same_bits_alone_and_in_company(name: str, config
 
 @every_config
 def test_masked_keys_are_not_seen(config: EncoderConfig) -> None:
-    """The tokens of a query that [MASK] rows fill up are as those of the query alone."""
+    """A query's own tokens have the same vectors with and without the [MASK] rows that fill it up."""
     fields = {"query_marker": None, "candidate_marker": None, "mask_id": 1, "dim": 16, "max_query_tokens": 12}
     colbert = random_scorer(ColBERT(ColBERTConfig(encoder=config, cls_id=CLS_ID, sep_id=SEP_ID, **fields)), 0)
     query = Ragged.from_token_ids([[CLS_ID, 9, 7, 30, SEP_ID]])
@@ -123,6 +121,6 @@ def test_masked_keys_are_not_seen(config: EncoderConfig) -> None:
 
 @every_config
 def test_sentence_tokens_are_refused(config: EncoderConfig) -> None:
-    """They leave gaps in the positions of a candidate's rows, which the CPU kernels take to be consecutive."""
+    """Such tokens leave gaps in the positions of a candidate's rows, which the CPU kernels take to be consecutive."""
     with pytest.raises(ValueError, match="sentence_token leaves gaps"):
         replace(cross_encoder(config, longformer(4)).config, sentence_token=9)

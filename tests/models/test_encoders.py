@@ -1,4 +1,4 @@
-"""Another encoder than BERT walks through the door: made of other bricks, it serves every architecture."""
+"""An encoder other than BERT, made of other building blocks, serves every architecture."""
 
 import random
 from collections.abc import Callable
@@ -46,7 +46,7 @@ WITH_BERT: dict[str, Callable[[], Scorer]] = {
     "bi_encoder": lambda: tiny_bi_encoder(max_tokens=512, similarity="dot"),
     "mix_encoder": lambda: tiny_mix_encoder(num_layers=4, paper="b"),
     "poly_encoder": lambda: tiny_poly_encoder(separate_towers=True, scaled=True),
-    "colbert": lambda: tiny_colbert(attend_to_masks=True),  # local layers: some see no other row
+    "colbert": lambda: tiny_colbert(attend_to_masks=True),  # else some rows of local layers would see no other row
     "deformer": tiny_deformer,
     "virt": tiny_virt,
 }
@@ -77,13 +77,13 @@ def _in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scorer_of(architecture: str, kind: str = "other") -> Scorer:
-    """The architecture on another encoder than BERT, random."""
+    """Returns a random scorer of the architecture on an encoder other than BERT."""
     scorer = WITH_BERT[architecture]()
     return random_scorer(type(scorer)(replace(scorer.config, encoder=ENCODER_CONFIGS[kind]())), seed=0)
 
 
 def texts_of(scorer: Scorer) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """Two queries with five candidates by the scorer's templates."""
+    """Returns two queries with five candidates in the scorer's templates."""
     rng = random.Random(1)
     queries = [scorer.query_template.apply(random_ids(rng, n)[:-1])[0] for n in (5, 9)]
     lengths = [[0, 8, 33], [90, 2]]
@@ -92,7 +92,7 @@ def texts_of(scorer: Scorer) -> tuple[list[list[int]], list[list[list[int]]]]:
 
 @every_pair
 def test_an_architecture_runs_on_it(architecture: str, kind: str) -> None:
-    """Scores do not depend on company, nor on when candidates were encoded."""
+    """A score depends neither on other candidates nor on when its candidate was encoded."""
     scorer = scorer_of(architecture, kind)
     queries, candidates = texts_of(scorer)
     batch = score_batch(queries, candidates)
@@ -114,7 +114,6 @@ def test_an_architecture_runs_on_it(architecture: str, kind: str) -> None:
 
 @every_pair
 def test_saved_and_loaded(architecture: str, kind: str, tmp_path: Path) -> None:
-    """config.json names the kind and has its fields."""
     scorer = scorer_of(architecture, kind)
     checkpoint.save(scorer, tmp_path, tokenizer=TOKENIZER_FILE)
 
@@ -129,7 +128,9 @@ def test_saved_and_loaded(architecture: str, kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("local_window", [1, 3, 500])
 def test_scores_are_those_of_dense_tensors(local_window: int) -> None:
-    """Full attention, local in every second layer, where candidate rows see their neighbours, [CLS] and the query."""
+    """Attention is full, but local in every second layer, where a candidate's rows see their neighbours, [CLS] and the
+    query.
+    """
     scorer = tiny_cross_encoder(pattern=FULL)
     config = other_config(local_window=local_window)
     scorer = random_scorer(CrossEncoder(replace(scorer.config, encoder=config)), seed=0)
@@ -153,7 +154,7 @@ def test_scores_are_those_of_dense_tensors(local_window: int) -> None:
 @pytest.mark.parametrize("pattern", [FULL, sparse(2)])
 @pytest.mark.parametrize("kind", ["bert", "other"])
 def test_the_last_layer_for_cls_alone(kind: str, pattern: AttentionPattern) -> None:
-    """It gives the first rows of the whole layer, whether its projections can be absorbed or not."""
+    """The rows of [CLS] are those of the whole layer, whether its projections can be absorbed or not."""
     encoder = (tiny_cross_encoder() if kind == "bert" else scorer_of("cross_encoder")).encoder
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 4)], [[random_ids(rng, n) for n in (7, 20)]])
@@ -172,7 +173,7 @@ def test_the_last_layer_for_cls_alone(kind: str, pattern: AttentionPattern) -> N
 
 @pytest.mark.parametrize("pattern", [FULL, sparse(2)])
 def test_plans_of_several_windows_travel_with_a_batch(pattern: AttentionPattern) -> None:
-    """Bound to their tables on the device, they attend as the plans that they are made of; none attends by itself."""
+    """Bound to tables on the device, the plans attend as before; the group of them does not attend by itself."""
     scorer = scorer_of("cross_encoder")
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 4)], [[random_ids(rng, n) for n in (7, 20)]])
@@ -202,7 +203,7 @@ def test_a_family_may_score_by_another_head(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_class_of_a_config_is_its_kind() -> None:
-    """Configs of before there were kinds are BERT's."""
+    """Configs from before there were kinds are BERT's."""
     fields = {
         "vocab_size": 9,
         "hidden_size": 8,
@@ -223,7 +224,7 @@ def test_the_class_of_a_config_is_its_kind() -> None:
 
 
 def test_every_kind_is_built_as_its_config_says() -> None:
-    """The table's keys are what configs carry."""
+    """The keys of `ENCODERS` are the kinds that configs carry, and each layer is an object of its own."""
     shape = tiny_encoder_config()
     for kind, build in ENCODERS.items():
         if kind in OF_OTHER_SHAPES:

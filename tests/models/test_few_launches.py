@@ -1,4 +1,4 @@
-"""What a request launches: counted in a graph of the encoder that the service runs on a GPU, and the same scores."""
+"""How many operations a request launches on a GPU, counted in a CUDA graph of the encoder, with the same scores."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -37,7 +37,7 @@ from bandrank_kernels.row_norms import cuda
 def test_operations_of_a_request(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, most_numbers: int, nodes: int, rounding: float
 ) -> None:
-    """Six layers in half precision, as a MiniLM has, whose scores are those of float32 to rounding."""
+    """Six layers in half precision, as in a MiniLM, have float32's scores up to rounding."""
     config = replace(scorer().config, encoder=replace(scorer().config.encoder, num_layers=6))
     models = [random_scorer(CrossEncoder(config), seed=0) for _ in range(2)]
     device = RecordingDevice()
@@ -60,7 +60,7 @@ def test_operations_of_a_request(
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_folded_projections_are_the_four(bias: bool) -> None:
-    """For three heads, with and without biases: scores of keys but for one number a row, and outputs."""
+    """Outputs are the same, and scores of keys differ by one number in each row, which the softmax ignores."""
     torch.manual_seed(0)
     qkv, out = Linear(12, 36, bias=bias), Linear(12, 12, bias=bias)
     folded = FoldedProjections(qkv, out, num_heads=3)
@@ -78,16 +78,16 @@ def test_folded_projections_are_the_four(bias: bool) -> None:
 
 @pytest.mark.parametrize(("hidden_size", "num_heads", "small"), [(384, 12, True), (512, 8, True), (768, 12, False)])
 def test_only_small_layers_are_folded(hidden_size: int, num_heads: int, small: bool) -> None:
-    """A MiniLM's, not a BERT-base's."""
+    """The layers of a MiniLM are folded, those of a BERT-base are not."""
     with torch.device("meta"):
         assert folds(Linear(hidden_size, 3 * hidden_size), num_heads) is small
 
 
 def test_tanh_changes_scores_by_less_than_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the shipped cross-encoder, in float32: GELU's tanh form moves scores by a third of what bfloat16 does at most,
-    and by four times what float16 does.
+    """On the shipped cross-encoder in float32, GELU's tanh form moves scores by less than a third of what bfloat16
+    does, and by less than four times what float16 does.
     """
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # it fuses the exact form
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # oneDNN would fuse the exact form
     loaded = load_model("sparse-w4")
     scorer, tokenizer = loaded.scorer, loaded.tokenizer
     query, *candidates = (
@@ -115,8 +115,8 @@ def test_tanh_changes_scores_by_less_than_bfloat16(monkeypatch: pytest.MonkeyPat
 @needs_compiler
 @torch.inference_mode()
 def test_operations_of_stored_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six layers and three interactions in half precision, as mix-b has: one graph of as many as are counted here, in
-    place of more launches, with scores that differ by the rounding of float16.
+    """A scorer like mix-b in half precision has one graph of fewer operations than its launches, with scores that
+    differ by float16's rounding.
     """
     device, launches = RecordingDevice(), RecordingDevice()
     run_kernels_here(monkeypatch)

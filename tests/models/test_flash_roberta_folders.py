@@ -1,4 +1,4 @@
-"""XLM-RoBERTa as Jina AI's own code saves it: the library's tensors under other names, no `model_type`."""
+"""XLM-RoBERTa as Jina AI's own code saves it: the library's tensors under other names, and no `model_type`."""
 
 import re
 from functools import reduce
@@ -24,7 +24,7 @@ SETTINGS = {  # as jina-reranker-v2-base-multilingual has them
     "position_embedding_type": "absolute",
     "use_flash_attn": True,
 }
-THEIRS = {  # names by those of transformers
+THEIRS = {  # Jina's names, by patterns of those of transformers
     r"roberta\.embeddings\.LayerNorm": "roberta.emb_ln",
     r"encoder\.layer\.": "encoder.layers.",
     r"attention\.output\.LayerNorm": "norm1",
@@ -36,7 +36,7 @@ THEIRS = {  # names by those of transformers
 
 
 def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as their code names them; query, key and value are one."""
+    """Names the tensors as Jina's code does, which joins query, key and value in one."""
     theirs = {
         reduce(lambda name, pair: re.sub(*pair, name), THEIRS.items(), name): each for name, each in weights.items()
     }
@@ -47,7 +47,7 @@ def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def as_jina_saves_it(folder: Path, **more: Any) -> Path:
-    """A folder of theirs, of the same numbers as `like`. more: of its settings."""
+    """Saves a folder like Jina's, of the same numbers as `LIKE`. more: further settings."""
     save(folder, LIKE, tiny(LIKE, max_position_embeddings=1026))
     change_weights(folder, renamed)
     edit_json(folder / "config.json", SETTINGS | more, remove=("model_type",))
@@ -56,7 +56,7 @@ def as_jina_saves_it(folder: Path, **more: Any) -> Path:
 
 @pytest.mark.parametrize("code", [CODE, f"jinaai/xlm-roberta-flash-implementation--{CODE}"])
 def test_it_is_what_the_library_saves(tmp_path: Path, code: str) -> None:
-    """Whose scores other tests hold to the library's. The code may lie in another repository of the hub."""
+    """Other tests compare scores with the library. The code may lie in another repository of the hub."""
     library = hf.load(save(tmp_path / "library", LIKE, tiny(LIKE, max_position_embeddings=1026)))
     theirs = hf.load(as_jina_saves_it(tmp_path / "theirs", auto_map={"AutoConfig": code}))
 
@@ -68,13 +68,15 @@ def test_it_is_what_the_library_saves(tmp_path: Path, code: str) -> None:
     "other", [{"position_embedding_type": "rotary"}, {"lora_adaptations": ["retrieval.query"]}, {"hidden_act": "relu"}]
 )
 def test_what_it_computes_otherwise_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
-    """Rotary positions and adapters, as jinaai/jina-embeddings-v3 has them."""
-    with pytest.raises(BadCheckpoint, match=f"{next(iter(other.values()))}.*is not supported".replace("[", r"\[")):
+    """A folder may not name rotary positions beside a table of learnt ones, or adapters that it lacks."""
+    with pytest.raises(
+        BadCheckpoint, match=f"{next(iter(other.values()))}.*(is not supported|have none)".replace("[", r"\[")
+    ):
         hf.load(as_jina_saves_it(tmp_path, **other))
 
 
 @pytest.mark.parametrize("auto_map", [{"AutoConfig": "configuration_other.OtherConfig"}, None, "text", {}])
 def test_other_code_without_a_model_type_is_refused(tmp_path: Path, auto_map: Any) -> None:
-    """Nothing else says what would be computed."""
+    """Without a model_type, nothing but known code says what to compute."""
     with pytest.raises(BadCheckpoint, match="model_type None is not supported"):
         hf.load(as_jina_saves_it(tmp_path, auto_map=auto_map))

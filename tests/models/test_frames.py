@@ -17,7 +17,7 @@ QUERY, TEXTS = "the man", ["the other king", "", "after the man " * 20]
 
 
 def frame_pairs(folder: Path, pair: str) -> None:
-    """Gives the tokenizer a template for pairs; that for a text is BERT's."""
+    """Gives the tokenizer this template for pairs, and BERT's for single texts."""
     tokenizer = tiny_tokenizer()
     special = [("[CLS]", CLS_ID), ("[SEP]", SEP_ID)]
     tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", pair=pair, special_tokens=special)
@@ -27,7 +27,7 @@ def frame_pairs(folder: Path, pair: str) -> None:
 
 @pytest.mark.parametrize("separators", [1, 2, 3])
 def test_separators_of_a_modernbert(separators: int, tmp_path: Path) -> None:
-    """As many as its tokenizer has: one that was trained with a tokenizer like RoBERTa's reads two."""
+    """The tokenizer's template decides how many separators a pair has; a tokenizer like RoBERTa's has two."""
     folder = save_model(tmp_path, tiny_modernbert())
     frame_pairs(folder, f"[CLS] $A {'[SEP] ' * separators}$B [SEP]")
     library = CrossEncoder(str(folder), device="cpu")
@@ -39,7 +39,7 @@ def test_separators_of_a_modernbert(separators: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pair", ["[CLS] $A [SEP] [CLS] $B [SEP]", "$A $B"])
 def test_pairs_do_not_concern_a_bi_encoder(pair: str, tmp_path: Path) -> None:
-    """The tokenizer of cl-nagoya/ruri-v3, Llama's, begins the second text of a pair as it does the first."""
+    """The tokenizer of cl-nagoya/ruri-v3, which is Llama's, begins the second text of a pair like the first one."""
     folder = save_bi_encoder(tmp_path)
     frame_pairs(folder, pair)
     library = SentenceTransformer(str(folder), device="cpu")

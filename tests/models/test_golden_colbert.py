@@ -34,14 +34,14 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
 def vectors(scorer: ColBERT, bert: BertModel, ids: Tensor, attended: Tensor) -> Tensor:
-    """Vectors of unit length of a padded batch. ids, attended: (n, len).  Returns (n, len, dim)."""
+    """Returns the unit vectors of a padded batch, (n, len, dim). ids, attended: (n, len)."""
     states = bert(input_ids=ids, attention_mask=attended.long()).last_hidden_state
     projected = states @ scorer.state_dict()["projection.weight"].T
     return projected / projected.norm(dim=-1, keepdim=True)  # type: ignore[no-any-return]
 
 
 def dense_scores(scorer: ColBERT, bert: BertModel, query: list[int], candidates: list[list[int]]) -> list[float]:
-    """Scores of the candidates, padded together."""
+    """Returns the scores of the candidates, padded together."""
     config = scorer.config
     query_ids = torch.tensor([query])
     seen = torch.ones_like(query_ids)
@@ -69,7 +69,7 @@ def dense_scores(scorer: ColBERT, bert: BertModel, query: list[int], candidates:
 
 
 def texts(scorer: ColBERT) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """Four queries of 0 to 60 pieces, one without candidates; some candidates are of nothing but punctuation."""
+    """Returns four queries of 0 to 60 pieces, one without candidates; some candidates are punctuation alone."""
     rng = random.Random(0)
     comma, stop = (tiny_tokenizer().token_to_id(symbol) for symbol in ",.")
     queries = [scorer.query_template.apply(random_ids(rng, num_pieces)[:-1])[0] for num_pieces in (4, 3, 0, 60)]
@@ -101,7 +101,7 @@ def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
 
 
 def test_punctuation_has_no_vector_but_is_read() -> None:
-    """A text of punctuation alone keeps [CLS], marker and [SEP]; these know what stood between them."""
+    """A text of punctuation keeps [CLS], marker and [SEP], whose vectors depend on what stood between them."""
     scorer = tiny_colbert()
     comma, stop = (tiny_tokenizer().token_to_id(symbol) for symbol in ",.")
     texts = [scorer.candidate_template.apply(pieces)[0] for pieces in ([comma, stop], [stop, stop], [comma, 60, stop])]
@@ -114,7 +114,7 @@ def test_punctuation_has_no_vector_but_is_read() -> None:
 
 
 def test_queries_are_filled_up_to_their_length() -> None:
-    """Whatever a query's length, it has max_query_tokens vectors; without augmentation one for each token."""
+    """A query of any length has max_query_tokens vectors; without augmentation it has one for each token."""
     queries = Ragged.from_token_ids([[CLS_ID, 1, SEP_ID], [CLS_ID, 1, *[60] * 29, SEP_ID]])
     with torch.inference_mode():
         assert tiny_colbert().encode_queries(queries).lengths.tolist() == [32, 32]
@@ -122,7 +122,7 @@ def test_queries_are_filled_up_to_their_length() -> None:
 
 
 def test_templates() -> None:
-    """[CLS] marker text [SEP]; the marker takes room from the text."""
+    """A text stands as [CLS] marker text [SEP], so that the marker takes room from it."""
     marked = tiny_colbert(max_query_tokens=8, max_candidate_tokens=9)
     plain = tiny_colbert(max_query_tokens=8, query_marker=None, candidate_marker=None)
 
@@ -133,7 +133,7 @@ def test_templates() -> None:
 
 @pytest.mark.parametrize("lengths", [[], [0], [3, 0, 1], [5000, 4000, 1, 9000, 0, 2, 8192, 8191, 1], [1] * 9000])
 def test_maxsim_of_any_lengths(lengths: list[int]) -> None:
-    """Blocks that end between candidates, candidates longer than a block, and empty ones, which match nothing."""
+    """Blocks end between candidates, some candidates are longer than a block, and empty ones match nothing."""
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(5, 8, generator=generator)
     values = torch.randn(sum(lengths), 8, generator=generator)
@@ -148,7 +148,6 @@ def test_maxsim_of_any_lengths(lengths: list[int]) -> None:
 
 
 def test_gradients_reach_the_best_row_alone() -> None:
-    """MaxSim is trained through the row that matched."""
     query = torch.tensor([[1.0, 0.0]])
     rows = torch.tensor([[0.5, 0.0], [0.9, 0.3], [0.1, 0.0], [0.7, 0.0]], requires_grad=True)
 
@@ -159,7 +158,6 @@ def test_gradients_reach_the_best_row_alone() -> None:
 
 
 def test_initialised_from_an_encoder() -> None:
-    """The encoder is taken over, the projection keeps its random start."""
     scorer, donor = tiny_colbert(), tiny_colbert(seed=1)
     projection = scorer.projection.weight.clone()
 
@@ -179,6 +177,5 @@ def test_initialised_from_an_encoder() -> None:
     ],
 )
 def test_fields_that_cannot_be(fields: dict[str, Any], message: str) -> None:
-    """No room for a text, more tokens than positions, a floor that no distance has."""
     with pytest.raises(ValueError, match=message):
         replace(tiny_colbert().config, **fields)

@@ -73,18 +73,17 @@ PATTERNS = {
 
 @pytest.fixture(scope="module")
 def bert() -> BertForSequenceClassification:
-    """Three layers, 1024 positions: room for a candidate of 600 tokens."""
+    """A model of three layers with 1,024 positions, which have room for a candidate of 600 tokens."""
     return tiny_hf_cross_encoder(num_layers=3, positions=1024)
 
 
 @pytest.fixture(scope="module")
 def folder(bert: BertForSequenceClassification, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `bert`."""
     return save_cross_encoder(tmp_path_factory.mktemp("full"), bert)
 
 
 def ragged_texts(pattern: AttentionPattern, seed: int = 0) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """Three queries with 6, 0 and 2 candidates, of 0, 1, 2w, 2w + 1, 63 and 600 pieces among others."""
+    """Returns three queries with 6, 0 and 2 candidates of 0 to 600 pieces, among them 2w and 2w + 1 for a window w."""
     rng = random.Random(seed)
     window = pattern.window or 0
     lengths = [[0, 1, 2 * window, 2 * window + 1, 63, 12], [], [600, 5]]
@@ -103,7 +102,7 @@ def scores_of(
 
 
 def load_sparse(bert: BertForSequenceClassification, folder: Path, pattern: AttentionPattern) -> CrossEncoder:
-    """Our scorer of `bert` under a pattern, by way of a sparse cross-encoder's folder."""
+    """Loads `bert` under a pattern from a sparse cross-encoder's folder."""
     scorer = hf.load(save_sparse_cross_encoder(folder, pattern, model=bert))
     assert isinstance(scorer, CrossEncoder)
     assert scorer.config.pattern == pattern
@@ -127,7 +126,6 @@ def test_full_attention_is_bert(bert: BertForSequenceClassification, folder: Pat
 def test_every_pattern_is_bert_under_its_mask(
     bert: BertForSequenceClassification, tmp_path: Path, pattern: AttentionPattern
 ) -> None:
-    """Scores under a pattern are those of BERT with a dense mask of it, with any option."""
     scorer = load_sparse(bert, tmp_path, pattern)
     queries, candidates = ragged_texts(pattern)
     theirs = [
@@ -148,7 +146,7 @@ def test_patterns_give_different_scores(bert: BertForSequenceClassification) -> 
 
 
 def test_dense_mask_drawn_by_hand() -> None:
-    """The masks that the scores are held against: [CLS], two query tokens, four candidate tokens, window 1."""
+    """The text has [CLS], two query tokens and four candidate tokens; the window is 1."""
     drawn = """
         X XX XXXX
         . XX ....
@@ -164,7 +162,7 @@ def test_dense_mask_drawn_by_hand() -> None:
 
 
 def test_dense_mask_of_sentence_tokens_drawn_by_hand() -> None:
-    """Two sentence tokens see all and are seen by all; between the others they leave no gap."""
+    """Two sentence tokens see all and are seen by all, and leave no gap in the windows of other tokens."""
     drawn = """
         XXX XXXXXX
         XXX XXXXXX
@@ -185,7 +183,7 @@ def test_dense_mask_of_sentence_tokens_drawn_by_hand() -> None:
 
 @pytest.mark.parametrize("window", [0, 4, 64])
 def test_sentence_tokens_are_global(bert: BertForSequenceClassification, tmp_path: Path, window: int) -> None:
-    """QDS-Transformer: sentence tokens are global, keep position and type, and the window closes over their gap."""
+    """In a QDS-Transformer, sentence tokens keep position and type, and the windows of others close over their gap."""
     plain = load_sparse(bert, tmp_path, longformer(window))
     scorer = CrossEncoder(replace(plain.config, sentence_token=SENTENCE_ID)).eval()
     scorer.load_state_dict(plain.state_dict())
@@ -208,7 +206,7 @@ def test_sentence_tokens_are_global(bert: BertForSequenceClassification, tmp_pat
 
 
 def test_without_token_types_all_rows_have_type_0(bert: BertForSequenceClassification, tmp_path: Path) -> None:
-    """`token_type_embedding` false in config.json: candidates have type 0 too."""
+    """If `token_type_embedding` is false in config.json, candidates have type 0 too."""
     folder = save_sparse_cross_encoder(tmp_path, model=bert)
     edit_json(folder / "config.json", {"token_type_embedding": False})
     scorer = hf.load(folder)

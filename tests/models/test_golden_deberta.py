@@ -1,4 +1,4 @@
-"""DeBERTa-v2 and -v3 against `transformers`, with every option that published models use and those beside them."""
+"""DeBERTa-v2 and -v3 against `transformers`, with every option of published models and some more."""
 
 import random
 from dataclasses import replace
@@ -27,7 +27,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 
 CLOSE = 1e-5  # float32 in another order of summation; scores are of the order of 1
 
-# Beside the settings of mixedbread-ai/mxbai-rerank-*-v1.
+# What differs from the settings of mixedbread-ai/mxbai-rerank-*-v1.
 OPTIONS: dict[str, dict[str, Any]] = {
     "mxbai": {},
     "as v2": {"share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True, "type_vocab_size": 2},
@@ -46,19 +46,18 @@ Texts = tuple[list[list[int]], list[list[list[int]]]]
 
 
 def ragged_texts(*lengths: list[int], seed: int = 0) -> Texts:
-    """Queries with candidates of these numbers of pieces."""
+    """Returns queries with candidates of these numbers of pieces."""
     rng = random.Random(seed)
     queries = [random_ids(rng, num_pieces) for num_pieces in (7, 3, 1)[: len(lengths)]]
     return queries, [[random_ids(rng, num_pieces) for num_pieces in group] for group in lengths]
 
 
 def expected_scores(model: DebertaV2ForSequenceClassification, texts: Texts) -> list[float]:
-    """Those of the library, one text at a time."""
+    """Returns the library's scores, one text at a time."""
     return [full_score(model, query, text) for query, group in zip(*texts, strict=True) for text in group]
 
 
 def load(folder: Path) -> CrossEncoder:
-    """The folder's cross-encoder."""
     scorer = hf.load(folder)
     assert isinstance(scorer, CrossEncoder)
     return scorer
@@ -66,7 +65,7 @@ def load(folder: Path) -> CrossEncoder:
 
 @every_option
 def test_in_company_and_alone(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Three queries with candidates within and beyond the exact buckets and the farthest distance."""
+    """Candidates are shorter and longer than the exact buckets and the farthest distance."""
     model = tiny_hf_deberta(**options)
     scorer = load(save_deberta(tmp_path, model))
     texts = ragged_texts([0, 1, 60, 140, 290], [], [490, 5])
@@ -86,7 +85,7 @@ def test_in_company_and_alone(tmp_path: Path, options: dict[str, Any]) -> None:
 
 
 def test_every_option_counts() -> None:
-    """The comparison above can fail: no two options score a text alike."""
+    """The comparison above can fail: no two options give a text the same score."""
     texts = ragged_texts([140])
     shared = ("mxbai", "c2p", "p2c", "few buckets", "no buckets", "a tanh pooler")
     weights = tiny_hf_deberta().state_dict()
@@ -104,7 +103,7 @@ def test_every_option_counts() -> None:
 
 @pytest.mark.parametrize("name", ["mxbai", "as v2"])
 def test_gradients_are_those_of_the_library(tmp_path: Path, name: str) -> None:
-    """Also by the table of distances, through scores that are computed again in the backward pass."""
+    """The table of distances has gradients too, by scores that are computed again in the backward pass."""
     model = tiny_hf_deberta(**OPTIONS[name])
     scorer = load(save_deberta(tmp_path, model))
     ((query,), (texts,)) = ragged_texts([3, 140])
@@ -132,7 +131,7 @@ def test_gradients_are_those_of_the_library(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("most", [1, 20_000])
 def test_chunks_change_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """One query row at a time, or some sequences and some parts of a sequence."""
+    """The smallest chunks have one query row each; larger ones have some sequences, or parts of one."""
     scorer = load(save_deberta(tmp_path, num_layers=1))
     texts = ragged_texts([0, 60, 61, 62], [33])
     with torch.inference_mode():
@@ -144,7 +143,7 @@ def test_chunks_change_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 class LargestTensor(TorchDispatchMode):
-    """Sees the size of the largest tensor that an operation makes."""
+    """Records the size of the largest tensor that an operation makes."""
 
     size = 0
 
@@ -158,7 +157,9 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_memory_is_linear_in_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
-    """Four times as long a text makes no tensor that is much more than four times as large, where scores are 16."""
+    """For a text four times as long, the largest tensor is little more than four times as large; the full matrix of
+    scores would be sixteen times.
+    """
     monkeypatch.setattr(chunked_attention, "CHUNK_ON_CPU", 1 << 15)
     model = tiny_hf_deberta(num_layers=1, max_position_embeddings=2048, position_buckets=32)
     scorer = load(save_deberta(tmp_path, model))
@@ -176,7 +177,7 @@ def test_memory_is_linear_in_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_buckets_are_those_of_the_models() -> None:
-    """Distances of 256 buckets: exact up to 128, then ever wider, and none beyond 511."""
+    """With 256 buckets, distances are exact up to 128, then ever coarser, and cut at the ends of the table."""
     rows = Distances(farthest=512, buckets=256).rows(600)
 
     def bucket(distance: int) -> int:
@@ -189,7 +190,6 @@ def test_buckets_are_those_of_the_models() -> None:
 
 
 def test_served_scores_are_those_of_the_library(tmp_path: Path) -> None:
-    """Prepared for a CPU, in float32; and in bfloat16 to its precision."""
     model = tiny_hf_deberta()
     folder = save_deberta(tmp_path, model)
     texts = ragged_texts([0, 60, 140], [9])
@@ -204,7 +204,7 @@ def test_served_scores_are_those_of_the_library(tmp_path: Path) -> None:
 
 
 def test_texts_are_read_as_the_tokenizer_joins_them(tmp_path: Path) -> None:
-    """[CLS] query [SEP] candidate [SEP], each text with its own first space; the score is the library's."""
+    """A pair is [CLS] query [SEP] candidate [SEP], each text with its own first space, and has the library's score."""
     hf_model = tiny_hf_deberta()
     model = load_model(str(save_deberta(tmp_path, hf_model)))
     scorer = model.scorer
@@ -224,7 +224,7 @@ def test_texts_are_read_as_the_tokenizer_joins_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", [sparse(4), sparse(None), longformer(16), longformer(500)], ids=str)
 def test_every_pattern_is_the_library_under_its_mask(tmp_path: Path, pattern: AttentionPattern) -> None:
-    """A window, queries that are shared, and [CLS] alone in the last layer, with the distances of the whole text."""
+    """Windows, shared queries and a last layer for [CLS] alone keep the distances of the whole text."""
     model = tiny_hf_deberta()
     full = load(save_deberta(tmp_path, model))
     scorer = CrossEncoder(replace(full.config, pattern=pattern)).eval()

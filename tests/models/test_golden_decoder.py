@@ -25,10 +25,10 @@ from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank_kernels.arrays import offsets
 
-CLOSE = 1e-5  # float32 through two layers, of scores about 1, and of them where they are larger
+CLOSE = 1e-5  # float32 through two layers: absolute for scores about 1, relative to larger ones
 SMALLEST = "Qwen/Qwen3-Reranker-0.6B"
-# A query with its candidates: ragged, with none, with an empty one, and with texts whose first and last pieces could
-# join with what stands beside them.
+# Queries with their candidates, of which one has none: an empty one, long and short ones, and texts whose first and
+# last pieces could join with what stands beside them.
 TEXTS = {
     "how do bees find their way home?": [
         "By the sun.",
@@ -41,7 +41,7 @@ TEXTS = {
     "what is honey?\n": [],
     "yes": ["<|im_end|>", "no", "bees " * 400],
 }
-# The class of a model, and the last fields of Both.
+# The class of a model in transformers, and the fields of `Both` from `pair` on.
 ZERANK: tuple[Any, ...] = (Qwen3ForCausalLM, zerank_pair, "Yes", "", 0.2)
 ASKED: dict[str, tuple[Any, ...]] = {
     "gemma": (GemmaForCausalLM, gemma_pair, "Yes"),
@@ -58,11 +58,11 @@ class Both:
     ours: LoadedModel
     pair: Pair
     relevant: str
-    irrelevant: str = ""  # without it, the score is a part of the first logit
+    irrelevant: str = ""  # without it, the score is `part` of the logit of `relevant`
     part: float = 1.0
 
     def expected(self, query: str, document: str, instruction: str = "") -> float:
-        """The score of a pair by the plain model."""
+        """Returns the plain model's score of a pair."""
         tokenizer = self.ours.tokenizer
         logits = last_logits(self.theirs, self.pair(tokenizer, instruction, query, document))
         relevant = float(logits[tokenizer.token_to_id(self.relevant)])
@@ -74,7 +74,7 @@ class Both:
 
 
 def both(model: str, folder: Path, **more: Any) -> Both:
-    """A tiny random model of a published shape. more: of `tiny_config`."""
+    """Returns a tiny random model of a published shape. more: arguments of `tiny_config`."""
     kind, *asked = ZERANK if "zerank" in model else ASKED[PUBLISHED[model]["model_type"]]
     theirs = tiny_decoder(kind, PUBLISHED[model], **more)
     ours = load_model(str(save_decoder(folder, theirs)))
@@ -84,18 +84,18 @@ def both(model: str, folder: Path, **more: Any) -> Both:
 
 @pytest.fixture(scope="module", params=PUBLISHED)
 def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Both:
-    """Every published shape."""
+    """A model of every published shape in turn."""
     return both(request.param, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
 def smallest(tmp_path_factory: pytest.TempPathFactory) -> Both:
-    """One of them."""
+    """A model of the smallest published shape."""
     return both(SMALLEST, tmp_path_factory.mktemp("model"))
 
 
 def batch_of(encoder: TextEncoder, texts: dict[str, list[str]], instruction: str = "") -> ScoreBatch:
-    """The token ids of queries with their candidates, as they are served."""
+    """Returns the token ids of queries with their candidates, as they are served."""
     queries = [encoder.query(query, instruction)[0] for query in texts]
     candidates = [
         ids
@@ -107,14 +107,14 @@ def batch_of(encoder: TextEncoder, texts: dict[str, list[str]], instruction: str
 
 
 def scores_of(model: LoadedModel, texts: dict[str, list[str]], instruction: str = "") -> list[float]:
-    """Our scores of all candidates in one batch."""
+    """Returns our scores of all candidates in one batch."""
     with torch.inference_mode():
         scores = model.scorer(batch_of(TextEncoder(model.tokenizer, model.scorer), texts, instruction))
     return scores.tolist()  # type: ignore[no-any-return]
 
 
 def test_scores_are_those_of_the_plain_model(each: Both) -> None:
-    """With each query run once, alone and in company, every score is that of the whole prompt of its own."""
+    """A query runs once for all its candidates, but every score is that of a whole prompt, alone and in company."""
     expected = [each.expected(query, document) for query, group in TEXTS.items() for document in group]
 
     together = scores_of(each.ours, TEXTS)
@@ -127,7 +127,6 @@ def test_scores_are_those_of_the_plain_model(each: Both) -> None:
 
 @pytest.mark.parametrize("model", [SMALLEST, "mixedbread-ai/mxbai-rerank-base-v2"])
 def test_with_an_instruction(model: str, tmp_path: Path) -> None:
-    """It stands in the prompt, and changes the scores."""
     pair = both(model, tmp_path)
     instruction = "Find papers that refute {text} the claim."
     expected = [pair.expected(query, document, instruction) for query, group in TEXTS.items() for document in group]
@@ -140,7 +139,7 @@ def test_with_an_instruction(model: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [255, 256, 257, 513, 3000])
 def test_long_candidates(smallest: Both, length: int) -> None:
-    """Rows that attend in several runs, alone and beside a short candidate, as long as the model reads."""
+    """The rows of a long candidate attend in several runs, here beside a short candidate and another long one."""
     rng = random.Random(length)
     scorer = smallest.ours.scorer
     query = [rng.randrange(300) for _ in range(40)]
@@ -157,7 +156,7 @@ def test_long_candidates(smallest: Both, length: int) -> None:
 
 
 def test_the_conversion_to_one_label(tmp_path: Path) -> None:
-    """A classifier of one output, as in tomaarsen/Qwen3-Reranker-0.6B-seq-cls, behind the same prompt."""
+    """In tomaarsen/Qwen3-Reranker-0.6B-seq-cls, a classifier of one output stands behind the same prompt."""
     theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED[SMALLEST], num_labels=1, pad_token_id=0)
     ours = load_model(str(save_decoder(tmp_path, theirs)))
     expected = [
@@ -170,7 +169,7 @@ def test_the_conversion_to_one_label(tmp_path: Path) -> None:
 
 
 def test_the_conversion_to_two_labels(tmp_path: Path) -> None:
-    """As in michaelfeil/mxbai-rerank-base-v2-seq, where the softmax of both is the sigmoid of their difference."""
+    """In michaelfeil/mxbai-rerank-base-v2-seq, the softmax of both labels is the sigmoid of their difference."""
     published = PUBLISHED["mixedbread-ai/mxbai-rerank-base-v2"]
     labels = {0: "0", 1: "1"}
     theirs = tiny_decoder(Qwen2ForSequenceClassification, published, id2label=labels, pad_token_id=0)
@@ -203,7 +202,7 @@ def test_half_of_the_prompt_is_shared(smallest: Both) -> None:
 
 
 def test_a_long_candidate_is_scored_by_its_best_passage(smallest: Both) -> None:
-    """Each passage has the end of the prompt, and every one is scored as a candidate of its own."""
+    """Every passage has the end of the prompt and is scored as a candidate of its own."""
     scorer = smallest.ours.scorer
     assert isinstance(scorer, DecoderReranker)
     config = replace(scorer.config, max_tokens=400, max_query_tokens=200, long_candidates="maxp")

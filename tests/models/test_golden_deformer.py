@@ -1,4 +1,4 @@
-"""Deformer on the layers of `transformers`' BERT: each text alone, then one pair at a time."""
+"""Deformer on the layers of `transformers`' BERT: each text alone in the lower ones, then one pair at a time."""
 
 import random
 from dataclasses import replace
@@ -41,7 +41,6 @@ def dense_score(scorer: Deformer, bert: BertModel, query: list[int], candidate: 
 @every_variant
 @pytest.mark.parametrize("prepared", [False, True], ids=["as trained", "as served"])
 def test_scores_are_the_joined_layers(variant: str, prepared: bool) -> None:
-    """A batch of several queries, one of them without candidates, one of [CLS] and [SEP] alone."""
     scorer = tiny_deformer(**VARIANTS[variant])
     rng = random.Random(0)
     queries = [[CLS_ID, *random_ids(rng, num_pieces)] for num_pieces in (12, 3, 0, 2)]
@@ -57,14 +56,13 @@ def test_scores_are_the_joined_layers(variant: str, prepared: bool) -> None:
 
 
 def test_templates() -> None:
-    """The query has a [CLS]; the candidate has one in the MixEncoder paper's code alone."""
+    """The query has a [CLS]; the candidate has one only in the variant of the MixEncoder paper's code."""
     assert tiny_deformer().query_template.apply([9]) == ([CLS_ID, 9, SEP_ID], 0)
     assert tiny_deformer().candidate_template.apply([9]) == ([9, SEP_ID], 0)
     assert tiny_deformer(candidate_cls=True).candidate_template.apply([9]) == ([CLS_ID, 9, SEP_ID], 0)
 
 
 def test_initialised_from_an_encoder() -> None:
-    """All layers are taken over, the head keeps its random start."""
     scorer, donor = tiny_deformer(), tiny_deformer(seed=1)
     head = scorer.head.pooler.weight.clone()
 
@@ -85,6 +83,5 @@ def test_initialised_from_an_encoder() -> None:
     ],
 )
 def test_fields_that_cannot_be(fields: dict[str, int], message: str) -> None:
-    """No lower layer, no upper layer, no room for a text, more tokens than positions."""
     with pytest.raises(ValueError, match=message):
         replace(tiny_deformer().config, **fields)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ QUERY, TEXTS = "where do bees live?", ["In hives.", "", "bees and honey " * 70, 
 
 
 def save_gemma3(folder: Path, **more: Any) -> Path:
-    """The folder of a random bi-encoder as the library writes it. more: of the published settings."""
+    """Saves a random bi-encoder as the library writes it, and returns the folder. more: further settings."""
     start, size = folder / "start", SIZES["hidden_size"]
     tiny_gemma3(**more).save_pretrained(start)
     bounded_gemma_tokenizer().save(str(start / "tokenizer.json"))
@@ -42,8 +42,8 @@ def save_gemma3(folder: Path, **more: Any) -> Path:
 
 @pytest.mark.parametrize("scalar", [16, 40])
 def test_scores_are_those_of_sentence_transformers(tmp_path: Path, scalar: int) -> None:
-    """Of texts within and beyond the window, in company, alone, as served, and from a checkpoint of ours; also with a
-    scale of attention that is not that of the heads.
+    """Scores agree for texts within and beyond the window, in company, alone, as served and from our own checkpoint,
+    also if attention has another scale than that of the heads.
     """
     folder = save_gemma3(tmp_path, query_pre_attn_scalar=scalar)
     library = SentenceTransformer(str(folder), device="cpu")
@@ -62,7 +62,7 @@ def test_scores_are_those_of_sentence_transformers(tmp_path: Path, scalar: int) 
 
 @pytest.mark.parametrize("change", [{"sliding_window": 18}, {"layer_types": [LOCAL] * 3}])
 def test_the_window_matters(change: dict[str, Any]) -> None:
-    """The comparisons above can fail: a row more on each side moves a state by far more than rounding."""
+    """The comparisons above can fail: a row more on each side of the window moves a state by far more than rounding."""
     ids = torch.arange(40)[None] + 300
     with torch.inference_mode():
         one, other = (tiny_gemma3(**more)(ids).last_hidden_state for more in ({}, change))
@@ -71,7 +71,7 @@ def test_the_window_matters(change: dict[str, Any]) -> None:
 
 
 def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Path) -> None:
-    """A key for each base and the spacing of layers, or `rope_parameters` and `layer_types`: the same encoder."""
+    """A key for each base and the spacing of layers say the same as `rope_parameters` and `layer_types`."""
     folder = save_gemma3(tmp_path, layer_types=[LOCAL, LOCAL, GLOBAL])
     new = load_model(str(folder)).scorer.config.encoder
     old = {"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0, "sliding_window_pattern": 3}
@@ -100,7 +100,7 @@ def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Pat
     ],
 )
 def test_settings_that_are_not_supported(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    """They are refused, as they would give wrong scores."""
+    """Ignoring these settings would give wrong scores."""
     folder = save_gemma3(tmp_path)
     edit_json(folder / "config.json", settings)
     with pytest.raises(BadCheckpoint, match=message):
@@ -108,7 +108,7 @@ def test_settings_that_are_not_supported(tmp_path: Path, settings: dict[str, Any
 
 
 def test_other_roles(tmp_path: Path) -> None:
-    """It may start a windowed cross-encoder; as a re-ranker it is refused, and as a ColBERT without [MASK]."""
+    """The encoder may start a windowed cross-encoder. A re-ranker, and a ColBERT without [MASK], are refused."""
     folder = save_gemma3(tmp_path)
     scorer = load_model(str(folder)).scorer
 

@@ -1,6 +1,6 @@
 """JinaBERT's bi-encoders and ColBERT against its formulas on padded batches, its slopes, and what is refused.
 
-Its cross-encoders are among those that are like BERT's.
+Its cross-encoders are in test_golden_bert_likes.py.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ def vectors(model: JinaBert, texts: list[list[int]], unseen: int = 0) -> list[Te
 
 
 def scores(model: LoadedModel) -> list[float]:
-    """Ours."""
+    """Returns our scores of `TEXTS` for `QUERY`."""
     query, texts = ids_of(model, QUERY, TEXTS)
     with torch.inference_mode():
         return model.scorer(score_batch([query], [texts])).tolist()  # type: ignore[no-any-return]
@@ -52,12 +52,12 @@ def scores(model: LoadedModel) -> list[float]:
     ],
 )
 def test_slopes(num_heads: int, expected: list[float]) -> None:
-    """Those of the paper for eight heads; six have those of four, and two of eight."""
+    """Eight heads have the slopes of the paper; six have those of four heads, and two of those of eight."""
     assert slopes(num_heads) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_biases_are_not_rounded_with_the_weights() -> None:
-    """At a distance of hundreds a slope in bfloat16 would be off by more than a logit's own rounding."""
+    """At a distance of hundreds, a slope in bfloat16 would move a logit by more than the logit's own rounding."""
     biases = Alibi(12).to(torch.bfloat16).biases(200, torch.device("cpu"))
 
     assert biases[0].tolist() == pytest.approx([-200 * slope for slope in slopes(12)], rel=1e-6)
@@ -67,7 +67,7 @@ def test_the_biases_are_not_rounded_with_the_weights() -> None:
 @pytest.mark.parametrize("name", [PLAIN, CODE])
 @torch.inference_mode()
 def test_a_bi_encoder(name: str, tmp_path: Path) -> None:
-    """The cosine of means over all tokens, in a folder as the published ones."""
+    """Scores are cosines of means over all tokens, from a folder like the published ones."""
     reference: Any = tiny(name)
     save(tmp_path, name, reference)
     change_weights(tmp_path, lambda weights: {name.removeprefix("bert."): each for name, each in weights.items()})
@@ -90,7 +90,7 @@ def test_a_bi_encoder(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
 @torch.inference_mode()
 def test_a_colbert(name: str, seen: bool, dtype: torch.dtype, tmp_path: Path) -> None:
-    """As Stanford's library saves it. seen: whether other rows attend to the [MASK] rows that fill a query up."""
+    """The folder is as Stanford's library saves it. seen: whether other rows attend to a query's [MASK] rows."""
     reference: Any = tiny(name)
     linear = torch.randn(16, 32, generator=torch.Generator().manual_seed(1))
     save(tmp_path, name, reference)
@@ -123,8 +123,8 @@ def test_a_colbert(name: str, seen: bool, dtype: torch.dtype, tmp_path: Path) ->
     ],
 )
 def test_what_is_not_computed_is_refused(other: dict[str, Any], said: str, tmp_path: Path) -> None:
-    """Rather than left out, which would give other scores; the authors' class takes what is not named to be plain, and
-    nothing but its name tells that it is theirs.
+    """Leaving a setting out would give other scores. The authors' class takes a missing setting to be plain, and only
+    its name in auto_map tells that the model is theirs.
     """
     folder = save(tmp_path, TINY)
     edit_json(folder / "config.json", other, remove=tuple(name for name, value in other.items() if value is None))
@@ -134,7 +134,6 @@ def test_what_is_not_computed_is_refused(other: dict[str, Any], said: str, tmp_p
 
 @pytest.mark.parametrize("name", ["embeddings.token_type_embeddings.weight", "encoder.layer.1.mlp.gated_layers.weight"])
 def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
-    """In the words of the folder."""
     change_weights(save(tmp_path, TINY), lambda all_: {each: w for each, w in all_.items() if each != f"bert.{name}"})
     with pytest.raises(BadCheckpoint, match=f"the weights have no tensor '{name}'"):
         hf.load(tmp_path)

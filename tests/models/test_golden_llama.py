@@ -23,7 +23,8 @@ from bandrank.models.windowed import windowed
 
 CLOSE = 1e-5  # float32 through three layers, of scores about 1
 ROPE = LLAMA["rope_scaling"]
-# Ragged, none, an empty one, and texts whose first and last pieces could join with what stands beside them.
+# Queries with their candidates, of which one has none: an empty one, long and short ones, and texts whose first and
+# last pieces could join with what stands beside them.
 TEXTS = {
     "how do bees find their way home?": ["By the sun.", "", "42 bees", '"No," she said\n\n', "  \n bees", ":: x"],
     "what is honey?\n": [],
@@ -32,25 +33,25 @@ TEXTS = {
 
 
 def whole_ids(query: str, passage: str) -> list[int]:
-    """As the model card puts a pair together."""
+    """Returns the ids of a pair, put together as the model card says."""
     return llama_tokenizer().encode(f"question:{query} \n \n passage:{passage}").ids  # type: ignore[no-any-return]
 
 
 def expected(ids: list[int], pooling: str = "avg", model: LlamaModel | None = None) -> float:
-    """The score of a pair by NVIDIA's code."""
+    """Returns the score of a pair as NVIDIA's code computes it."""
     states = states_without_mask(model or tiny_llama(), ids)
     pooled = {"avg": states.mean(0), "cls": states[0], "last": states[-1]}[pooling]
     return float(score_vector()[0] @ pooled) / LLAMA["temperature"]
 
 
 def scores(model: LoadedModel) -> list[float]:
-    """Ours, of all of `TEXTS`."""
+    """Returns our scores of all of `TEXTS`."""
     return [score for query, texts in TEXTS.items() for score in scores_of_texts(model, query, texts)]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """That of a re-ranker."""
+    """The folder of a re-ranker."""
     return save_llama(tmp_path / "theirs", tiny_llama(), score_vector())
 
 
@@ -62,7 +63,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 @pytest.mark.parametrize("pooling", ["avg", "cls", "last"])
 def test_scores_are_those_of_the_whole_texts(folder: Path, pooling: str) -> None:
-    """In company, alone, as served, and from a checkpoint of ours."""
+    """Scores agree in company, alone, as served and from our own checkpoint."""
     edit_json(folder / "config.json", {"pooling": pooling})
     model = load_model(str(folder))
     assert isinstance(model.scorer, SequenceCrossEncoder)
@@ -80,7 +81,7 @@ def test_scores_are_those_of_the_whole_texts(folder: Path, pooling: str) -> None
 
 @given(texts=st.tuples(*[st.text(st.sampled_from("ab 3\n\t.:'s\r\u00a0é🐝|<>")) | st.text()] * 2))
 def test_ids_are_those_of_the_whole_text(model: LoadedModel, texts: tuple[str, str]) -> None:
-    """Whatever stands at the borders of the texts, also where a piece has the colon and what follows it."""
+    """Ids agree whatever the texts begin and end with, even if a piece joins the colon with what follows it."""
     query, candidates = ids_of(model, texts[0], [texts[1]])
 
     assert [0, *query, *candidates[0]] == whole_ids(*texts)
@@ -88,7 +89,7 @@ def test_ids_are_those_of_the_whole_text(model: LoadedModel, texts: tuple[str, s
 
 
 def test_positions_as_they_were_published_and_as_they_are_saved_now(folder: Path) -> None:
-    """With the base beside or among the numbers of the scaling, or with none."""
+    """The base stands beside the numbers of the scaling, or among them, or there is no scaling."""
     published = {"rope_scaling": ROPE, "rope_theta": 500_000.0, "rope_parameters": None}
     scaled, rope = SlowRotary(500_000.0, 32.0, trained=8192), ROPE | {"rope_theta": 500_000.0}
     forms: list[tuple[dict[str, Any], Rotary]] = [
@@ -103,7 +104,7 @@ def test_positions_as_they_were_published_and_as_they_are_saved_now(folder: Path
 
 
 def test_pairs_are_turned_as_by_the_library() -> None:
-    """To the bit, so that long texts are too: those that turn slowly, fast, and in between."""
+    """Frequencies of slow, fast and middling pairs are the library's to the bit, so that long texts agree too."""
     exponents = torch.arange(0, 64, 2) / 64
 
     found = SlowRotary(500_000.0, 32.0, trained=8192).frequencies(exponents)
@@ -114,7 +115,7 @@ def test_pairs_are_turned_as_by_the_library() -> None:
 
 
 def test_a_long_candidate_is_scored_by_its_best_passage(folder: Path) -> None:
-    """Each stands behind the prompt, the first with the colon."""
+    """Each passage stands behind the prompt, the first one with the colon."""
     edit_json(folder / "config.json", {"max_position_embeddings": 200})
     scorer = (model := load_model(str(folder))).scorer
     assert isinstance(scorer, SequenceCrossEncoder)
@@ -132,7 +133,7 @@ def test_a_long_candidate_is_scored_by_its_best_passage(folder: Path) -> None:
 
 
 def test_what_is_known_of_a_model(model: LoadedModel) -> None:
-    """For `bandrank check`, and of what a row costs."""
+    """The facts are for `bandrank check`, and the number of products tells what a row costs."""
     facts = model.scorer.facts(lambda ids: "".join(filter(None, map(model.tokenizer.id_to_token, ids))))
 
     assert facts["reads"] == "<|begin_of_text|> question:QUERY \\n \\n passage :CANDIDATE"
@@ -154,14 +155,13 @@ def test_what_is_known_of_a_model(model: LoadedModel) -> None:
     ],
 )
 def test_settings_that_are_not_supported(folder: Path, settings: dict[str, Any], message: str) -> None:
-    """They are refused, as they would give wrong scores."""
+    """Ignoring these settings would give wrong scores."""
     edit_json(folder / "config.json", settings)
     with pytest.raises(BadCheckpoint, match=message):
         load_model(str(folder))
 
 
 def test_heads_and_tokenizers_that_are_not_supported(folder: Path) -> None:
-    """Two outputs, none, and texts without a token before them."""
     edit_json(folder / "tokenizer.json", {"post_processor": None})
     with pytest.raises(BadCheckpoint, match="the tokenizer puts no token before a text"):
         load_model(str(folder))
@@ -176,7 +176,9 @@ def test_heads_and_tokenizers_that_are_not_supported(folder: Path) -> None:
 
 
 def test_a_chat_template_of_the_same_words(folder: Path) -> None:
-    """In which sentence-transformers would put a pair together: as vLLM's for these models, or it is refused."""
+    """sentence-transformers would put pairs into the template, so it must give our prompt, as vLLM's for these models
+    does.
+    """
     said = '{{ (messages | selectattr("role", "eq", "ROLE") | first).content }}'
     template = f"question:{said.replace('ROLE', 'query')} \n \n passage:{said.replace('ROLE', 'document')}"
     write_modules(folder, {"": "base.modules.transformer.Transformer"})
@@ -191,7 +193,9 @@ def test_a_chat_template_of_the_same_words(folder: Path) -> None:
 
 
 def test_a_bi_encoder(tmp_path: Path) -> None:
-    """nvidia/llama-nemotron-embed-1b-v2: means of all states, those of the prompt too, behind the first token."""
+    """As in nvidia/llama-nemotron-embed-1b-v2, vectors are means of all states, those of the first token and the prompt
+    too.
+    """
     folder = save_llama(tmp_path / "theirs", tiny_llama())
     write_modules(folder, {"": "models.Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"})
     (folder / "1_Pooling").mkdir()

@@ -59,7 +59,7 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
 def context_embeddings(scorer: MixEncoder, bert: BertModel, ids: list[int]) -> Tensor:
-    """E_0 of a candidate, (k, hidden_size)."""
+    """Returns E_0 of a candidate, (k, hidden_size)."""
     codes = scorer.state_dict()["context_codes"]
     if scorer.config.strategy == "C":
         states = states_of(bert, ids)[-1]
@@ -88,7 +88,7 @@ def dense_score(scorer: MixEncoder, bert: BertModel, query: list[int], candidate
         attended = torch.stack([
             attention(row, torch.cat([keys, own_keys]), torch.cat([values, own_values]), NUM_HEADS) for row in queries
         ])  # fmt: skip
-        hint = embeddings[-1] if last else embeddings.mean(0)  # of what came in
+        hint = embeddings[-1] if last else embeddings.mean(0)  # of the incoming embeddings
         embeddings = feed_forward(
             norm(linear(attended, chunk, "attention_out") + embeddings, chunk, "attention_norm"), chunk
         )
@@ -96,7 +96,7 @@ def dense_score(scorer: MixEncoder, bert: BertModel, query: list[int], candidate
         compressed = linear(hint, weights_of(scorer, f"interactions.{index}."), "compress_query")
         new = linear(attention(compressed, keys, values, NUM_HEADS), chunk, "attention_out")
         share = torch.sigmoid(gate_weight @ torch.cat([hint, new, summary]) + gate["hint.bias"])
-        mixed = share * new + (1 - share) * summary  # and no residual
+        mixed = share * new + (1 - share) * summary  # without a residual
         summary = feed_forward(norm(mixed, chunk, "attention_norm"), chunk)
 
     representation = embeddings[:-1].mean(0) if last and len(embeddings) > 1 else embeddings.mean(0)
@@ -112,13 +112,13 @@ def texts(seed: int = 0) -> tuple[list[list[int]], list[list[list[int]]]]:
 
 
 def with_cls(scorer: MixEncoder, candidates: list[list[list[int]]]) -> list[list[list[int]]]:
-    """The candidates as the scorer's template makes them."""
+    """Returns the candidates with the prefix of the scorer's template."""
     prefix = scorer.candidate_template.prefix
     return [[[*prefix, *ids] for ids in group] for group in candidates]
 
 
 def dense_scores(scorer: MixEncoder, queries: list[list[int]], candidates: list[list[list[int]]]) -> list[float]:
-    """Of a whole batch."""
+    """Returns the scores of a whole batch, one pair at a time."""
     bert = bert_of(weights_of(scorer, "encoder."), num_heads=NUM_HEADS)
     return pair_scores(partial(dense_score, scorer, bert), queries, candidates)
 
@@ -126,7 +126,6 @@ def dense_scores(scorer: MixEncoder, queries: list[list[int]], candidates: list[
 @every_variant
 @pytest.mark.parametrize("prepared", [False, True], ids=["as trained", "as served"])
 def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
-    """A batch of several queries, one of them without candidates."""
     scorer = tiny_mix_encoder(**VARIANTS[variant])
     queries, candidates = texts()
     candidates = with_cls(scorer, candidates)
@@ -140,7 +139,7 @@ def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
 
 @every_variant
 def test_many_candidates_of_a_short_query_are_the_equations(variant: str) -> None:
-    """More candidates than a block, for which keys and values are absorbed: those of a one-token query."""
+    """For more candidates than a block, the keys and values of so short a query are absorbed."""
     scorer = as_served(tiny_mix_encoder(**VARIANTS[variant]))
     query = [[CLS_ID, SEP_ID]]
     _, candidates = texts()
@@ -154,7 +153,7 @@ def test_many_candidates_of_a_short_query_are_the_equations(variant: str) -> Non
 
 
 def test_query_layers_behind_the_last_interaction_are_not_run() -> None:
-    """With context embeddings in hand, a query needs no more than keys and values of the last interaction layer."""
+    """With stored candidates, a query needs no more than the keys and values of the last interaction layer."""
     scorer = tiny_mix_encoder(num_layers=4, interaction_layers=(0, 2))
     queries, candidates = texts()
     batch = score_batch(queries, candidates)
@@ -171,7 +170,7 @@ def test_query_layers_behind_the_last_interaction_are_not_run() -> None:
 
 
 def test_the_incoming_embeddings_are_the_hint() -> None:
-    """A key projection of the embeddings' own changes E, but with one layer not the hint, so not the summary H."""
+    """Changing the embeddings' projections changes E, but with one layer not the hint, and so not the summary H."""
     scorer = tiny_mix_encoder(paper="a", similarity="dot")
     queries, candidates = texts()
     config = scorer.config.encoder
@@ -187,7 +186,9 @@ def test_the_incoming_embeddings_are_the_hint() -> None:
 
 
 def test_variants_of_the_paper() -> None:
-    """Last layer; last three; last three with two embeddings, one of them the hint."""
+    """Variant a interacts in the last layer, b in the last three, and c in the last three with two embeddings, one of
+    them the hint.
+    """
     encoder = tiny_mix_encoder(num_layers=6).config.encoder
     a, b, c = (MixEncoderConfig.of_paper(name, encoder, cls_id=1, sep_id=2) for name in ("a", "b", "c"))
 
@@ -197,7 +198,9 @@ def test_variants_of_the_paper() -> None:
 
 
 def test_initialised_from_an_encoder() -> None:
-    """Towers are the encoder; an interaction layer is its layer of that depth, and compress_query its query weights."""
+    """The towers copy the encoder, an interaction layer copies the layer of its depth, and compress_query copies that
+    layer's query weights.
+    """
     scorer = tiny_mix_encoder(num_layers=4, interaction_layers=(1, 3))
     donor = tiny_mix_encoder(num_layers=4, seed=1)
     codes, gate = scorer.context_codes.clone(), scorer.gate.hint.weight.clone()
@@ -218,7 +221,7 @@ def test_initialised_from_an_encoder() -> None:
 
 
 def test_texts_are_cut_each_by_itself() -> None:
-    """The k vectors, words and [SEP] fill max_candidate_tokens; with codes, [CLS] takes part."""
+    """The k vectors, words and [SEP] fill max_candidate_tokens; with strategy "C", [CLS], words and [SEP] do."""
     rows = tiny_mix_encoder(num_embeddings=3, max_candidate_tokens=20)
     codes = tiny_mix_encoder(num_embeddings=3, max_candidate_tokens=20, strategy="C")
 
@@ -228,7 +231,7 @@ def test_texts_are_cut_each_by_itself() -> None:
 
 @pytest.mark.parametrize("layers", [(), (2,), (-1,), (1, 0), (0, 0)])
 def test_interaction_layers_that_are_none(layers: tuple[int, ...]) -> None:
-    """Empty, out of range or out of order."""
+    """Layers that are missing, out of range or out of order are refused."""
     config = tiny_mix_encoder(num_layers=2).config
     with pytest.raises(ValueError, match=r"interaction_layers must ascend within 0..1, got"):
         replace(config, interaction_layers=layers)
@@ -244,6 +247,5 @@ def test_interaction_layers_that_are_none(layers: tuple[int, ...]) -> None:
     ],
 )
 def test_fields_that_cannot_be(fields: dict[str, int], message: str) -> None:
-    """No room for the codes, or more tokens than positions."""
     with pytest.raises(ValueError, match=message):
         replace(tiny_mix_encoder().config, **fields)  # type: ignore[arg-type]

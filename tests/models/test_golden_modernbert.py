@@ -40,7 +40,7 @@ PUBLISHED = {
 
 
 def ragged_texts() -> tuple[list[list[int]], list[list[list[int]]]]:
-    """Three queries with 6, 0 and 2 candidates, some longer than the window of 17 rows by far."""
+    """Returns three queries with 6, 0 and 2 candidates, some of them far longer than the window of 17 rows."""
     rng = random.Random(0)
     lengths = [[0, 1, 16, 17, 63, 12], [], [600, 5]]
     queries = [random_ids(rng, num_pieces) for num_pieces in (7, 3, 30)]
@@ -50,7 +50,7 @@ def ragged_texts() -> tuple[list[list[int]], list[list[list[int]]]]:
 def their_scores(
     model: ModernBertForSequenceClassification, queries: list[list[int]], candidates: list[list[list[int]]]
 ) -> list[float]:
-    """Logits of each pair by itself."""
+    """Returns the library's logits, one pair at a time."""
     with torch.inference_mode():
         return [
             float(model(torch.tensor([[CLS_ID, *query, *each]])).logits[0, 0])
@@ -62,7 +62,7 @@ def their_scores(
 def our_scores(
     scorer: Any, queries: list[list[int]], candidates: list[list[list[int]]], backend: Backend = "vectorized"
 ) -> list[float]:
-    """Our scores of one batch."""
+    """Returns our scores of one batch."""
     scorer.encoder.prepare_for(Execution(backend))
     with torch.inference_mode():
         return scorer(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
@@ -71,7 +71,7 @@ def our_scores(
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("published", PUBLISHED.values(), ids=PUBLISHED)
 def test_scores_are_those_of_transformers(tmp_path: Path, published: Mapping[str, Any], attention: str) -> None:
-    """In company, alone, and by either backend; with head and positions as the published models have them."""
+    """Scores agree in company, alone and by either backend, with heads and positions as in the published models."""
     model = tiny_modernbert(published, attn_implementation=attention)
     scorer = hf.load(save_model(tmp_path, model))
     assert isinstance(scorer, SequenceCrossEncoder)
@@ -92,7 +92,7 @@ def test_scores_are_those_of_transformers(tmp_path: Path, published: Mapping[str
 
 
 def test_the_longest_sequence(tmp_path: Path) -> None:
-    """All 8,192 positions in one pass; nothing is cut, and passages come only behind them."""
+    """One pass has all 8,192 positions; only a longer pair is read in passages."""
     model = tiny_modernbert(num_hidden_layers=2, num_attention_heads=1, attn_implementation="sdpa")
     scorer = hf.load(save_model(tmp_path, model))
     rng = random.Random(0)
@@ -106,7 +106,7 @@ def test_the_longest_sequence(tmp_path: Path) -> None:
 
 
 def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Path) -> None:
-    """One key for each base and the spacing of layers, or `rope_parameters` and `layer_types`: the same encoder."""
+    """A key for each base and the spacing of layers say the same as `rope_parameters` and `layer_types`."""
     model = tiny_modernbert(ETTIN)
     new = hf.load(save_model(tmp_path / "new", model))
     old = save_model(tmp_path / "old", model, **ETTIN)
@@ -138,13 +138,13 @@ def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Pat
     ],
 )
 def test_settings_that_are_not_supported(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    """They are refused, as they would give wrong scores."""
+    """Ignoring these settings would give wrong scores."""
     with pytest.raises(BadCheckpoint, match=message):
         hf.load(save_model(tmp_path, tiny_modernbert(), **settings))
 
 
 def test_ettin_is_the_chain_of_its_modules(tmp_path: Path) -> None:
-    """cross-encoder/ettin-reranker-17m-v1: sentence-transformers' own scores of texts, before any activation."""
+    """The modules are those of cross-encoder/ettin-reranker-17m-v1, and scores are compared before any activation."""
     folder = save_ettin(tmp_path)
     model = load_model(str(folder))
     assert isinstance(model.scorer, SequenceCrossEncoder)
@@ -175,7 +175,7 @@ def test_ettin_is_the_chain_of_its_modules(tmp_path: Path) -> None:
     ],
 )
 def test_chains_that_are_not_supported(tmp_path: Path, module: str, settings: dict[str, Any], message: str) -> None:
-    """A module that computes something else is refused, as it would give wrong scores."""
+    """Leaving out what such a module computes would give wrong scores."""
     folder = save_ettin(tmp_path)
     edit_json(folder / module / "config.json", settings)
 
@@ -184,7 +184,7 @@ def test_chains_that_are_not_supported(tmp_path: Path, module: str, settings: di
 
 
 def test_bi_encoder(tmp_path: Path) -> None:
-    """Alibaba-NLP/gte-modernbert-base: [CLS] and the cosine, of texts longer than the window."""
+    """Like Alibaba-NLP/gte-modernbert-base, the model compares states of [CLS] by the cosine."""
     pooling = {"embedding_dimension": 32, "pooling_mode": "cls", "include_prompt": True}
     folder = save_chain(tmp_path, tiny_modernbert_encoder(), [("Pooling", pooling), ("Normalize", {})])
     model = load_model(str(folder))
@@ -201,7 +201,7 @@ def test_bi_encoder(tmp_path: Path) -> None:
 
 
 def test_the_window_matters() -> None:
-    """The comparisons above can fail: a row more on each side moves a score by far more than rounding."""
+    """The comparisons above can fail: a row more on each side of the window moves a score by far more than rounding."""
     rng = random.Random(0)
     query, candidate = random_ids(rng, 5), random_ids(rng, 60)
     near, wide = (tiny_modernbert(local_attention=width) for width in (16, 18))

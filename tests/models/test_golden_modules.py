@@ -20,9 +20,9 @@ from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.texts import TextEncoder
 
 CLOSE = 1e-5  # of cosines; dot products are compared by their size
-ENCODER = "DistilBERT"  # where it makes no difference
+ENCODER = "DistilBERT"  # for tests in which any encoder would do
 POOLINGS = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-# sentence-transformers/LaBSE has one of 768 with a tanh.
+# sentence-transformers/LaBSE has one module, of 768 outputs with a tanh.
 DENSE: dict[str, list[dict[str, Any]]] = {
     "LaBSE": [{"out_features": HIDDEN_SIZE, "activation_function": nn.Tanh()}],
     "two": [
@@ -36,7 +36,7 @@ TEXTS = ["the man", "", "she was over there; who?", random_text(rng, 40), "ñand
 
 
 def saved(folder: Path, name: str, *, pooling: str = "mean", dense: str = "", cosine: bool = True) -> Path:
-    """The folder of a random bi-encoder on the encoder of a known model, as the library writes it."""
+    """Saves a random bi-encoder on the encoder of a known model as the library writes it, and returns the folder."""
     known, start = KNOWN[name], folder / "start"
     tiny(name).base_model.save_pretrained(start)
     tokenizer = known.tokenizer()
@@ -59,7 +59,7 @@ def saved(folder: Path, name: str, *, pooling: str = "mean", dense: str = "", co
 
 
 def expected(folder: Path, **more: Any) -> torch.Tensor:
-    """(queries, texts) similarities by the library. more: of its model."""
+    """Returns the library's similarities, (queries, texts). more: arguments of its model."""
     theirs = SentenceTransformer(str(folder), device="cpu", **more)
     with torch.inference_mode():
         queries = theirs.encode_query(QUERIES, convert_to_tensor=True, batch_size=1)
@@ -67,7 +67,7 @@ def expected(folder: Path, **more: Any) -> torch.Tensor:
 
 
 def found(model: LoadedModel) -> torch.Tensor:
-    """Ours, of all queries and texts in one batch."""
+    """Returns our similarities of all queries and texts in one batch."""
     encoder = TextEncoder(model.tokenizer, model.scorer)
     queries = [encoder.query(query)[0].tolist() for query in QUERIES]
     texts = encoder.candidates(encoder.pieces(TEXTS), query_tokens=0)[0].tolist()
@@ -77,9 +77,9 @@ def found(model: LoadedModel) -> torch.Tensor:
 
 
 def assert_alike(folder: Path, model: LoadedModel | None = None, **more: Any) -> LoadedModel:
-    """Our similarities are the library's, which differ from each other, from a checkpoint of ours too.
+    """Checks that our similarities are the library's, also as served and from our own checkpoint; returns the model.
 
-    model: as it was loaded otherwise than by the folder alone.  more: of the library's model.
+    model: if it is loaded otherwise than by the folder alone.  more: arguments of the library's model.
     """
     model, similarities = model or load_model(str(folder)), expected(folder, **more)
     assert isinstance(model.scorer, BiEncoder)
@@ -96,19 +96,18 @@ def assert_alike(folder: Path, model: LoadedModel | None = None, **more: Any) ->
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_family(name: str, tmp_path: Path) -> None:
-    """Texts from none to longer than the positions; the tokenizer's own truncation and padding are not ours."""
+    """Some texts are empty, some longer than the positions; the tokenizer's own truncation and padding are ignored."""
     assert_alike(saved(tmp_path, name))
 
 
 @pytest.mark.parametrize("cosine", [True, False])
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_every_pooling(pooling: str, cosine: bool, tmp_path: Path) -> None:
-    """By the names of the library."""
     assert_alike(saved(tmp_path, ENCODER, pooling=pooling, cosine=cosine))
 
 
 def silent(folder: Path, *, named: bool) -> Path:
-    """A folder that does not say how its vectors are compared. named: whether it says that it does not."""
+    """Saves a folder that does not say how vectors are compared. named: whether it has the key, without a value."""
     saved(folder, "MPNet", pooling="cls", cosine=False)
     library = folder / "saved" / "config_sentence_transformers.json"
     edit_json(library, {"similarity_fn_name": None}, remove=() if named else ("similarity_fn_name",))
@@ -117,7 +116,7 @@ def silent(folder: Path, *, named: bool) -> Path:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_without_a_word_vectors_are_compared_by_the_cosine(named: bool, tmp_path: Path) -> None:
-    """As the library's own `similarity` does; no module normalises them."""
+    """The library's own `similarity` does the same; no module normalises the vectors."""
     model = assert_alike(silent(tmp_path, named=named))
 
     assert isinstance(model.scorer, BiEncoder)
@@ -129,7 +128,7 @@ def test_without_a_word_vectors_are_compared_by_the_cosine(named: bool, tmp_path
 
 @pytest.mark.parametrize("known", ["msmarco-distilbert-base-tas-b", "multi-qa-mpnet-base-dot-v1"])
 def test_known_models_are_compared_as_their_cards_say(known: str, tmp_path: Path) -> None:
-    """By the dot product, though their files do not say so: by the name of the folder, or of a copy on the hub."""
+    """Their files do not name the dot product, but the name of the folder, or of a copy on the hub, tells."""
     folder = silent(tmp_path, named=False).rename(tmp_path / known)
     model = assert_alike(folder, similarity_fn_name="dot")
 
@@ -144,7 +143,7 @@ def test_known_models_are_compared_as_their_cards_say(known: str, tmp_path: Path
 def test_a_similarity_that_is_asked_for_goes_before_what_the_folder_says(
     similarity: Literal["cosine", "dot"], tmp_path: Path
 ) -> None:
-    """But for vectors that a module normalises, which have but one."""
+    """For vectors that a module normalises, both similarities are the same."""
     folder = saved(tmp_path / "open", ENCODER, cosine=False)
     edit_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
     assert_alike(folder, load_model(str(folder), similarity=similarity), similarity_fn_name=similarity)
@@ -155,7 +154,6 @@ def test_a_similarity_that_is_asked_for_goes_before_what_the_folder_says(
 
 @pytest.mark.parametrize("dense", DENSE)
 def test_dense_modules(dense: str, tmp_path: Path) -> None:
-    """Their activation, with and without a bias; the vectors have the size of the last."""
     model = assert_alike(saved(tmp_path, "cross-encoder/ms-marco-electra-base", pooling="cls", dense=dense))
 
     assert model.scorer.representation_size == DENSE[dense][-1]["out_features"]
@@ -171,7 +169,6 @@ def test_dense_modules(dense: str, tmp_path: Path) -> None:
     ],
 )
 def test_prompts(prompts: dict[str, str | None], tmp_path: Path) -> None:
-    """Of queries and of documents, before texts of any length."""
     folder = saved(tmp_path, "BERT with XLM-RoBERTa's tokens")
     plain = found(load_model(str(folder)))
     edit_json(folder / "config_sentence_transformers.json", {"prompts": prompts})
@@ -193,14 +190,14 @@ def test_prompts(prompts: dict[str, str | None], tmp_path: Path) -> None:
     ],
 )
 def test_prompts_by_other_names(library: dict[str, Any], query: str, document: str) -> None:
-    """Where the library itself would leave out what the folder's author wrote for each side, or for all texts."""
+    """The library would leave out these prompts, which the folder's author wrote for one side or for all texts."""
     of_query, of_document = wordings(library)
 
     assert (of_query.around(), of_document.around()) == ((query, ""), (document, ""))
 
 
 def test_lower_case(tmp_path: Path) -> None:
-    """What sentence_bert_config.json asks for, before a tokenizer that does not do it."""
+    """Lower case is asked for in sentence_bert_config.json, while the tokenizer leaves case alone."""
     folder = saved(tmp_path, "BAAI/bge-reranker-base")
     cased = load_model(str(folder)).tokenizer
     edit_json(folder / "sentence_bert_config.json", {"do_lower_case": True})

@@ -67,7 +67,7 @@ def dense_score(scorer: PolyEncoder, query: list[int], candidate: list[int]) -> 
 @every_variant
 @pytest.mark.parametrize("prepared", [False, True], ids=["as trained", "as served"])
 def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
-    """A batch of queries of 2 to 14 tokens, one of them without candidates; 5 codes if no other number is said."""
+    """Queries have 2 to 14 tokens, and one has no candidates; there are 5 codes unless the variant says otherwise."""
     scorer = tiny_poly_encoder(**VARIANTS[variant])
     rng = random.Random(0)
     queries = [[CLS_ID, *random_ids(rng, num_pieces)] for num_pieces in (12, 3, 0, 2, 3)]
@@ -82,7 +82,7 @@ def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
 
 
 def test_codes_stay_in_float32() -> None:
-    """Unscaled products reach the hundreds: softmax and codes keep float32 in any dtype."""
+    """Unscaled products reach the hundreds, so that softmax and codes keep float32 in any dtype."""
     scorer = as_served(tiny_poly_encoder(), torch.bfloat16)
 
     assert scorer.query_codes is not None
@@ -90,7 +90,7 @@ def test_codes_stay_in_float32() -> None:
 
 
 def test_more_candidates_than_a_block() -> None:
-    """Blocks of 4096 candidates are put together in order."""
+    """Blocks of 4,096 candidates are put together in order."""
     scorer = as_served(tiny_poly_encoder(num_layers=1))
     rng = random.Random(0)
     query, some = [CLS_ID, *random_ids(rng, 5)], [[CLS_ID, *random_ids(rng, n)] for n in (3, 9, 1)]
@@ -112,7 +112,6 @@ def test_more_candidates_than_a_block() -> None:
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_initialised_from_an_encoder(separate: bool) -> None:
-    """Every tower is the encoder; the codes keep their random start."""
     scorer, donor = tiny_poly_encoder(separate_towers=separate), tiny_poly_encoder(seed=1)
     assert scorer.query_codes is not None
     codes = scorer.query_codes.clone()
@@ -134,6 +133,5 @@ def test_initialised_from_an_encoder(separate: bool) -> None:
     ],
 )
 def test_fields_that_cannot_be(fields: dict[str, int], message: str) -> None:
-    """No codes, no room for a text, more tokens than positions."""
     with pytest.raises(ValueError, match=message):
         replace(tiny_poly_encoder().config, **fields)  # type: ignore[arg-type]

@@ -54,6 +54,7 @@ NATIVE = {
     "lexical": lambda: with_words(tiny_cross_encoder(num_heads=2, max_tokens=64, lexical=LexicalConfig(20.0))),
     "modernbert": lambda: tiny_sequence_cross_encoder(encoder=replace(modernbert_config(), num_heads=2)),
     "bi_encoder": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512),
+    "bi_encoder apart": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512, separate_towers=True),
     "decoder": tiny_decoder_reranker,
     "llama": tiny_llama_reranker,
     "gemma3": tiny_gemma3_bi_encoder,

@@ -9,14 +9,13 @@ from support.server import RunningService, running_service
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """A service that is ready."""
+    """A running service with the default scorers."""
     with running_service(tmp_path_factory.mktemp("service"), arguments=["--device", "cpu"]) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A browser's page."""
     with browser_page(tmp_path_factory.mktemp("browser")) as page:
         yield page
 

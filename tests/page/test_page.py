@@ -30,7 +30,7 @@ SHOWN = "[...document.querySelectorAll('#after > li .text')].map(text => text.la
 
 
 def ranked(service: RunningService) -> list[dict[str, Any]]:
-    """What the service says of QUERY and TEXTS."""
+    """Returns the service's results for QUERY and TEXTS."""
     body = {"query": QUERY, "candidates": TEXTS}
     results: list[dict[str, Any]] = httpx.post(f"{service.url}/rerank", json=body, trust_env=False).json()["results"]
     return results
@@ -48,13 +48,13 @@ def rank(page: Page, query: str, typed: str) -> None:
 
 
 def explain_first(page: Page) -> None:
-    """Opens the first result."""
+    """Opens the first result, and waits for its explanation."""
     page.run("document.querySelector('#after button').click()")
     page.wait("document.querySelector('#after .words')")
 
 
 def test_a_request_by_keyboard_alone(page: Page, service: RunningService) -> None:
-    """From the top of the page to the reasons of a result, with Tab, Enter and the arrows."""
+    """Tab, Enter and the arrow keys lead from the top of the page to the explanation of a result."""
     page.run("document.activeElement.blur()")
     page.tab_to("it.id === 'query'")
     page.type(QUERY)
@@ -80,7 +80,7 @@ def test_a_request_by_keyboard_alone(page: Page, service: RunningService) -> Non
 
 
 def test_moves_are_told_and_drawn(page: Page) -> None:
-    """As many places as a result has moved, in words too, and a line from where it was."""
+    """Each result says in words how many places it has moved, and a line leads to it from where it was."""
     rank(page, QUERY, "\n".join(TEXTS))
     rows = page.run(
         "[...document.querySelectorAll('#after > li')].map(row => "
@@ -95,7 +95,7 @@ def test_moves_are_told_and_drawn(page: Page) -> None:
 
 
 def test_the_words_of_a_result_are_those_of_its_text(page: Page, service: RunningService) -> None:
-    """Also behind characters that take two of JavaScript's; the strongest is what /explain says."""
+    """Words are marked correctly behind characters of two UTF-16 units too, and the strongest is that of /explain."""
     rank(page, QUERY, "\n".join(TEXTS))
     best = TEXTS[ranked(service)[0]["index"]]
     explain_first(page)
@@ -109,7 +109,7 @@ def test_the_words_of_a_result_are_those_of_its_text(page: Page, service: Runnin
 
 
 def test_json_and_what_is_wrong_with_it(page: Page) -> None:
-    """Objects with an id or none, an id that nobody registered, JSON lines, texts that begin like JSON, a fault."""
+    """Candidates are objects with or without ids, JSON lines, or texts that begin like JSON; a faulty one is named."""
     rank(page, QUERY, json.dumps([{"id": "a-1", "text": TEXTS[1]}, TEXTS[2], {"id": "nobody"}]))
     assert page.run("document.querySelector('#after small').textContent") == "a-1"
     assert page.run("document.querySelectorAll('#before .unranked').length") == 1
@@ -133,7 +133,7 @@ def test_json_and_what_is_wrong_with_it(page: Page) -> None:
 
 
 def test_a_refusal_is_shown(page: Page) -> None:
-    """In the service's own words."""
+    """The page shows the service's own message."""
     rank(page, " ", "one")
     page.errors.clear()  # the browser logs every answer that is no 200
 
@@ -153,7 +153,7 @@ def test_a_text_stays_a_text(page: Page) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_is_wider_than_the_window(page: Page, width: int) -> None:
-    """On a phone and on a wide screen, with a result open and a word that has no end."""
+    """One result is open, and one candidate is a single very long word."""
     page.look(width=width)
     rank(page, QUERY, "\n".join([*TEXTS, "x" * 300]))
     explain_first(page)
@@ -163,7 +163,7 @@ def test_nothing_is_wider_than_the_window(page: Page, width: int) -> None:
 
 
 def test_the_current_request_runs_as_code(page: Page, service: RunningService) -> None:
-    """By curl and in Python it gets the answer that the page shows; the other samples are Python."""
+    """The samples for curl and Python get the answer that the page shows; the other two are valid Python."""
     odd = ["quotes ' \" \\ and $HOME `id`", "null", "constructor"]
     rank(page, QUERY, "\n".join([*TEXTS, *odd]))
 
@@ -187,7 +187,7 @@ def test_the_current_request_runs_as_code(page: Page, service: RunningService) -
 
 
 def test_percentiles_are_those_of_the_buckets(page: Page) -> None:
-    """Worked out by hand: of 10 values, 4 up to 1 and 6 in (1, 3], the 5th is a sixth into the second bucket."""
+    """By hand: of 10 values, 4 are up to 1 and 6 in (1, 3], so the 5th is a sixth into the second bucket."""
     script = """import('/page/metrics.js').then(({histograms, percentile, since, total}) => {
         const scrape = '# HELP x\\na_bucket{le="1.0",path="/\\\\"x"} 4.0\\na_bucket{le="3.0",path="/\\\\"x"} 10.0\\n' +
             'a_bucket{le="+Inf",path="/\\\\"x"} 10.0\\na_count 10.0';
@@ -204,7 +204,7 @@ def test_percentiles_are_those_of_the_buckets(page: Page) -> None:
 
 
 def test_what_changes_is_told(page: Page) -> None:
-    """A reader of the screen hears of the service's state, of an answer, of a fault, and of what was copied or not."""
+    """A screen reader announces the service's state, an answer, a fault, and whether something was copied."""
     told = {"#status": "status", "#headline": "status", "#problem": "alert"}
     roles = page.run(f"{json.dumps([*told])}.map(each => document.querySelector(each).getAttribute('role'))")
     page.run("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
@@ -221,7 +221,7 @@ def test_what_changes_is_told(page: Page) -> None:
 
 
 def test_latency_is_read_from_the_metrics(page: Page) -> None:
-    """It is asked for when it is in sight, and drawn over all of the buckets."""
+    """Once the latencies are in sight, the page asks for the metrics, and names the range of all buckets."""
     page.run("document.querySelector('#latency-note').scrollIntoView()")
     page.wait("!document.querySelector('#latency').hidden")
 
@@ -234,7 +234,7 @@ def test_latency_is_read_from_the_metrics(page: Page) -> None:
 
 
 def test_a_key_is_kept_in_memory_alone(browser: Page, tmp_path: Path) -> None:
-    """A service with keys asks for one; it is sent, and is in no storage, address, cookie or sample."""
+    """The page asks for a key and sends it, but puts it into no storage, address, cookie or sample."""
     settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))
     with listening(settings, patience_s=10.0) as secured:
         browser.look(width=1280)
@@ -265,7 +265,7 @@ def test_a_key_is_kept_in_memory_alone(browser: Page, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1600])
 def test_axe_finds_nothing(page: Page, width: int, dark: bool) -> None:
-    """In both themes and widths, with a result and its tokens open, after a request and after a fault."""
+    """A result and its tokens are open, the latencies are in sight, and a fault is shown."""
     if not AXE.exists():
         pytest.skip(f"there is no {AXE.relative_to(ROOT)}; `make test-page` fetches it where there is npm")
     page.look(width=width, dark=dark)
@@ -289,7 +289,7 @@ def test_axe_finds_nothing(page: Page, width: int, dark: bool) -> None:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 820, 1280, 1600])
 def test_pictures(page: Page, width: int, dark: bool) -> None:
-    """They are for people to look at: build/page."""
+    """The pictures in build/page are for people to look at."""
     page.look(width=width, dark=dark)
     explain_first(page)
     page.run("document.querySelector('#latency-note').scrollIntoView()")

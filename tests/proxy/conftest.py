@@ -9,13 +9,13 @@ from support.search_engine import SearchEngine, running_engine
 
 @pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest) -> Iterator[SearchEngine]:
-    """A search engine with the module's `DOCUMENTS`."""
+    """A search engine that holds the test module's `DOCUMENTS`."""
     with running_engine(SearchEngine(request.module.DOCUMENTS)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def proxy(engine: SearchEngine) -> Iterator[Proxied]:
-    """A proxy in front of it, with the default settings."""
+    """A proxy in front of `engine`, with the default settings."""
     with proxied(engine.url) as running:
         yield running

@@ -1,4 +1,4 @@
-"""What is asked of the proxy, by a header, a rule or the search itself."""
+"""What a header, a rule or the search itself asks of the proxy, and the deeper search that it sends for it."""
 
 import contextlib
 import gzip
@@ -24,26 +24,24 @@ MATCH = {"match": {"title": "words"}}
 
 
 def rules_of(*rules: Any) -> RerankRules:
-    """Those of a proxy with these rules."""
+    """The options of a proxy with these rules."""
     return RerankRules(rules, depth=100, budget_ms=1000, max_depth=200)
 
 
 def asked(value: str) -> RerankOptions:
-    """What a header asks for."""
     options = rules_of().options_for([(b"x-rerank", value.encode("latin-1"))], ["docs"])
     assert options is not None
     return options
 
 
 def refusal(value: str) -> str:
-    """Why a header cannot be used."""
     with pytest.raises(Skipped) as refused:
         asked(value)
     return refused.value.marks[0].reason
 
 
 def test_a_header_names_fields_and_parameters() -> None:
-    """Spaces do not count; what is left out has its default."""
+    """Spaces do not count, and what the header leaves out has its default."""
     assert asked("title") == RerankOptions(fields=("title",), depth=100, budget_ms=1000)
     assert asked(" title ,a.b;depth = 7; model=org/m;strategy=fast;budget_ms=2.5 ; score=engine") == RerankOptions(
         fields=("title", "a.b"), depth=7, model="org/m", strategy="fast", budget_ms=2.5, score="engine"
@@ -58,7 +56,6 @@ def test_a_header_names_fields_and_parameters() -> None:
      "*", "t*", "title,a.*", "title*;depth=5"],
 )  # fmt: skip
 def test_a_header_that_cannot_be_used(value: str) -> None:
-    """Nothing of it counts."""
     assert refusal(value) == SkipReason.BAD_HEADER
 
 
@@ -66,7 +63,7 @@ def test_a_header_that_cannot_be_used(value: str) -> None:
     ("sent", "name"), [("本文".encode(), "本文"), ("Größe".encode(), "Größe"), (b"Gr\xf6\xdfe", "Größe")]
 )
 def test_a_field_with_a_name_beyond_ascii(sent: bytes, name: str) -> None:
-    """Header fields are bytes, and clients differ in how they write others than ASCII."""
+    """Header values are bytes; clients send names beyond ASCII in UTF-8 or in Latin-1."""
     options = rules_of().options_for([(b"x-rerank", sent + b"; depth=7")], ["docs"])
 
     assert options is not None
@@ -75,13 +72,12 @@ def test_a_field_with_a_name_beyond_ascii(sent: bytes, name: str) -> None:
 
 @given(st.text(st.characters(max_codepoint=255), max_size=60))
 def test_any_header_is_used_or_refused(value: str) -> None:
-    """Nothing else is raised."""
     with contextlib.suppress(Skipped):
         assert asked(value).fields
 
 
 def test_several_headers_are_refused() -> None:
-    """They do not say which of them counts."""
+    """Nothing says which of several headers counts."""
     for name, read in (
         (b"x-rerank", lambda lines: rules_of().options_for(lines, [])),
         (b"x-rerank-query", query_of_header),
@@ -93,7 +89,7 @@ def test_several_headers_are_refused() -> None:
 @settings(max_examples=40)
 @given(st.text(min_size=1).filter(str.strip))
 def test_a_query_in_a_header(text: str) -> None:
-    """Any text, percent-encoded."""
+    """The header carries any text, percent-encoded."""
     try:
         sent = quote(text)
     except UnicodeEncodeError:
@@ -103,13 +99,12 @@ def test_a_query_in_a_header(text: str) -> None:
 
 @pytest.mark.parametrize("value", [b"", b"%20", b"%ff", b"\xff"])
 def test_a_query_in_a_header_that_cannot_be_used(value: bytes) -> None:
-    """Blank, or no UTF-8."""
     with pytest.raises(Skipped, match="bad_header"):
         query_of_header([(b"x-rerank-query", value)])
 
 
 def test_rules(tmp_path: Path) -> None:
-    """The first that covers all indices of a search counts, and a header goes before it, member by member."""
+    """The first rule that covers all indices of a search applies; a header overrides it, parameter by parameter."""
     file = tmp_path / "rules.toml"
     file.write_text(
         '[[rules]]\nindex = "books"\nfields = ["title", "text"]\nstrategy = "fast"\n'
@@ -140,7 +135,6 @@ def test_rules(tmp_path: Path) -> None:
     ],
 )
 def test_rules_that_cannot_be_used(text: str, expected: str, tmp_path: Path) -> None:
-    """The file and the place in it are named."""
     file = tmp_path / "rules.toml"
     file.write_text(text)
     with pytest.raises(BadSetting) as refused:
@@ -167,7 +161,7 @@ def test_rules_that_cannot_be_used(text: str, expected: str, tmp_path: Path) -> 
     ],
 )
 def test_the_query_is_found(query: dict[str, Any]) -> None:
-    """In the clauses that people's words are put into, however they are joined."""
+    """The query is found in every clause that takes a user's words, however clauses and retrievers are combined."""
     assert query_text({"query": query}) == "words"
     assert query_text({"retriever": {"standard": {"query": query}}}) == "words"
     joined = [{"standard": {"query": query}}, {"knn": {"field": "a", "query_vector": [1]}}]
@@ -179,7 +173,7 @@ def test_the_query_is_found(query: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "rrf"])
 def test_the_query_of_a_retriever_for_several_fields(kind: str) -> None:
-    """It says the words once, and no queries."""
+    """A retriever of this kind has the words themselves, and no inner retrievers."""
     assert query_text({"retriever": {kind: {"query": "words", "fields": ["title", "body"]}}}) == "words"
 
 
@@ -198,7 +192,6 @@ def test_the_query_of_a_retriever_for_several_fields(kind: str) -> None:
     ],
 )
 def test_a_query_that_is_not_found(body: dict[str, Any], reason: str) -> None:
-    """There is none, or more than one."""
     with pytest.raises(Skipped, match=reason):
         query_text(body)
 
@@ -222,25 +215,24 @@ def test_a_query_that_is_not_found(body: dict[str, Any], reason: str) -> None:
     ],
 )
 def test_searches_are_known_by_their_paths(method: str, path: bytes, expected: tuple[str, ...] | None) -> None:
-    """Nothing else is touched."""
     assert indices_of(method, path) == expected
 
 
 def deeper(body: Any, query_string: bytes = b"") -> tuple[bytes, bytes]:
-    """The query string and the body of the search that is sent in the place of this one."""
+    """The query string and the body of the deeper search that replaces this one."""
     search = read_search(OPTIONS, query_string, body if isinstance(body, bytes) else json.dumps(body).encode(), None)
     return search.target_query, search.body
 
 
 def test_a_deeper_search_is_the_clients_but_for_its_page() -> None:
-    """The body as it is written, and the other parameters in their order."""
+    """The body stays as it is written, and the other parameters keep their order."""
     body = b'{ "query":{"match":{"n":"1.0e-7"}}, "size" : 5,"min_score":1.0e-7 }'
 
     assert deeper(body, b"a=%20&size=3&b&from=0") == (b"a=%20&b&from=0&size=50", body)
 
 
 def test_texts_that_the_client_leaves_out_are_asked_for() -> None:
-    """Beside what it asks for itself, and only where `_source` is filtered in any way."""
+    """The proxy adds the texts to the client's own `fields`, but only if `_source` is filtered in some way."""
     assert deeper(b' {"query":{"match":{"a":"b"}},"_source":false}')[1] == (
         b' {"fields": ["title", "body"], "query":{"match":{"a":"b"}},"_source":false}'
     )
@@ -254,7 +246,7 @@ def test_texts_that_the_client_leaves_out_are_asked_for() -> None:
 
 
 def test_numbers_are_nobodys_words() -> None:
-    """A clause that looks for one stands beside the one with the words."""
+    """A clause that searches for a number does not make the query ambiguous."""
     year = {"match": {"year": 1984}}
     body = json.dumps({"query": {"bool": {"must": [year, {"match": {"title": "\ud800 words"}}]}}}).encode()
 
@@ -286,14 +278,13 @@ def test_numbers_are_nobodys_words() -> None:
     ],
 )
 def test_searches_that_are_left_alone(body: bytes, query_string: bytes, reason: str) -> None:
-    """Their order means something else, or they cannot be read."""
     with pytest.raises(Skipped, match=reason):
         deeper(body, query_string)
 
 
 @pytest.mark.parametrize("depth", [100, 300, 450, 480, 600, 2000])
 def test_a_query_that_is_nested_deeply(depth: int) -> None:
-    """It is looked through, or left alone."""
+    """The query is found, or the search passes through as unreadable."""
     body = b'{"query":' + b'{"bool":{"must":' * depth + b'{"match":{"a":"b"}}' + b"}}" * depth + b"}"
     try:
         assert read_search(OPTIONS, b"", body, None).query == "b"
@@ -303,7 +294,7 @@ def test_a_query_that_is_nested_deeply(depth: int) -> None:
 
 
 def test_a_large_search_is_read_where_it_is_ascii() -> None:
-    """A single wide character, as it is or escaped, would have each of the others take four bytes."""
+    """A single wide character, escaped or not, would make Python store every other one in four bytes."""
     text = "man " * (MAX_WIDE_BYTES // 4)
     assert read_search(OPTIONS, b"", json.dumps({"query": {"match": {"body": text}}}).encode(), None).query == text
     for wide in ("🐝", "\\ud83d\\udc1d"):
@@ -314,7 +305,7 @@ def test_a_large_search_is_read_where_it_is_ascii() -> None:
 
 @pytest.mark.parametrize("sort", ["_score", ["_score"], [{"_score": "desc"}], {"_score": {"order": "desc"}}])
 def test_a_search_sorted_by_score(sort: Any) -> None:
-    """It is the default, said aloud."""
+    """Sorting by score is the default, so such a search can be re-ranked."""
     assert deeper({"query": MATCH, "sort": sort}, b"sort=_score")
 
 
@@ -324,13 +315,12 @@ def test_a_search_sorted_by_score(sort: Any) -> None:
     st.binary(max_size=20),
 )
 def test_any_search_is_read_or_left_alone(body: bytes, query_string: bytes) -> None:
-    """Nothing else is raised."""
     with contextlib.suppress(Skipped):
         read_search(OPTIONS, query_string, body, "words")
 
 
 def test_a_compressed_body() -> None:
-    """It is unpacked up to a limit, so that a small one cannot become a large one."""
+    """A body is unpacked only up to a limit, so that a small one cannot become a large one."""
     packed = gzip.compress(bytes(1000))
     headers = [(b"content-encoding", b"GZIP"), (b"content-type", b"application/json; charset=utf-8")]
 

@@ -1,4 +1,4 @@
-"""What clients hear when the search engine is dead, silent or odd, and addresses that cannot be one."""
+"""What a client gets when the search engine is dead, silent or speaks no HTTP, and addresses that are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ HEADERS = {"x-rerank": "title"}
 
 @pytest.mark.parametrize("path", ["/docs/_search", "/_cluster/health"])
 def test_a_dead_engine_is_a_clear_error(path: str) -> None:
-    """502 with the body of all errors, and the id of the request; the probes are still answered."""
+    """The answer is a 502 with the body of every error and the request's id; the proxy still answers probes."""
     with proxied(f"http://127.0.0.1:{free_port()}") as proxy, proxy.client() as client:
         response = client.post(path, json=BODY, headers=HEADERS | {"x-request-id": "r-1"})
         assert response.status_code == 502
@@ -34,14 +34,13 @@ def test_a_dead_engine_is_a_clear_error(path: str) -> None:
 
 
 def test_a_client_with_a_large_body_hears_of_a_dead_engine() -> None:
-    """It is answered before it has sent all of it, and reads the answer when it has."""
+    """The proxy answers before the client has sent its whole body, and the client still gets the answer."""
     with proxied(f"http://127.0.0.1:{free_port()}") as proxy, proxy.client() as client:
         assert client.post("/_bulk", content=bytes(20 << 20)).status_code == 502
         assert client.get(READY).status_code == 200
 
 
 def test_an_engine_that_is_silent_is_504() -> None:
-    """After the time that the settings give it."""
     with (
         scripted_server(held=True) as server,
         proxied(server.url, proxy_timeout_s=0.1) as proxy,
@@ -53,7 +52,6 @@ def test_an_engine_that_is_silent_is_504() -> None:
 
 
 def test_an_engine_that_does_not_speak_http_is_502() -> None:
-    """The client is told, and not what was said."""
     with scripted_server(b"220 smtp ready\r\n\r\n") as server, proxied(server.url) as proxy, proxy.client() as client:
         response = client.get("/")
 
@@ -61,7 +59,7 @@ def test_an_engine_that_does_not_speak_http_is_502() -> None:
 
 
 def test_an_answer_that_breaks_off_ends_the_connection() -> None:
-    """What has been said cannot be taken back; the client can tell that it is not whole."""
+    """The status has already been sent, so only the cut connection tells the client that the body is incomplete."""
     answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 100\r\n\r\nonly this"
     with scripted_server(answer) as server, proxied(server.url) as proxy, proxy.client() as client:
         with pytest.raises(httpx.RemoteProtocolError):
@@ -81,14 +79,13 @@ def test_an_answer_that_breaks_off_ends_the_connection() -> None:
     ],
 )
 def test_an_address_that_cannot_be_used(url: str, expected: str) -> None:
-    """The setting is named, and no password is shown."""
+    """The error names the setting, and does not show a password."""
     with pytest.raises(BadSetting, match=f"proxy_upstream {expected}") as refused:
         Upstream(Settings(proxy_upstream=url), Metrics())
     assert "secret" not in str(refused.value)
 
 
 def test_authorities_that_cannot_be_read(tmp_path: Path) -> None:
-    """The setting is named."""
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(BadSetting, match="proxy_ca must be a file"):
             Upstream(Settings(proxy_upstream="https://localhost", proxy_ca=str(path)), Metrics())

@@ -1,4 +1,4 @@
-"""Failures of the engine: of the deeper search alone they cost no client its own, and each is counted as what it is."""
+"""What a client gets when the search engine fails the proxy's deeper search, the client's own search, or both."""
 
 import json
 import socket
@@ -21,21 +21,18 @@ TRIPPED = b'{"error":{"type":"circuit_breaking_exception","reason":"Data too lar
 
 
 def answer(status: int, body: bytes) -> bytes:
-    """The bytes of an answer of the engine."""
     head = b"HTTP/1.1 %d Any\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     return head % (status, len(body)) + body
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[ScriptedServer]:
-    """An engine whose answers the tests write."""
     with scripted_server() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def proxy(engine: ScriptedServer) -> Iterator[Proxied]:
-    """A proxy in front of it."""
     with proxied(engine.url) as running:
         yield running
 
@@ -48,13 +45,12 @@ def _as_new(engine: ScriptedServer) -> None:
 
 
 def search(proxy: Proxied, **headers: str) -> httpx.Response:
-    """The answer to a search that is to be re-ranked."""
     with proxy.client() as client:
         return client.post("/docs/_search", json=BODY, headers=HEADERS | headers)
 
 
 def assert_the_clients_own(response: httpx.Response, engine: ScriptedServer, reason: str) -> None:
-    """The client has its hits as the engine sent them; after the deeper search its own was sent once, as it came."""
+    """Checks that the client got the engine's hits as they were, by its own search, sent once and unchanged."""
     assert (response.status_code, response.content) == (200, HITS)
     assert response.headers["x-rerank-status"] == f"failed; reason={reason}"
     deeper, own = engine.got
@@ -78,7 +74,7 @@ def assert_the_clients_own(response: httpx.Response, engine: ScriptedServer, rea
 def test_a_deeper_search_that_the_engine_fails(
     proxy: Proxied, engine: ScriptedServer, other: bytes, reason: str
 ) -> None:
-    """The client's own search is sent, and answers it."""
+    """The proxy then sends the client's own search, and answers with its hits."""
     before = proxy.count("proxy_requests", outcome="failed")
     engine.others[DEEPER] = other
     assert_the_clients_own(search(proxy), engine, reason)
@@ -87,7 +83,7 @@ def test_a_deeper_search_that_the_engine_fails(
 
 
 def test_a_deeper_search_that_takes_too_long() -> None:
-    """It is given up after half of the engine's time, and the client's own search has all of it."""
+    """The deeper search gets half of `proxy_timeout_s`; the client's own search then gets all of it."""
     with scripted_server(answer(200, HITS)) as engine, proxied(engine.url, proxy_timeout_s=2.0) as proxy:
         engine.delay_s = 1.5
         assert_the_clients_own(search(proxy), engine, "engine_timeout")
@@ -95,7 +91,7 @@ def test_a_deeper_search_that_takes_too_long() -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_an_error_that_the_client_would_get_anyway(proxy: Proxied, engine: ScriptedServer, status: int) -> None:
-    """It gets it, and the engine is not asked twice."""
+    """The client gets the engine's error, and the proxy does not ask the engine twice."""
     engine.answer = answer(status, b"{}")
     response = search(proxy)
 
@@ -106,7 +102,7 @@ def test_an_error_that_the_client_would_get_anyway(proxy: Proxied, engine: Scrip
 
 @pytest.mark.parametrize("status", [301, 400, 429, 500, 503])
 def test_a_search_that_fails_by_itself(proxy: Proxied, engine: ScriptedServer, status: int) -> None:
-    """The client gets its own answer. It is no failure of the re-ranking, of which an alert would tell."""
+    """The client gets the error of its own search, which does not count as failed re-ranking (alerts watch that)."""
     counts = [proxy.count("proxy_requests", outcome=outcome) for outcome in ("skipped", "failed")]
     reasons = proxy.count("proxy_unranked", reason="engine_error")
     engine.others[DEEPER] = answer(status, b'{"deeper":true}')
@@ -122,7 +118,7 @@ def test_a_search_that_fails_by_itself(proxy: Proxied, engine: ScriptedServer, s
 
 
 def test_an_engine_that_answers_nothing(proxy: Proxied, engine: ScriptedServer) -> None:
-    """Such requests are counted as what they are, also when the answer breaks off after it has begun."""
+    """Requests count as unanswered, also if the answer breaks off after it has begun."""
     before = proxy.count("proxy_requests", outcome="unanswered")
     engine.answer = b"no HTTP, and connection: close\r\n\r\n"
     assert search(proxy).status_code == 502
@@ -135,7 +131,7 @@ def test_an_engine_that_answers_nothing(proxy: Proxied, engine: ScriptedServer) 
 
 
 def test_an_engine_that_is_silent() -> None:
-    """It is asked for the client's own search once, and then the client is told."""
+    """After the deeper search the proxy sends the client's own search once, and then answers 504."""
     with scripted_server(held=True) as engine, proxied(engine.url, proxy_timeout_s=0.2) as proxy:
         assert search(proxy).status_code == 504
         assert len(engine.got) == 2
@@ -144,7 +140,7 @@ def test_an_engine_that_is_silent() -> None:
 
 
 def test_an_engine_that_is_not_reached() -> None:
-    """The client's own search would not reach it either, so it is not tried."""
+    """The proxy does not try the client's own search, which would not reach the engine either."""
     with proxied(f"http://127.0.0.1:{free_port()}") as proxy:
         assert search(proxy).status_code == 502
         proxy.wait_for_count("proxy_requests", 1, outcome="unanswered")
@@ -152,7 +148,6 @@ def test_an_engine_that_is_not_reached() -> None:
 
 
 def test_an_engine_whose_connections_are_all_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other clients hear so, and their requests are counted with those that the engine did not answer."""
     monkeypatch.setattr("bandrank.proxy.upstream.CONNECT_S", 0.1)
     with scripted_server(held=True) as engine, proxied(engine.url, proxy_connections=1) as proxy:
         with socket.create_connection(proxy.address, timeout=HANG_S) as connection:

@@ -1,4 +1,4 @@
-"""What goes wrong in the re-ranking, or with the client, and that it costs nothing but the order."""
+"""Failures of the re-ranking, and of clients, cost nothing but the order of the hits."""
 
 import json
 import socket
@@ -24,14 +24,12 @@ HEADERS = {"x-rerank": "title"}
 
 @pytest.fixture(scope="module")
 def odd_engine() -> Iterator[ScriptedServer]:
-    """A server whose answers the tests write."""
     with scripted_server() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def odd_proxy(odd_engine: ScriptedServer) -> Iterator[Proxied]:
-    """A proxy in front of that."""
     with proxied(odd_engine.url) as running:
         yield running
 
@@ -44,13 +42,12 @@ def _as_new(engine: SearchEngine) -> None:
 
 
 def search(proxy: Proxied, **headers: str) -> httpx.Response:
-    """The answer to a search that is to be re-ranked."""
     with proxy.client() as client:
         return client.post("/docs/_search", json=BODY, headers=HEADERS | headers)
 
 
 def assert_in_the_order_of_the_engine(response: httpx.Response, reason: str) -> None:
-    """The client has its page, with nothing that it did not ask for, and a header that says why."""
+    """The client gets its page in the engine's order, without any field that it did not ask for, and the reason."""
     assert response.status_code == 200
     assert response.headers["x-rerank-status"] == f"failed; reason={reason}"
     hits = response.json()["hits"]["hits"]
@@ -59,7 +56,7 @@ def assert_in_the_order_of_the_engine(response: httpx.Response, reason: str) -> 
 
 
 def test_a_re_ranker_that_fails_costs_nothing_but_the_order(engine: SearchEngine) -> None:
-    """Be it a request of the client's that cannot be met, or an error of the model."""
+    """Re-ranking fails because of what the client asks for, or because of an error in the model."""
     with proxied(engine.url, scorer=WatchedScorer(lookup(man=1.0), fails)) as proxy:
         assert_in_the_order_of_the_engine(search(proxy, **{"x-rerank": "title; model=other"}), "unknown_model")
         assert_in_the_order_of_the_engine(search(proxy, **{"x-rerank": "title; strategy=odd"}), "unknown_strategy")
@@ -72,14 +69,14 @@ def test_a_re_ranker_that_fails_costs_nothing_but_the_order(engine: SearchEngine
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dead_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> None:
-    """The proxy stays, searches are answered, its health check fails, and it says that it does not re-rank."""
+    """The proxy still answers searches; its health check fails, and its readiness probe names the dead re-ranker."""
     engine.documents = POISONED
     with proxied(engine.url, scorer=WatchedScorer(lookup(man=1.0), dies)) as proxy, proxy.client() as client:
         assert client.get(HEALTH).status_code == client.get(READY).status_code == 200
         reasons = {search(proxy).headers["x-rerank-status"] for _ in range(3)}
         assert all(reason.startswith("failed; reason=") for reason in reasons)
         assert client.get("/docs").status_code == 200
-        assert proxy.value("ready") == 0  # before anybody asks whether it is
+        assert proxy.value("ready") == 0  # even before anybody asks for readiness
         assert client.get(HEALTH).status_code == 503
         ready = client.get(READY)
         assert ready.status_code == 200
@@ -87,7 +84,7 @@ def test_a_dead_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> N
 
 
 def test_a_hung_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> None:
-    """The proxy stays; searches no longer wait for it."""
+    """The proxy keeps running, and later searches do not wait for the re-ranker."""
     gate = Gate()
     gate.let_through()
     scorer = WatchedScorer(lookup(man=1.0), gate)
@@ -102,7 +99,7 @@ def test_a_hung_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> N
             gate.let_through(10)
 
         proxy.service.models.default.engine.worker.join()
-        assert proxy.value("ready") == 0  # it was given up, also if it goes on
+        assert proxy.value("ready") == 0  # a worker that was given up stays so, even if it wakes up
 
     assert status.startswith("failed; reason=")
 
@@ -110,7 +107,7 @@ def test_a_hung_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> N
 def test_a_bug_in_the_re_ranking_costs_nothing_but_the_order(
     proxy: Proxied, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged; the client hears only that there is one."""
+    """The error is logged; the client is told only that it is internal."""
     monkeypatch.setattr("bandrank.proxy.reordering.answer", wrong)
     assert_in_the_order_of_the_engine(search(proxy), "internal")
     assert "something secret" in caplog.text
@@ -119,7 +116,7 @@ def test_a_bug_in_the_re_ranking_costs_nothing_but_the_order(
 def test_a_bug_in_the_proxy_is_500(
     proxy: Proxied, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the body of all errors, and the cause in the log alone."""
+    """The answer has the body of every error, and only the log has the cause."""
     monkeypatch.setattr("bandrank.proxy.forwarding.indices_of", wrong)
     response = search(proxy)
 
@@ -129,12 +126,10 @@ def test_a_bug_in_the_proxy_is_500(
 
 
 def wrong(*_: object) -> None:
-    """What nobody expects."""
     raise RuntimeError("something secret")
 
 
 def test_a_re_ranker_that_is_too_slow_is_given_up(engine: SearchEngine) -> None:
-    """After the budget; its work is dropped."""
     gate = Gate()
     gate.let_through()
     with proxied(engine.url, scorer=WatchedScorer(lookup(man=1.0), gate), proxy_budget_ms=60_000) as proxy:
@@ -146,7 +141,7 @@ def test_a_re_ranker_that_is_too_slow_is_given_up(engine: SearchEngine) -> None:
 
 
 def test_a_cascade_that_is_cut_short_is_marked(engine: SearchEngine) -> None:
-    """The accurate stage does not answer within the budget: the hits have the order of the fast one."""
+    """The accurate stage does not answer within the budget, so the fast stage orders the hits."""
     gate = Gate()
     gate.let_through()
     fast, accurate = encoded_lookup(she=2.0, he=1.0, man=-1.0), WatchedScorer(lookup(man=9.0), gate)
@@ -161,7 +156,7 @@ def test_a_cascade_that_is_cut_short_is_marked(engine: SearchEngine) -> None:
 
 
 def test_a_window_that_the_engine_refuses(proxy: Proxied, engine: SearchEngine) -> None:
-    """The client's own search is sent then."""
+    """The proxy then sends the client's own search."""
     engine.max_window = 20
     assert_in_the_order_of_the_engine(search(proxy), "engine_refused")
 
@@ -170,13 +165,12 @@ def test_a_window_that_the_engine_refuses(proxy: Proxied, engine: SearchEngine) 
 
 
 def test_an_answer_that_is_too_large(engine: SearchEngine) -> None:
-    """It is not kept, and the client's own search is sent."""
     with proxied(engine.url, proxy_max_response_bytes=200) as proxy:
         assert_in_the_order_of_the_engine(search(proxy), "large_answer")
 
 
 def test_an_answer_that_is_compressed_though_nobody_asked(proxy: Proxied, engine: SearchEngine) -> None:
-    """The client's own search is sent; it can read what it asked for."""
+    """The proxy then sends the client's own search, whose answer the client can decompress if it asked for that."""
     engine.always_gzip = True
     assert_in_the_order_of_the_engine(search(proxy), "unreadable_answer")
 
@@ -201,7 +195,6 @@ def test_an_answer_that_is_compressed_though_nobody_asked(proxy: Proxied, engine
     ],
 )
 def test_an_answer_that_cannot_be_understood(odd_proxy: Proxied, odd_engine: ScriptedServer, body: bytes) -> None:
-    """It is handed on as it is."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
     odd_engine.answer = head + body
     response = search(odd_proxy)
@@ -212,7 +205,7 @@ def test_an_answer_that_cannot_be_understood(odd_proxy: Proxied, odd_engine: Scr
 
 @pytest.mark.parametrize("headers", [{}, HEADERS])
 def test_a_client_that_hangs_up_cancels_its_request(headers: dict[str, str]) -> None:
-    """The engine notices at once, and may stop the search."""
+    """The engine notices at once that the client is gone, and may stop the search."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     body = json.dumps(BODY)
     with scripted_server(held=True) as server, proxied(server.url) as proxy:
@@ -225,14 +218,14 @@ def test_a_client_that_hangs_up_cancels_its_request(headers: dict[str, str]) -> 
 
 
 def held_by(proxy: Proxied) -> float:
-    """The bytes that requests in flight hold."""
+    """The bytes that the proxy's requests in flight hold."""
     held = proxy.service.metrics.registry.get_sample_value("bandrank_memory_in_flight_bytes")
     assert held is not None
     return held
 
 
 def test_a_client_that_hangs_up_while_its_hits_are_ranked(engine: SearchEngine) -> None:
-    """Its tasks leave the queue."""
+    """The request's tasks leave the queue, and its memory is freed."""
     gate = Gate()
     gate.let_through()
     with proxied(engine.url, scorer=WatchedScorer(lookup(man=1.0), gate), proxy_budget_ms=60_000) as proxy:
@@ -240,7 +233,7 @@ def test_a_client_that_hangs_up_while_its_hits_are_ranked(engine: SearchEngine) 
         with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
             head = f"POST /docs/_search HTTP/1.1\r\nHost: x\r\nX-Rerank: title\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall((head + body).encode())
-            gate.wait_for_batch()  # the self-test's
+            gate.wait_for_batch()  # the batch of the self-test
             gate.wait_for_batch()
             assert held_by(proxy) > 0
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -249,7 +242,7 @@ def test_a_client_that_hangs_up_while_its_hits_are_ranked(engine: SearchEngine) 
 
 
 def test_a_search_with_too_many_values_passes_through(proxy: Proxied, engine: SearchEngine) -> None:
-    """They are counted before they are read."""
+    """The proxy counts the values in a body before it reads them."""
     body = json.dumps(BODY | {"terms": [0] * 1_400_000}).replace(", ", ",")
     with proxy.client() as client:
         response = client.post("/docs/_search", content=body, headers=HEADERS)
@@ -259,7 +252,7 @@ def test_a_search_with_too_many_values_passes_through(proxy: Proxied, engine: Se
 
 
 def test_what_is_kept_of_a_request_is_counted() -> None:
-    """Also when it is passed through: it is sent from what was kept."""
+    """The body counts as memory in flight even if the request passes through, since the proxy sends it from memory."""
     body = json.dumps(BODY | {"sort": ["date"]}) + " " * 100_000
     with scripted_server(held=True) as server, proxied(server.url) as proxy:
         with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
@@ -273,13 +266,12 @@ def test_what_is_kept_of_a_request_is_counted() -> None:
 
 
 def test_a_client_with_no_memory_left_gets_the_order_of_the_engine(engine: SearchEngine) -> None:
-    """As with every other bound, the hits are there."""
     with proxied(engine.url, max_in_flight_bytes=100) as proxy:
         assert_in_the_order_of_the_engine(search(proxy), "input_too_large")
 
 
 def test_a_search_that_is_too_large_to_be_read_passes_through(engine: SearchEngine) -> None:
-    """Whole, though part of it was read."""
+    """The engine gets the whole body, even though the proxy had already read part of it."""
     with proxied(engine.url, max_body_bytes=40) as proxy:
         response = search(proxy)
 

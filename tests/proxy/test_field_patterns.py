@@ -1,4 +1,4 @@
-"""Which fields a client's names and patterns ask for: as the engines read them, and in bounded time and memory."""
+"""Which fields a client's names and patterns ask for: as the engines read them, in bounded time and memory."""
 
 import json
 import tracemalloc
@@ -18,7 +18,7 @@ SEARCH = {"query": {"match": {"title": "words"}}, "_source": False}
 
 
 def fits(pattern: str, name: str) -> bool:
-    """The definition: a wildcard is nothing, or a character and the same wildcard again."""
+    """The definition: a wildcard matches nothing, or one character followed by the same wildcard."""
     if pattern.startswith("*"):
         return fits(pattern[1:], name) or (name != "" and fits(pattern, name[1:]))
     return name == pattern if not pattern or not name else pattern[0] == name[0] and fits(pattern[1:], name[1:])
@@ -33,21 +33,20 @@ def asked_for(body: Any, query_string: bytes = b"") -> list[str]:
 
 @given(st.lists(st.text("ab?[]*", max_size=8), max_size=3), st.lists(st.text("ab?[]", max_size=8), max_size=3))
 def test_patterns_fit_as_they_are_defined(patterns: list[str], names: list[str]) -> None:
-    """Only `*` is one; the wildcards of file names are characters like others."""
     left = [name for name in names if not any(fits(pattern, name) for pattern in patterns)]
 
     assert not_asked_for(names, set(patterns)) == left
 
 
 def test_only_a_star_is_a_wildcard() -> None:
-    """The engine finds nothing for others, so the texts have to be asked for."""
+    """The engine finds no field for any other pattern, so the proxy still has to ask for its texts."""
     other = ["titl?", "[b]ody", "[!a]*"]
 
     assert asked_for({**SEARCH, "fields": other}) == [*other, "title", "body"]
 
 
 def test_patterns_leave_nothing_in_memory() -> None:
-    """A client can send another one with each search."""
+    """A client can send a new pattern with each search, so nothing may be cached."""
     bodies = [{**SEARCH, "fields": [f"t{number}" + "i*" * (MAX_PATTERN_CHARACTERS // 2 - 10)]} for number in range(10)]
     asked_for(bodies[0])
     tracemalloc.start()
@@ -65,7 +64,7 @@ def test_patterns_leave_nothing_in_memory() -> None:
     ("most", "more"), [([f"{number}*" for number in range(MAX_PATTERNS)], "x*"), (["*" * MAX_PATTERN_CHARACTERS], "*")]
 )
 def test_more_patterns_than_can_be_compared(most: list[str], more: str) -> None:
-    """Each is compared with each of the fields that are ranked, while all others wait; names are looked up."""
+    """Comparing each pattern with each ranked field blocks all other requests; plain names are looked up in a set."""
     names = [f"x{number}" for number in range(10_000)]
 
     assert asked_for({**SEARCH, "fields": [*names, *most, "title"]})
@@ -74,7 +73,7 @@ def test_more_patterns_than_can_be_compared(most: list[str], more: str) -> None:
 
 
 def test_more_parameters_than_can_be_read() -> None:
-    """Headers have room for sixteen thousand of them, which would take as long as a large body."""
+    """Headers have room for sixteen thousand parameters, which would take as long as a large body to read."""
     assert asked_for(SEARCH, b"&".join([b"a"] * MAX_PARAMETERS))
     with pytest.raises(Skipped, match="large_request"):
         asked_for(SEARCH, b"&".join([b"a"] * (MAX_PARAMETERS + 1)))

@@ -1,4 +1,4 @@
-"""Large searches and answers: read beside the event loop, one at a time, in bounded memory."""
+"""Large searches and answers are read off the event loop, one at a time, in bounded memory."""
 
 import asyncio
 import json
@@ -24,7 +24,6 @@ LARGE = SMALL_BYTES + 1
 
 @asynccontextmanager
 async def large_json() -> AsyncIterator[LargeJson]:
-    """One that is closed at the end."""
     work = LargeJson(Pace())
     try:
         yield work
@@ -33,7 +32,7 @@ async def large_json() -> AsyncIterator[LargeJson]:
 
 
 async def test_what_is_large_is_read_in_another_thread() -> None:
-    """And what is small on the event loop, which takes less than going there and back."""
+    """What is small is read on the event loop, which takes less time than a change of threads."""
     here = threading.get_ident()
     async with large_json() as work:
         assert await work.run(ONE, SMALL_BYTES, threading.get_ident) == here
@@ -43,7 +42,7 @@ async def test_what_is_large_is_read_in_another_thread() -> None:
 
 
 async def test_one_is_read_at_a_time_and_the_smaller_go_first() -> None:
-    """However many wait, and whoever sent them; who gives up takes no turn."""
+    """The order does not depend on the client; work that is cancelled while it waits is never run."""
     done: list[str] = []
     held, hold = threading.Event(), threading.Event()
 
@@ -69,7 +68,7 @@ async def test_one_is_read_at_a_time_and_the_smaller_go_first() -> None:
 
 
 def test_a_wide_character_does_not_make_an_answer_four_times_as_large() -> None:
-    """Where one is in a hit, the others are still read and written with a byte for each of their characters."""
+    """Where one hit has a wide character, the others still take one byte per character as they are read and written."""
     sources = [{"body": "man " * 20_000} for _ in range(20)]
     sources[7]["body"] += "🐝"
     body = json.dumps({"hits": {"hits": [{"_source": source} for source in sources]}}, ensure_ascii=False).encode()
@@ -82,7 +81,7 @@ def test_a_wide_character_does_not_make_an_answer_four_times_as_large() -> None:
     finally:
         tracemalloc.stop()
     assert written == body
-    assert peak < 4.5 * len(body)  # the text, its values, and what is written, in pieces and as a whole
+    assert peak < 4.5 * len(body)  # the text, its values, the pieces that are written, and the whole
     assert answer.texts(["body"])[7].endswith("man 🐝")
 
 
@@ -100,7 +99,7 @@ def test_a_wide_character_does_not_make_an_answer_four_times_as_large() -> None:
     ids=lambda value: value[:30],
 )
 def test_numbers_that_are_texts_are_as_they_are_written(value: str, text: str) -> None:
-    """Though numbers that nobody asks for, as those of vectors, are read faster and rounded."""
+    """Numbers in other fields, such as vectors, are read faster and rounded."""
     source = f'{{"vector": [0.10, 1], "title": {value}}}'
     answer = SearchAnswer(f'{{"hits": {{"hits": [{{"_source": {source}}}]}}}}'.encode(), 1)
 
@@ -108,7 +107,7 @@ def test_numbers_that_are_texts_are_as_they_are_written(value: str, text: str) -
 
 
 def test_an_object_with_too_many_members_is_read_no_further() -> None:
-    """The first of them too many is not even looked at."""
+    """The first member beyond the limit is not even parsed."""
     members = ",".join(f'"{number}":1' for number in range(MAX_MEMBERS))
     assert len(read_document(f"{{{members}}}", read_members)) == MAX_MEMBERS
     with pytest.raises(ValueError, match="no more than 1024 members"):
@@ -116,6 +115,6 @@ def test_an_object_with_too_many_members_is_read_no_further() -> None:
 
 
 def test_an_answer_with_too_many_hits_is_read_no_further() -> None:
-    """However many there are: what one of them holds is not even looked at."""
+    """The first hit beyond the limit is not even parsed."""
     with pytest.raises(ValueError, match="no more than 2 elements"):
         SearchAnswer(b'{"hits": {"hits": [{}, {}, no JSON', max_hits=2)

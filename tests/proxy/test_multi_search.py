@@ -1,4 +1,4 @@
-"""Searches that come together, in an `_msearch`: each is re-ranked, left alone or fails as if it had come alone."""
+"""Searches that come together in an `_msearch`: each is re-ranked, left alone or fails as if it had come alone."""
 
 import contextlib
 import gzip
@@ -37,7 +37,7 @@ depth = 4
 
 @pytest.fixture(scope="module")
 def ruled(engine: SearchEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
-    """One with rules, whose model chokes on the last document."""
+    """A proxy with rules, whose model fails on the last document."""
     rules: Path = tmp_path_factory.mktemp("rules") / "rules.toml"
     rules.write_text(RULES)
     scorer = WatchedScorer(lookup(man=1.5, he=4.0, she=-2.0), fails)
@@ -57,7 +57,7 @@ def lines(*searches: dict[str, Any]) -> bytes:
 
 
 def send(proxy: Proxied, content: bytes, *, target: str = "/docs/_msearch", **headers: str) -> httpx.Response:
-    """The answer to several searches with `X-Rerank: title`, unless said otherwise."""
+    """Sends several searches, with `X-Rerank: title` unless said otherwise, and returns the answer."""
     sent = {"x-rerank": "title", "content-type": "application/x-ndjson"}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
     with proxy.client() as client:
@@ -65,17 +65,15 @@ def send(proxy: Proxied, content: bytes, *, target: str = "/docs/_msearch", **he
 
 
 def ids(response: httpx.Response) -> list[str]:
-    """The ids of the hits of each search, in their order."""
     return ["".join(hit["_id"] for hit in each["hits"]["hits"]) for each in response.json()["responses"]]
 
 
 def statuses(response: httpx.Response) -> list[str]:
-    """What became of each search."""
     return response.headers["x-rerank-status"].split(", ")  # type: ignore[no-any-return]
 
 
 def test_each_search_is_re_ranked(proxy: Proxied, engine: SearchEngine) -> None:
-    """Its own page of its own hits, in one request to the engine, and nothing else of the answer changes."""
+    """Each search gets its page of its hits, by one request to the engine; nothing else of the answer changes."""
     second = MATCH | {"size": 1, "from": 1, "_source": False}
     content = lines({}, MATCH, {"index": "other", "preference": "x"}, second)
     response = send(proxy, content, target="/docs/_msearch?typed_keys=true", x_rerank="title; score=engine")
@@ -101,7 +99,6 @@ def test_each_search_is_re_ranked(proxy: Proxied, engine: SearchEngine) -> None:
 
 
 def test_a_search_gets_what_it_would_get_alone(proxy: Proxied) -> None:
-    """With the same scores, to the byte."""
     with proxy.client() as client:
         alone = client.post("/docs/_search", json=MATCH, headers={"x-rerank": "title"})
     response = send(proxy, lines({}, MATCH))
@@ -111,7 +108,7 @@ def test_a_search_gets_what_it_would_get_alone(proxy: Proxied) -> None:
 
 
 def test_the_header_counts_for_all_searches(proxy: Proxied) -> None:
-    """And so does the query in a header; each may be one that cannot be re-ranked."""
+    """X-Rerank-Query counts for all searches, too; those that cannot be re-ranked are skipped one by one."""
     searches = lines({}, MATCH, {}, MATCH | {"size": 0}, {}, ALL, {}, MATCH | {"sort": ["n"]})
     response = send(proxy, searches)
 
@@ -126,7 +123,7 @@ def test_the_header_counts_for_all_searches(proxy: Proxied) -> None:
 
 
 def test_rules_count_for_the_indices_of_each_search(ruled: Proxied, engine: SearchEngine) -> None:
-    """Those that its first line names, or those of the path; others pass through, byte for byte."""
+    """The first line of a search names its indices, else the path does; without a rule it passes through unchanged."""
     other = b'{"index":["books","docs"]}\n { "query":{"match":{"title":"who"}} } \r\n'
     named = lines({"index": ["books"]}, MATCH | {"size": 3}, {"index": "books,books"}, MATCH | {"size": 1})
     response = send(ruled, named + other + b"\n" + lines(MATCH | {"size": 2}), target="/books/_msearch", x_rerank="")
@@ -139,7 +136,7 @@ def test_rules_count_for_the_indices_of_each_search(ruled: Proxied, engine: Sear
 def test_searches_that_nobody_asks_to_re_rank_pass_through(
     proxy: Proxied, ruled: Proxied, engine: SearchEngine
 ) -> None:
-    """As they came, and without a word; they count as one request."""
+    """The engine gets the body unchanged, the answer has no status, and all of them count as one request."""
     content = lines({"index": "docs"}, MATCH)
     before = ruled.count("proxy_requests", outcome="passed")
     responses = [send(each, content, target="/_msearch", x_rerank="") for each in (proxy, ruled)]
@@ -150,7 +147,7 @@ def test_searches_that_nobody_asks_to_re_rank_pass_through(
 
 
 def test_a_search_that_fails_costs_the_others_nothing(ruled: Proxied) -> None:
-    """Be it in the engine or in the model: they are re-ranked, and each is counted as what it is."""
+    """Whether the engine or the model fails, the others are re-ranked, and each search counts by its own outcome."""
     outcomes = ("reranked", "skipped", "failed", "passed")
     before = {outcome: ruled.count("proxy_requests", outcome=outcome) for outcome in outcomes}
     choked = ruled.count("proxy_unranked", reason="scoring_failed")
@@ -168,7 +165,7 @@ def test_a_search_that_fails_costs_the_others_nothing(ruled: Proxied) -> None:
 
 
 def test_an_error_that_a_search_would_get_anyway(proxy: Proxied, engine: SearchEngine) -> None:
-    """It is handed on, and the engine is not asked again."""
+    """The client gets the error, and the proxy does not ask the engine again."""
     response = send(proxy, lines({"index": "missing"}, MATCH, {}, MATCH))
 
     assert statuses(response) == ["skipped; reason=engine_error", "reranked; hits=4"]
@@ -177,7 +174,7 @@ def test_an_error_that_a_search_would_get_anyway(proxy: Proxied, engine: SearchE
 
 
 def test_a_window_that_the_engine_refuses(ruled: Proxied, engine: SearchEngine) -> None:
-    """The client's own search is sent in its place, together with others of that kind; the rest is not asked twice."""
+    """One second request has the client's own searches for those that were refused; the others are not sent twice."""
     engine.max_window = 3
     content = lines({"index": "boats"}, MATCH | {"size": 2}, {"index": "books"}, MATCH | {"size": 2}, {}, MATCH)
     content += lines({"index": "boats"}, MATCH | {"size": 4})
@@ -197,7 +194,7 @@ def test_a_window_that_the_engine_refuses(ruled: Proxied, engine: SearchEngine) 
 
 
 def test_an_answer_that_is_too_large(engine: SearchEngine) -> None:
-    """The client's own request is sent then, with all its searches."""
+    """The proxy then sends the client's own request, with all its searches."""
     content = lines({}, MATCH, {}, MATCH | {"size": 0})
     with proxied(engine.url, proxy_max_response_bytes=300) as proxy:
         response = send(proxy, content)
@@ -211,7 +208,6 @@ def test_an_answer_that_is_too_large(engine: SearchEngine) -> None:
 def test_an_answer_that_is_not_as_expected(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
-    """It is handed on as it is."""
     monkeypatch.setattr(engine, "multi_search", lambda _: (200, answer))
     with proxied(engine.url) as proxy:
         response = send(proxy, lines({}, MATCH))
@@ -222,7 +218,7 @@ def test_an_answer_that_is_not_as_expected(
 
 @pytest.mark.parametrize("status", [401, 429])
 def test_an_error_for_the_whole_request(proxy: Proxied, engine: SearchEngine, status: int) -> None:
-    """The client gets it, and it is no failure of the re-ranking."""
+    """The client gets the error, which does not count as failed re-ranking."""
     engine.status = status
     response = send(proxy, lines({}, MATCH, {}, ALL))
 
@@ -232,7 +228,7 @@ def test_an_error_for_the_whole_request(proxy: Proxied, engine: SearchEngine, st
 
 
 def test_all_searches_share_the_time(engine: SearchEngine, tmp_path: Path) -> None:
-    """Where a model does not answer, one whose budget is gone with that of the first is not even begun."""
+    """While the model hangs on the first search, the second one's shorter budget runs out: its scoring never starts."""
     rules = tmp_path / "rules.toml"
     rules.write_text("".join(
         f'[[rules]]\nindex = "{index}"\nfields = ["title"]\nbudget_ms = {budget_ms}\n'
@@ -256,7 +252,7 @@ def test_all_searches_share_the_time(engine: SearchEngine, tmp_path: Path) -> No
 
 
 def test_a_compressed_request(proxy: Proxied, engine: SearchEngine) -> None:
-    """In the media types that the engines' clients use."""
+    """The engine gets the client's media type, which may be Elasticsearch's own."""
     kind = "application/vnd.elasticsearch+x-ndjson;compatible-with=8"
     packed = gzip.compress(lines({}, MATCH))
     response = send(proxy, packed, content_type=kind, content_encoding="gzip", accept_encoding="gzip")
@@ -267,7 +263,7 @@ def test_a_compressed_request(proxy: Proxied, engine: SearchEngine) -> None:
 
 @pytest.mark.parametrize("end", [b"", b"\n", b" \n"])
 def test_a_line_more_at_the_end(proxy: Proxied, end: bytes) -> None:
-    """The engines take no notice of an empty one."""
+    """The engines ignore an empty last line."""
     assert statuses(send(proxy, lines({}, MATCH) + end)) == ["reranked; hits=4"]
 
 
@@ -295,7 +291,6 @@ def test_a_line_more_at_the_end(proxy: Proxied, end: bytes) -> None:
 def test_requests_that_pass_through(
     proxy: Proxied, engine: SearchEngine, content: bytes, headers: dict[str, str], reason: str
 ) -> None:
-    """The engine gets them as they were sent, and says what it thinks of them."""
     response = send(proxy, content, **headers)
 
     assert statuses(response) == [f"skipped; reason={reason}"]
@@ -303,7 +298,7 @@ def test_requests_that_pass_through(
 
 
 def test_as_many_as_there_may_be(proxy: Proxied) -> None:
-    """All are re-ranked, and the header says so of each, in less than the 4 KiB that many a server has for all."""
+    """X-Rerank-Status lists the outcome of each search within the 4 KiB that many servers allow for all headers."""
     response = send(proxy, lines({}, MATCH) * MAX_SEARCHES, x_rerank="title; budget_ms=60000")
 
     assert ids(response) == ["2130"] * MAX_SEARCHES
@@ -313,7 +308,7 @@ def test_as_many_as_there_may_be(proxy: Proxied) -> None:
 @settings(max_examples=50)
 @given(st.lists(st.binary(max_size=9) | st.sampled_from([b"{}", b'{"index":"a,b"}', b'{"indices":["a"]}', b"\r"])))
 def test_any_request_is_read_or_left_alone(content: list[bytes]) -> None:
-    """Nothing else is raised; what is read are its lines."""
+    """Reading a request never raises anything but Skipped, and yields its lines."""
     with contextlib.suppress(Skipped):
         read = [*read_lines(b"\n".join(content) + b"\n")]
         assert b"".join(b"%b\n%b\n" % pair for pair in read).startswith(b"\n".join(content[:2]))

@@ -1,4 +1,4 @@
-"""What the proxy hands on: every byte but the headers of one connection, in both directions and of any size."""
+"""What the proxy forwards: every byte but the headers of one connection, in both directions and of any size."""
 
 import gzip
 import os
@@ -20,14 +20,12 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ScriptedServer]:
-    """A server whose answers the tests write."""
     with scripted_server() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def proxy(server: ScriptedServer) -> Iterator[Proxied]:
-    """A proxy in front of it."""
     with proxied(server.url) as running:
         yield running
 
@@ -39,12 +37,11 @@ def _as_new(server: ScriptedServer) -> None:
 
 
 def request(line: bytes, *headers: bytes, body: bytes = b"") -> bytes:
-    """The bytes of a request."""
     return b"\r\n".join([line + b" HTTP/1.1", b"Host: proxy", *headers, b"", body])
 
 
 def test_a_request_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
-    """Method, target, headers and body are the client's; the host is the engine's, and the proxy names itself."""
+    """Method, target, headers and body are the client's; the proxy sets the engine's host, and adds itself in `via`."""
     target = b"/a%2Fb/_doc/%C3%A9?x=1&x=%20+&pretty"
     sent = request(
         b"PUT " + target,
@@ -72,7 +69,7 @@ def test_a_request_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
 
 
 def test_an_address_in_no_ascii_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
-    """A trusted peer may say anything."""
+    """A trusted peer may put any bytes into X-Forwarded-For."""
     answer = proxy.send(request(b"GET /", b"X-Forwarded-For: \xe9"))
     (got,) = server.got
 
@@ -81,7 +78,7 @@ def test_an_address_in_no_ascii_is_handed_on(proxy: Proxied, server: ScriptedSer
 
 
 def test_headers_of_one_connection_stay_on_it(proxy: Proxied, server: ScriptedServer) -> None:
-    """In both directions: those that are known, and those that Connection names, but never what frames the body."""
+    """The proxy drops hop-by-hop headers and those that Connection names, both ways, but never the body's framing."""
     server.answer = (
         b"HTTP/1.1 200 OK\r\nConnection: X-Secret, keep-alive\r\nX-Secret: 1\r\nKeep-Alive: timeout=5\r\n"
         b"X-Elastic-Product: Elasticsearch\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -101,14 +98,14 @@ def test_headers_of_one_connection_stay_on_it(proxy: Proxied, server: ScriptedSe
     (got,) = server.got
 
     assert headers_of(got).keys() == {"host", "content-length", "via", "x-forwarded-for"}
-    assert headers_of(got)["x-forwarded-for"].split(", ") == ["192.0.2.1", "192.0.2.1"]  # a trusted proxy named it
+    assert headers_of(got)["x-forwarded-for"].split(", ") == ["192.0.2.1", "192.0.2.1"]  # the peer is trusted
     assert headers_of(answer).keys() == {"x-elastic-product", "set-cookie", "transfer-encoding"}
     assert re.findall(rb"set-cookie: (\S+)", answer) == [b"a=1", b"b=2"]
     assert body_of(answer) == b"ok"
 
 
 def test_an_answer_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
-    """Its status, headers and bytes, be they compressed or not; nothing is added."""
+    """Status, headers and bytes are the engine's, compressed or not, and nothing is added."""
     content = gzip.compress(b'{"hits": []}', mtime=0)
     server.answer = (
         b'HTTP/1.1 418 whatever\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nWarning: 299 es "x"\r\n'
@@ -135,7 +132,7 @@ def test_an_answer_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
     ],
 )
 def test_an_answer_without_a_body(proxy: Proxied, server: ScriptedServer, line: bytes, answer: bytes) -> None:
-    """Its headers are handed on, also a length of what is not sent, and the connections can be used again."""
+    """The client gets the headers, even the length of a body that is not sent, and the connections stay usable."""
     server.answer = answer
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
         connection.sendall(request(line))
@@ -169,7 +166,7 @@ def test_a_length_without_a_body(
 
 
 def test_a_body_of_any_size_streams_through(proxy: Proxied, server: ScriptedServer) -> None:
-    """A bulk request larger than anything that the service reads itself, in chunks."""
+    """A chunked bulk request, larger than any body that the service reads itself, reaches the engine whole."""
     part = b"%x\r\n" % MIB + os.urandom(MIB) + b"\r\n"
     sent = request(b"POST /_bulk", b"Transfer-Encoding: chunked", b"Content-Type: application/x-ndjson")
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
@@ -184,7 +181,7 @@ def test_a_body_of_any_size_streams_through(proxy: Proxied, server: ScriptedServ
 
 
 def test_neither_side_is_read_faster_than_the_other() -> None:
-    """What the other side does not take stays where it is, so that no body takes memory here."""
+    """The proxy stops reading from one side while the other takes nothing, so no body fills its memory."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         proxied(f"http://127.0.0.1:{listener.getsockname()[1]}") as proxy,
@@ -204,7 +201,7 @@ MOST_ON_THE_WAY = 32 * MIB  # the buffers of four sockets, which grow on Linux, 
 
 
 def sent_until_full(connection: socket.socket) -> int:
-    """How much a connection takes before it takes nothing for a while."""
+    """The bytes that a connection takes before it takes nothing for a while."""
     connection.settimeout(0.4)
     sent = 0
     try:
@@ -230,7 +227,7 @@ def sent_until_full(connection: socket.socket) -> int:
 def test_a_request_that_two_could_read_differently_is_refused(
     proxy: Proxied, server: ScriptedServer, lines: list[bytes]
 ) -> None:
-    """None of it gets to the engine."""
+    """No byte of such a request reaches the engine."""
     answer = proxy.send(request(b"POST /", *lines, body=b"0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"))
 
     assert answer.split(b" ")[1] in {b"400", b"422"}
@@ -238,7 +235,7 @@ def test_a_request_that_two_could_read_differently_is_refused(
 
 
 def test_a_body_in_a_transfer_coding_is_refused(proxy: Proxied, server: ScriptedServer) -> None:
-    """It would lose the coding, of which nothing else says that it is there."""
+    """The proxy would drop the coding, and nothing else would tell the engine that the body is encoded."""
     answer = proxy.send(request(b"POST /", b"Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n"))
 
     assert answer.split(b" ")[1] == b"422"
@@ -247,7 +244,7 @@ def test_a_body_in_a_transfer_coding_is_refused(proxy: Proxied, server: Scripted
 
 @pytest.mark.parametrize("target", [b"http://192.0.2.9/x", b"//192.0.2.9/x", b"/x?u=http://192.0.2.9/"])
 def test_no_target_leads_elsewhere(proxy: Proxied, server: ScriptedServer, target: bytes) -> None:
-    """The engine's address is that of the settings, whatever a client writes."""
+    """The proxy connects to the engine of the settings, whatever target a client writes."""
     proxy.send(request(b"GET " + target))
     (got,) = server.got
 
@@ -256,18 +253,17 @@ def test_no_target_leads_elsewhere(proxy: Proxied, server: ScriptedServer, targe
 
 
 def test_connections_to_the_engine_are_kept(proxy: Proxied, server: ScriptedServer) -> None:
-    """Requests one after the other, of several clients, share one."""
     opened, passed = threading.active_count(), proxy.count("proxy_requests", outcome="passed")
     for number in range(5):
         proxy.send(request(b"GET /"))
-        proxy.wait_for_count("proxy_requests", passed + number + 1, outcome="passed")  # then it is free again
+        proxy.wait_for_count("proxy_requests", passed + number + 1, outcome="passed")  # the connection is free again
 
     assert len(server.got) == 5
     assert threading.active_count() <= opened + 1
 
 
 def test_a_client_that_sends_no_more_gets_its_answer(proxy: Proxied) -> None:
-    """One that has shut its sending side down has not hung up."""
+    """A client that has shut down its sending side has not hung up."""
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
         connection.sendall(request(b"GET /"))
         connection.shutdown(socket.SHUT_WR)
@@ -280,7 +276,7 @@ def test_a_client_that_sends_no_more_gets_its_answer(proxy: Proxied) -> None:
 
 
 def test_a_client_that_expects_100_gets_it(proxy: Proxied, server: ScriptedServer) -> None:
-    """It sends its body only then; the engine is not asked."""
+    """The proxy answers 100 itself: the client waits for it before it sends the body, and the engine is not asked."""
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
         connection.sendall(request(b"PUT /a", b"Expect: 100-continue", b"Content-Length: 2"))
         assert connection.recv(1024) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -311,7 +307,6 @@ def test_whatever_comes_is_handed_on(
     answered: tuple[int, list[tuple[bytes, bytes]], bytes],
     chunked: bool,
 ) -> None:
-    """Headers and bodies of requests and answers, whatever is in them."""
     server.got.clear()
     fields, body = sent
     lines = [b"%b: %b" % pair for pair in fields]
@@ -331,6 +326,6 @@ def test_whatever_comes_is_handed_on(
 
 
 def x_headers(message: bytes) -> list[bytes]:
-    """The lines of headers that the test made up."""
+    """The header lines that the test made up."""
     lines = message.partition(b"\r\n\r\n")[0].split(b"\r\n")
     return [line for line in lines if line.startswith(b"x-") and not line.startswith(b"x-forwarded-for: 127")]

@@ -1,4 +1,4 @@
-"""The windows of retrievers that join others, in the deeper search."""
+"""The rank windows of retrievers that combine others, in the deeper search."""
 
 import pytest
 
@@ -28,7 +28,7 @@ OPTIONS = RerankOptions(fields=("title", "body"), depth=50, budget_ms=100)
     ],
 )
 def test_a_retriever_that_joins_others_has_a_window_for_the_deeper_search(retriever: str, sent: str | None) -> None:
-    """The engine refuses to find more hits than that; ten is its default."""
+    """The engine refuses to return more hits than the retriever's window has ranks, ten by default."""
     body = '{"retriever":%s,"size":3}'
     search = read_search(OPTIONS, b"", (body % retriever).encode(), "words")
 
@@ -36,12 +36,11 @@ def test_a_retriever_that_joins_others_has_a_window_for_the_deeper_search(retrie
 
 
 def test_retrievers_that_are_nested_deeply_keep_their_windows() -> None:
-    """The engine says what it thinks of them."""
+    """Reading so many levels exceeds the recursion limit, so the retriever is sent as it is."""
     assert widened('{"rrf":{"retrievers":[' * 9000 + "]}}" * 9000, 0, 50) == []
 
 
 def test_a_wider_window_goes_with_fields_that_are_asked_for() -> None:
-    """Both are written into the body that came."""
     body = b'{"retriever":{"rrf":{}},"_source":false,"fields":["a"]}'
 
     assert read_search(OPTIONS, b"", body, "words").body == (

@@ -1,4 +1,4 @@
-"""JSON that is read and moved without being written anew."""
+"""JSON that is read and moved without being serialised again."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
 def written(value: Any, draw: st.DrawFn) -> str:
-    """JSON of a value, with white space anywhere that it may be. Numbers are those in NUMBERS."""
+    """The JSON of a value, with white space wherever it may stand. Numbers are drawn from NUMBERS."""
     space = draw(st.sampled_from(["", "", " ", "\n\t", "\r\n "]))
     if isinstance(value, dict):
         members = f",{space}".join(
@@ -29,7 +29,6 @@ def written(value: Any, draw: st.DrawFn) -> str:
 
 @st.composite
 def json_texts(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> str:
-    """JSON of drawn values."""
     return written(draw(values), draw)
 
 
@@ -42,7 +41,7 @@ OBJECTS = st.dictionaries(TEXT, VALUES, max_size=5)
 @settings(max_examples=40)
 @given(json_texts(OBJECTS), st.data())
 def test_members_can_be_taken_out(text: str, data: st.DataObject) -> None:
-    """What is left is JSON, each of its values as it was written."""
+    """What is left is JSON, and each of its values is as it was written."""
     members = read_document(text, read_members)
     keys = data.draw(st.sets(st.sampled_from([part.key for part in members]))) if members else set()
     left = edited(text, 0, len(text), without(members, keys))
@@ -57,7 +56,6 @@ def test_members_can_be_taken_out(text: str, data: st.DataObject) -> None:
 @settings(max_examples=40)
 @given(json_texts(st.lists(OBJECTS, max_size=4)))
 def test_elements_are_found_where_they_stand(text: str) -> None:
-    """Each is read as the library reads it."""
     elements = read_document(text, lambda text, at: read_elements(text, at, read_value))
 
     assert [json.loads(text[each.start : each.end]) for each in elements] == json.loads(text)
@@ -69,13 +67,12 @@ def test_elements_are_found_where_they_stand(text: str) -> None:
      '{"a":-Infinity}', '{"a":"\n"}', "{1:2}"],
 )  # fmt: skip
 def test_what_is_no_object_is_refused(text: str) -> None:
-    """The error is one of JSON, wherever it is."""
+    """The error is a ValueError, wherever in the text the fault is."""
     with pytest.raises(ValueError, match=r"."):
         read_document(text, read_members)
 
 
 def test_edits_are_made_from_left_to_right() -> None:
-    """In whatever order they come."""
     assert edited("abcdef", 1, 6, [Edit(4, 5, "!"), Edit(1, 2, ""), Edit(3, 3, "-")]) == "c-d!f"
 
 
@@ -85,7 +82,7 @@ HITS = st.lists(st.fixed_dictionaries({"_id": TEXT, "_score": st.just(0), "_sour
 @settings(max_examples=40)
 @given(st.data(), HITS, OBJECTS)
 def test_hits_are_moved_as_they_are(data: st.DataObject, hits: list[Any], beside: dict[str, Any]) -> None:
-    """Any of them, in any order; what is around them stays, and so does all of it if nothing is moved."""
+    """Any hits can be moved, in any order; what surrounds them stays, and the bytes stay if no hit moves."""
     around = {**beside, "hits": {"max_score": None, "hits": hits, "total": beside}}
     body = data.draw(json_texts(st.just(around))).encode()
     answer = SearchAnswer(body, len(hits))
@@ -102,19 +99,17 @@ def test_hits_are_moved_as_they_are(data: st.DataObject, hits: list[Any], beside
 
 
 def raw(body: bytes, part: Any) -> bytes:
-    """A part as it is written."""
     return body[part.start : part.end]
 
 
 def same_but_hits(body: bytes) -> Any:
-    """What an answer says beside its hits."""
     content = json.loads(body)
     content["hits"]["hits"] = None
     return repr(content)
 
 
 def test_scores_and_added_fields() -> None:
-    """Of a hit nothing but these changes, however it is written."""
+    """Only the score and the added fields of a hit change, however the hit is written."""
     hit = '{ "_score" : null, "fields":{"a":[1.0e-7], "title" : ["x"]} , "_id":"1" }'
     other = '{"fields" : {"title":["y"]}, "_score":1.50}'
     around = '{"took": 1, "hits": {"max_score" :1.50, "hits": [\n  %s,\n  %s\n]}}'
@@ -144,7 +139,7 @@ def test_scores_and_added_fields() -> None:
     ],
 )
 def test_the_text_of_a_hit(source: str, fields: list[str], expected: str) -> None:
-    """That of its fields, where there is any, in the order in which they are named."""
+    """The text joins those of its fields that have any, in the order in which they are named."""
     assert SearchAnswer(f'{{"hits":{{"hits":[{{"_source":{source}}}]}}}}'.encode(), 1).texts(fields) == [expected]
 
 
@@ -161,7 +156,7 @@ def test_the_text_of_a_hit(source: str, fields: list[str], expected: str) -> Non
     ],
 )
 def test_fields_of_nested_documents(fields: str, left: str | None) -> None:
-    """Each engine's way to write them is read, and what the client did not ask for is taken out."""
+    """Each engine's way to write such fields is read, and what the client did not ask for is taken out."""
     names = ["notes.text", "a.notes.more.text", "b.c.d"]
     around = '{"hits":{"hits":[{"_id":"1"%s}]}}'
     answer = SearchAnswer((around % f',"fields":{fields}').encode(), 1)
@@ -172,7 +167,7 @@ def test_fields_of_nested_documents(fields: str, left: str | None) -> None:
 
 
 def test_fields_with_names_beyond_ascii_are_taken_out() -> None:
-    """However the engine writes them."""
+    """The engine may escape the characters of a name, or not."""
     hit = '{"_id":"%s","fields":{"é":["ü"],"\\u00fc":["x"]}}'
     answer = SearchAnswer(('{"hits":{"hits":[' + hit % "漢" + "]}}").encode(), 1)
 
@@ -180,14 +175,13 @@ def test_fields_with_names_beyond_ascii_are_taken_out() -> None:
 
 
 def test_a_hit_that_is_no_utf8() -> None:
-    """It has no text, and no place among the others."""
+    """The text of such a hit cannot be read, so the hits cannot be ranked."""
     answer = SearchAnswer(b'{"hits":{"hits":[{"_source":{"a":"\xff"}}]}}', 1)
     with pytest.raises(ValueError, match="can't decode"):
         answer.texts(["a"])
 
 
 def test_find() -> None:
-    """The member, or nothing."""
     members = read_document('{"a": 1}', read_members)
 
     assert find(members, "a") is members[0]
@@ -195,7 +189,7 @@ def test_find() -> None:
 
 
 def test_the_scores_of_hits() -> None:
-    """They are numbers that are finite, or there is none."""
+    """A score that is not a finite number is None."""
     scores = ["1.50", "-2e0", "3", "null", "1e999", '"4"', "true"]
     hits = ",".join([f'{{"_score":{score}}}' for score in scores] + ["{}"])
 

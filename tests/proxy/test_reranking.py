@@ -30,25 +30,23 @@ def _as_new(engine: SearchEngine) -> None:
 
 
 def search(proxy: Proxied, body: dict[str, Any], *, target: str = "/docs/_search", **headers: str) -> httpx.Response:
-    """The answer to a search with `X-Rerank: title`, unless said otherwise."""
+    """Sends a search, with `X-Rerank: title` unless said otherwise, and returns the answer."""
     sent = {"x-rerank": "title"} | {name.replace("_", "-"): value for name, value in headers.items()}
     with proxy.client() as client:
         return client.post(target, json=body, headers=sent)
 
 
 def ids(response: httpx.Response) -> list[str]:
-    """The ids of the hits, in their order."""
     return [hit["_id"] for hit in response.json()["hits"]["hits"]]
 
 
 def status(response: httpx.Response) -> str:
-    """What became of a search."""
     value: str = response.headers["x-rerank-status"]
     return value
 
 
 def test_hits_come_in_the_order_of_relevance(proxy: Proxied, engine: SearchEngine) -> None:
-    """Those without a text come last; the engine was asked for as many as are re-ranked, by the client's own body."""
+    """Hits without a text come last; the engine gets the client's own body, but is asked for all hits to re-rank."""
     response = search(proxy, BODY, authorization="Basic eDp5")
 
     assert ids(response) == IN_ORDER
@@ -62,7 +60,6 @@ def test_hits_come_in_the_order_of_relevance(proxy: Proxied, engine: SearchEngin
 
 @pytest.mark.anyio
 async def test_order_and_scores_are_those_of_the_endpoint(proxy: Proxied) -> None:
-    """The proxy and /rerank put the same texts in the same order, with the same scores."""
     hits = search(proxy, BODY).json()["hits"]
     texts = [json.loads(document).get("title") for document in DOCUMENTS]
     with_text = [index for index, text in enumerate(texts) if text]
@@ -76,7 +73,7 @@ async def test_order_and_scores_are_those_of_the_endpoint(proxy: Proxied) -> Non
 
 @pytest.mark.anyio
 async def test_the_scores_of_the_engine_count_as_those_of_a_first_stage(engine: SearchEngine) -> None:
-    """With a weight for them, the proxy answers as /rerank does for candidates with the hits' scores."""
+    """With `first_stage_weight`, the proxy ranks as /rerank does for candidates that have the hits' scores."""
     indices = [0, 1, 2, 4, 5]  # 3 has no text
     candidates = [{"text": json.loads(DOCUMENTS[index])["title"], "score": float(score_of(index))} for index in indices]
     asked = {"query": "who", "candidates": candidates, "first_stage_weight": 0.6}
@@ -94,7 +91,7 @@ async def test_the_scores_of_the_engine_count_as_those_of_a_first_stage(engine: 
 
 
 def test_nothing_but_order_and_scores_changes(proxy: Proxied, engine: SearchEngine) -> None:
-    """Every other byte is the engine's: numbers as they are written, spaces, escapes, and what is around the hits."""
+    """Every other byte is the engine's: how numbers are written, spaces, escapes, and what surrounds the hits."""
     body = BODY | {"aggs": {}, "highlight": {}}
     kept = search(proxy, body, x_rerank="title; score=engine").content
     scored = search(proxy, body)
@@ -106,7 +103,7 @@ def test_nothing_but_order_and_scores_changes(proxy: Proxied, engine: SearchEngi
 
 
 def test_a_page_of_the_hits(proxy: Proxied, engine: SearchEngine) -> None:
-    """Size and from, in the body or in the query string, cut the re-ranked list and not the engine's."""
+    """`size` and `from`, in the body or in the query string, select a page of the re-ranked hits."""
     assert ids(search(proxy, BODY | {"size": 2})) == IN_ORDER[:2]
     assert ids(search(proxy, BODY | {"size": 2, "from": 3})) == IN_ORDER[3:5]
     assert ids(search(proxy, BODY | {"size": 99}, target="/docs/_search?size=1&from=1&routing=a%2Fb")) == IN_ORDER[1:2]
@@ -136,7 +133,7 @@ def test_a_search_in_the_query_string(proxy: Proxied, engine: SearchEngine) -> N
     ],
 )
 def test_a_client_that_leaves_the_text_out(proxy: Proxied, wanted: dict[str, Any], keys: set[str]) -> None:
-    """It gets the hits in order, with what it asked for and nothing else."""
+    """The client gets the hits in order, with what it asked for and nothing else."""
     response = search(proxy, BODY | wanted)
     hits = response.json()["hits"]["hits"]
 
@@ -150,14 +147,14 @@ def test_a_client_that_leaves_the_text_out(proxy: Proxied, wanted: dict[str, Any
 
 
 def test_the_query_may_be_in_a_header(proxy: Proxied) -> None:
-    """Percent-encoded, it goes before what is found in the body, also where nothing could be."""
+    """The percent-encoded query overrides what the body has, and serves where the body has none."""
     response = search(proxy, {"query": {"match_all": {}}}, x_rerank_query="wer%3F%20%C3%A9")
 
     assert ids(response) == IN_ORDER
 
 
 def test_a_compressed_search(proxy: Proxied, engine: SearchEngine) -> None:
-    """Its query is found as well; the engine gets it uncompressed, and answers uncompressed."""
+    """The proxy finds the query, and sends the search uncompressed to the engine, which answers uncompressed."""
     headers = {
         "x-rerank": "title",
         "content-encoding": "gzip",
@@ -174,7 +171,7 @@ def test_a_compressed_search(proxy: Proxied, engine: SearchEngine) -> None:
 
 
 def test_a_rule_asks_where_clients_do_not(engine: SearchEngine, tmp_path: Any) -> None:
-    """It counts for the indices that it names; a header goes before it, and can switch it off."""
+    """A rule applies to the indices that it names; a header overrides it, and can switch it off."""
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rules]]\nindex = "doc*"\nfields = ["title"]\ndepth = 4\n')
     with proxied(engine.url, proxy_rules=str(rules)) as proxy, proxy.client() as client:
@@ -192,7 +189,7 @@ def test_a_rule_asks_where_clients_do_not(engine: SearchEngine, tmp_path: Any) -
 
 @pytest.mark.parametrize("accept", ["application/yaml", "Application/vnd.elasticsearch+cbor;compatible-with=8"])
 def test_a_search_that_wants_no_json_is_sent_once(proxy: Proxied, engine: SearchEngine, accept: str) -> None:
-    """As it came: nothing could be read of the answer to a deeper one."""
+    """The search passes through unchanged, because the proxy could not read the answer to a deeper one."""
     response = search(proxy, BODY, accept=accept)
 
     assert status(response) == "skipped; reason=partial_answer"
@@ -220,7 +217,7 @@ def test_a_search_that_wants_no_json_is_sent_once(proxy: Proxied, engine: Search
 def test_what_cannot_be_re_ranked_passes_through(  # noqa: PLR0917
     proxy: Proxied, engine: SearchEngine, body: dict[str, Any], query: str, header: str, reason: str
 ) -> None:
-    """The engine gets it as it was sent, its answer is handed on, and a header says why."""
+    """The engine gets the search unchanged, the client gets its answer, and a header says why."""
     response = search(proxy, body, target=f"/docs/_search{query}", x_rerank=header)
     everything = [str(index) for index in range(len(DOCUMENTS))]
 
@@ -232,7 +229,7 @@ def test_what_cannot_be_re_ranked_passes_through(  # noqa: PLR0917
 
 
 def test_other_requests_are_never_marked(proxy: Proxied, engine: SearchEngine) -> None:
-    """A search that nobody asked to re-rank, and whatever is no search."""
+    """Neither a search that nobody asked to re-rank nor a request that is not a search gets X-Rerank-Status."""
     with proxy.client() as client:
         answers = [
             client.post("/docs/_search", json=BODY),

@@ -1,4 +1,4 @@
-"""The proxy as it is run: its own paths, HTTPS to the engine, and the command."""
+"""The proxy as it is run: its metrics and probes, HTTPS to the engine, its settings, and the command."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +31,7 @@ HEADERS = {"x-rerank": "title"}
 
 
 def test_requests_are_counted(engine: SearchEngine) -> None:
-    """By what became of them, with every series there from the start."""
+    """Requests are counted by their outcome, and every outcome has a metric from the start."""
     with proxied(engine.url) as proxy, proxy.client() as client:
         assert set(OUTCOMES) == {*Outcome}
         for outcome in OUTCOMES:
@@ -48,7 +48,7 @@ def test_requests_are_counted(engine: SearchEngine) -> None:
 
 
 def test_a_shadow_scores_what_was_re_ranked(engine: SearchEngine) -> None:
-    """As in `bandrank serve`, and nothing else: no request that passed through, and no search without words."""
+    """As in `bandrank serve`, a shadow model scores a sample of the rankings, and no request that was not re-ranked."""
     shadow = lookup(man=4.0, he=1.5)
     labels = {"model": "tiny", "shadow": "shadow"}
     with proxied(engine.url, shadow=shadow, shadow_share=1.0) as proxy, proxy.client() as client:
@@ -61,7 +61,7 @@ def test_a_shadow_scores_what_was_re_ranked(engine: SearchEngine) -> None:
 
 
 def test_the_proxys_own_paths(engine: SearchEngine, tmp_path: Path) -> None:
-    """With keys the metrics need one; whether a search may be sent is the engine's to say."""
+    """With keys, the proxy's metrics need one; searches need none, because the engine decides who may search."""
     assert {HEALTH, READY} <= PROBES
     assert METRICS in ANSWERED
     engine.seen.clear()
@@ -85,14 +85,13 @@ def test_the_proxys_own_paths(engine: SearchEngine, tmp_path: Path) -> None:
 
 
 def test_every_reason_is_documented() -> None:
-    """What a header may say is in the page that explains it."""
     page = (ROOT / "docs" / "search-proxy.md").read_text(encoding="utf-8")
 
     assert [reason for reason in (*SkipReason, *FailReason) if f"`{reason}`" not in page] == []
 
 
 def test_an_engine_behind_https(tmp_path: Path) -> None:
-    """Its certificate has to be signed by an authority of the settings; to any other nothing is sent."""
+    """An authority in `proxy_ca` must have signed the engine's certificate; otherwise nothing is sent."""
     made = make_certificate(tmp_path)
     with running_engine(SearchEngine(DOCUMENTS), made) as engine:
         with proxied(engine.url, proxy_ca=made.certificate) as proxy, proxy.client() as client:
@@ -105,7 +104,6 @@ def test_an_engine_behind_https(tmp_path: Path) -> None:
 
 
 def test_an_engine_below_a_path() -> None:
-    """The path comes before that of each request."""
     with scripted_server(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n") as server:
         with proxied(f"{server.url}/search/") as proxy, proxy.client() as client:
             client.get("/docs?a=b")
@@ -114,7 +112,7 @@ def test_an_engine_below_a_path() -> None:
 
 @contextmanager
 def running_proxy(folder: Path, upstream: str, **settings: str) -> Iterator[RunningService]:
-    """`bandrank proxy` once it is ready. settings: by their names in capitals."""
+    """Starts `bandrank proxy` and waits until it is ready. settings: by their names in capitals."""
     chosen = {"PROXY_UPSTREAM": upstream, **settings}
     environment = {f"BANDRANK_{name}": value for name, value in chosen.items()}
     arguments = ["--model", str(save_cross_encoder(folder / "model")), "--device", "cpu"]
@@ -123,7 +121,7 @@ def running_proxy(folder: Path, upstream: str, **settings: str) -> Iterator[Runn
 
 
 def test_the_command(engine: SearchEngine, tmp_path: Path) -> None:
-    """`bandrank proxy` serves until SIGTERM, ends with 0, and its lines in the log carry the ids of requests."""
+    """`bandrank proxy` serves until SIGTERM, exits with 0, and logs the ids of requests."""
     headers = HEADERS | {"x-request-id": "r-7"}
     with running_proxy(tmp_path, engine.url, ACCESS_LOG="true") as proxy:
         answer = post(f"{proxy.url}/docs/_search", json=BODY, headers=headers)
@@ -139,7 +137,7 @@ def test_the_command(engine: SearchEngine, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stop_waits_for_the_engine(tmp_path: Path) -> None:
-    """For as long as it may take, and not only as long as a request to rank may."""
+    """A stop waits for as long as the engine may take to answer, even if that exceeds `request_timeout_s`."""
     with (
         scripted_server(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlate") as engine,
         running_proxy(tmp_path, engine.url, REQUEST_TIMEOUT_S="1") as proxy,
@@ -167,7 +165,6 @@ def test_a_stop_waits_for_the_engine(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_used(
     arguments: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line says which, and the exit code is 2."""
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rules]]\nindex = "docs"\nfields = ["title"]\ndepth = 5000\n')
     model = str(save_cross_encoder(tmp_path / "model"))
@@ -180,7 +177,7 @@ def test_settings_that_cannot_be_used(
 
 @pytest.mark.parametrize("wrong", ['model = "other"', 'strategy = "odd"'])
 def test_a_rule_for_what_is_not_served(engine: SearchEngine, wrong: str, tmp_path: Path) -> None:
-    """It is known when the proxy starts."""
+    """The proxy does not start with a rule that names an unknown model or strategy."""
     rules = tmp_path / "rules.toml"
     rules.write_text(f'[[rules]]\nindex = "docs"\nfields = ["title"]\n{wrong}\n')
     with pytest.raises(BadSetting) as refused, proxied(engine.url, proxy_rules=str(rules)):

@@ -1,4 +1,4 @@
-"""Connections to the search engine: each client has its share of them, and others are answered beside it."""
+"""Connections to the search engine: each client has a share of them, so that none keeps the others waiting."""
 
 import asyncio
 import select
@@ -21,7 +21,7 @@ ONE, OTHER, THIRD = map(Client, ("one", "other", "third"))
 
 @contextmanager
 def slow_request(proxy: Proxied, sender: str) -> Iterator[socket.socket]:
-    """A request, forwarded for a client, whose body does not come."""
+    """A request of a forwarded client whose body does not arrive."""
     head = b"POST /_bulk HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: %b\r\nContent-Length: 2\r\n\r\n" % sender.encode()
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
         connection.sendall(head)
@@ -29,7 +29,7 @@ def slow_request(proxy: Proxied, sender: str) -> Iterator[socket.socket]:
 
 
 def test_slow_requests_of_a_client_leave_connections_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond its share it is told so, which is no failure of the engine; and its slow requests are answered, too."""
+    """Beyond its share the client gets 429, which is no failure of the engine; its slow requests are answered."""
     monkeypatch.setattr("bandrank.proxy.upstream.CONNECT_S", 0.2)
     with scripted_server(OK) as engine, proxied(engine.url, proxy_connections=8) as proxy, ExitStack() as held:
         slow = [held.enter_context(slow_request(proxy, "192.0.2.1")) for _ in range(8)]
@@ -52,7 +52,7 @@ def test_slow_requests_of_a_client_leave_connections_to_others(monkeypatch: pyte
 
 @pytest.mark.anyio
 async def test_one_client_has_half_and_all_have_all() -> None:
-    """Something is left for one more until the last slot is taken."""
+    """Each client leaves a slot for one more, until the last slot is taken."""
     slots = UpstreamSlots(8)
     taken = [await held_by(slots, Client(str(number))) for number in range(4)]
 
@@ -63,7 +63,7 @@ async def test_one_client_has_half_and_all_have_all() -> None:
 
 
 async def held_by(slots: UpstreamSlots, client: Client) -> int:
-    """How many slots a client gets."""
+    """Takes slots for a client until its share is used, and returns how many it got."""
     for number in range(100):
         try:
             await slots.take(client, patience_s=0)
@@ -74,7 +74,7 @@ async def held_by(slots: UpstreamSlots, client: Client) -> int:
 
 @pytest.mark.anyio
 async def test_a_slot_goes_to_who_waits_and_holds_fewest() -> None:
-    """Of two that hold as many the first; one that gives up or hangs up leaves nothing behind."""
+    """Of clients that hold equally many, the first gets it; one that gives up or hangs up leaves nothing behind."""
     slots = UpstreamSlots(4)
     got: list[str] = []
 
@@ -102,7 +102,7 @@ async def test_a_slot_goes_to_who_waits_and_holds_fewest() -> None:
 
 @pytest.mark.anyio
 async def test_who_hangs_up_when_its_turn_comes_gives_its_slot_back() -> None:
-    """The slot was handed over already."""
+    """The client is cancelled after it was given the slot, and before it runs again."""
     slots = UpstreamSlots(1)
     await slots.take(ONE, patience_s=0)
     waiting = asyncio.create_task(slots.take(OTHER, patience_s=HANG_S))

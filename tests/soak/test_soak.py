@@ -56,7 +56,7 @@ def test_under_load_every_answer_is_right_and_every_request_is_accounted_for(tmp
 
 
 async def soak(service: RunningService, pool: Pool) -> None:
-    """The three phases; each compares what /metrics says with what was sent."""
+    """Runs the three phases, each of which compares what /metrics says with what was sent."""
     async with httpx.AsyncClient(base_url=service.url, timeout=60.0, trust_env=False) as observer:
         before = await scrape(observer)
         steady = await load(service.url, pool, seconds=SECONDS / 2, aborted_share=0.0)
@@ -104,7 +104,7 @@ async def load(url: str, pool: Pool, *, seconds: float, aborted_share: float) ->
 async def client_until(
     deadline: float, url: str, pool: Pool, tally: Tally, *, rng: random.Random, aborted_share: float
 ) -> None:
-    """One client on one keep-alive connection, which it opens anew after hanging up in mid-request."""
+    """Runs one client on a keep-alive connection, which it opens anew after hanging up in the middle of a request."""
     connection = connect(url)
     try:
         while time.monotonic() < deadline:
@@ -128,13 +128,13 @@ async def client_until(
 
 
 def connect(url: str) -> httpx.AsyncClient:
-    """A client of one keep-alive connection. An answer that takes more than a minute is a lost one."""
+    """Returns a client with one keep-alive connection. An answer that takes more than a minute counts as lost."""
     limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
     return httpx.AsyncClient(base_url=url, timeout=60.0, limits=limits, trust_env=False, verify=TLS)
 
 
 async def ask_and_hang_up(connection: httpx.AsyncClient, call: Call, rng: random.Random) -> httpx.Response | None:
-    """Sends a request and goes away in the middle of the body or of the wait; the answer if it was faster than that."""
+    """Sends a request and hangs up within the body or the wait. Returns the answer if it was faster than that."""
     body = json.dumps(call.body).encode()
     headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
     try:
@@ -148,11 +148,11 @@ async def ask_and_hang_up(connection: httpx.AsyncClient, call: Call, rng: random
 
 
 class HungUp(Exception):
-    """The client goes away."""
+    """Raised where the client hangs up."""
 
 
 async def half_of(body: bytes) -> AsyncIterator[bytes]:
-    """The first half of a body, and then nothing more."""
+    """Yields the first half of a body, and hangs up."""
     yield body[: len(body) // 2]
     raise HungUp
 
@@ -177,7 +177,7 @@ def check(call: Call, response: httpx.Response, pool: Pool, tally: Tally) -> Non
     assert scores == sorted(scores, reverse=True)
     left_out = [expected[position] for position in set(range(len(expected))) - set(order)]
     assert not left_out or max(left_out) <= scores[-1] + tolerance
-    ours = "candidates" in call.body  # else it is the request of another service, to which a document is all its fields
+    ours = "candidates" in call.body  # else a request in another wire format, which returns all fields of a document
     for result in results:
         sent = call.body["candidates" if ours else "documents"][result["index"]]
         fields = sent if isinstance(sent, dict) else {}
@@ -191,7 +191,7 @@ def check(call: Call, response: httpx.Response, pool: Pool, tally: Tally) -> Non
 
 
 async def stop_with_requests_in_flight(service: RunningService, observer: httpx.AsyncClient, pool: Pool) -> None:
-    """SIGTERM while 8 requests are admitted: all 8 are answered, and the process exits with 0."""
+    """Sends SIGTERM while 8 requests are admitted: all 8 are answered, and the process exits with 0."""
     tally, rng = Tally(), random.Random("stop")
     calls = [draw(pool, rng, num_candidates=500) for _ in range(8)]
     connections = [connect(service.url) for _ in calls]
@@ -211,17 +211,15 @@ async def stop_with_requests_in_flight(service: RunningService, observer: httpx.
 
 
 async def scrape(observer: httpx.AsyncClient) -> Scrape:
-    """What /metrics says now."""
     response = await observer.get("/metrics")
     assert response.status_code == httpx.codes.OK
     return Scrape(response.text)
 
 
 async def settled(observer: httpx.AsyncClient) -> Scrape:
-    """A scrape after all of the service's work is done: none waits, and every request that began has been counted.
-
-    A request is counted just after its answer has gone out, and one whose client hung up leaves the queue a moment
-    later; neither may take ten seconds.
+    """Returns a scrape once nothing waits and every request that began has been counted. A request is counted just
+    after its answer has gone out, and one whose client hung up leaves the queue a moment later; neither may take ten
+    seconds.
     """
     deadline = time.monotonic() + 10.0
     last, seen = await scrape(observer), await scrape(observer)
@@ -233,17 +231,14 @@ async def settled(observer: httpx.AsyncClient) -> Scrape:
 
 
 def waiting(seen: Scrape) -> tuple[float, float]:
-    """Tokens and tasks in the queue."""
     return seen.value("bandrank_waiting_tokens"), seen.value("bandrank_waiting_tasks")
 
 
 def growth(before: Scrape, after: Scrape, name: str, **labels: str) -> float:
-    """How far a counter went between two scrapes."""
     return after.value(name, **labels) - before.value(name, **labels)
 
 
 def summary(tally: Tally, seconds: float) -> str:
-    """One line for the terminal."""
     ordered = sorted(tally.latencies_s)
     p50, p99 = (1000 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
     return (

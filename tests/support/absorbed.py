@@ -15,7 +15,7 @@ from bandrank_kernels.windowed_attention import PackedRows
 from bandrank_kernels.windowed_attention.cuda.absorbed import TILE_ROWS, AbsorbedPlan, choose_absorbed
 from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles
 
-GUARD = 1024  # numbers on either side of an output that must not be written: a head of the widest rows
+GUARD = 1024  # numbers on either side of an output that a kernel must not write: one head of the widest rows
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,12 @@ class Sizes:
         return float(2 / self.hidden_size**0.5)
 
     def plan(self, rows: PackedRows, *, capacity: int | None = None) -> AbsorbedPlan:
-        """The plan of a batch's launch."""
         variant = choose_absorbed(self.dtype, self.hidden_size, self.capability)
         tiles = plan_candidate_tiles(rows, TILE_ROWS, capacity=capacity)
         return AbsorbedPlan(variant, tiles, rows.num_candidates, self.num_heads, self.hidden_size)
 
     def inputs(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
-        """Queries and rows of N(0, 1)."""
+        """Queries and rows of numbers that are drawn from N(0, 1)."""
         dtype = getattr(torch, self.dtype)
         query = random_rows(rows.num_candidates, self.num_heads, self.hidden_size, dtype=dtype)
         return query, random_rows(rows.num_rows, self.hidden_size, dtype=dtype, seed=1)
@@ -58,9 +57,10 @@ def attend_cls(
     seed: int = 0,
     kernel: Kernel | None = None,
 ) -> Tensor:
-    """Runs the kernel and returns its output, which starts as NaN, like its scratch.
+    """Runs the kernel and returns its output. The output and the scratch memory start as NaN.
 
-    kernel: replaces the plan's.  Raises EmulationError if it writes around the output, or leaves a counter set.
+    kernel: used in place of the plan's.  Raises EmulationError if the kernel writes around the output or leaves a
+    counter set.
     """
     memory = torch.full((query.numel() + 2 * GUARD,), torch.nan, dtype=query.dtype)
     out = memory[GUARD : GUARD + query.numel()].view(query.shape)
@@ -77,7 +77,7 @@ def attend_cls(
 
 
 def exact(query: Tensor, x: Tensor, scale: float, rows: PackedRows) -> Tensor:
-    """The right output in float64, one candidate at a time."""
+    """The right output, computed in float64, one candidate at a time."""
     query, x = query.double(), x.double()
     out = torch.empty_like(query)
     for candidate in range(rows.num_candidates):

@@ -1,4 +1,4 @@
-"""The real application in this process, with its lifespan: its client, and clients that hang up."""
+"""Runs the real application with its lifespan in this process, with a client, or with clients that hang up."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,24 +17,22 @@ from bandrank.models.scorer import Scorer
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 
-# The keys of an error's body, all with strings: each known client reads one of them.
+# The keys of an error's body, whose values are all strings: each known client reads one of them.
 ERROR_KEYS = {"message", "detail", "error", "error_type"}
 
 
 @dataclass(frozen=True)
 class RunningApp:
-    """A started application."""
+    """An application, its service and a client of it."""
 
     app: FastAPI
     service: Service
     client: httpx.AsyncClient
 
     async def rerank(self, body: Any) -> httpx.Response:
-        """POST /rerank with a JSON body."""
         return await self.client.post("/rerank", json=body)
 
     async def scrape(self) -> Scrape:
-        """The current metrics."""
         return Scrape((await self.client.get("/metrics")).text)
 
 
@@ -49,9 +47,10 @@ async def running_app(
     started: bool = True,
     on_death: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[RunningApp]:
-    """Runs an application that serves `scorer` on the CPU, after `fast` if given. Unless `started`, the test starts it.
+    """Runs an application that serves `scorer` on the CPU.
 
-    shadow: scores what the settings sample, under the name "shadow".
+    fast: the scorer of a first stage.  shadow: scores the requests that the settings sample, under the name "shadow".
+    started: whether the lifespan is entered here; otherwise the test does so.
     """
     settings = settings or Settings(device="cpu")
     main = files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth)

@@ -1,4 +1,4 @@
-"""Bands for tests: random ones, NaN outside the sequence, and bands as dense matrices."""
+"""Random bands, which are NaN outside the sequence, and bands as dense matrices."""
 
 import torch
 from torch import Tensor
@@ -8,18 +8,18 @@ LENGTHS = [0, 1, 2, 15, 16, 17, 33, 64, 65, 130, 300]
 
 
 def outside(length: int, window: int) -> Tensor:
-    """The band's entries that belong to no pair of rows, (length, 2 * window + 1) bool."""
+    """Whether each entry of a band belongs to no pair of rows, (length, 2 * window + 1) bool."""
     other = torch.arange(length)[:, None] + torch.arange(-window, window + 1)
     return (other < 0) | (other >= length)
 
 
 def random_rows(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
-    """Normal numbers of a shape, the same for every dtype up to rounding."""
+    """Normally distributed numbers, the same for every dtype up to rounding."""
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def random_band(*batch: int, length: int, window: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> Tensor:
-    """A random band with NaN outside the sequence, where nobody may look."""
+    """A random band with NaN outside the sequence, where no code may read."""
     band = random_rows(*batch, length, 2 * window + 1, dtype=dtype, seed=seed)
     return band.masked_fill_(outside(length, window), torch.nan)
 

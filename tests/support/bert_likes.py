@@ -1,5 +1,5 @@
-"""Tiny random RoBERTas, XLM-RoBERTas, ELECTRAs, MPNets, DistilBERTs, NomicBERTs, GTEs and JinaBERTs: Hugging Face
-folders with the settings of published models.
+"""Tiny random RoBERTas, XLM-RoBERTas with learnt and with rotary positions, ELECTRAs, MPNets, DistilBERTs, NomicBERTs,
+GTEs and JinaBERTs: Hugging Face folders with the settings of published models.
 """
 
 import json
@@ -21,6 +21,8 @@ from transformers import (
     ElectraForSequenceClassification,
     GteConfig,
     GteForSequenceClassification,
+    JinaEmbeddingsV3Config,
+    JinaEmbeddingsV3ForSequenceClassification,
     MPNetConfig,
     MPNetForSequenceClassification,
     NomicBertConfig,
@@ -69,7 +71,7 @@ def word_piece_tokenizer() -> Tokenizer:
 
 
 def mpnet_tokenizer() -> Tokenizer:
-    """The same word pieces with RoBERTa's special tokens, like MPNet's."""
+    """The tiny word-piece tokenizer with RoBERTa's special tokens, like MPNet's."""
     saved = TOKENIZER_FILE.read_text(encoding="utf-8")
     for ours, theirs in (("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[PAD]", "<pad>"), ("[MASK]", "<mask>")):
         saved = saved.replace(ours, theirs)
@@ -86,7 +88,7 @@ def mpnet_tokenizer() -> Tokenizer:
 class Known:
     """What determines the computation of a published model, apart from its size.
 
-    settings: of config.json.  positions: the rows of the position table that tokens use.
+    settings: fields of config.json.  positions: the number of positions that tokens may have.
     """
 
     config: type[Any]
@@ -97,13 +99,13 @@ class Known:
 
 
 def rope(base: float, **more: Any) -> dict[str, Any]:
-    """Settings of rotary positions as transformers writes them. more: settings of scaled positions."""
+    """Settings of rotary positions as transformers writes them. more: fields for scaled positions."""
     return {"rope_type": "default", "rope_theta": base} | more
 
 
 XLM = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 KNOWN: dict[str, Known] = {
-    # -large has the same settings, with 24 layers of 1024 instead of 12 of 768.
+    # BAAI/bge-reranker-large has the same settings, with 24 layers of 1024 instead of 12 of 768.
     "BAAI/bge-reranker-base": Known(
         XLMRobertaConfig,
         XLMRobertaForSequenceClassification,
@@ -132,7 +134,7 @@ KNOWN: dict[str, Known] = {
         {"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": HIDDEN_SIZE},
         512,
     ),
-    # As google/electra-small-discriminator has them, from which re-rankers are trained.
+    # The settings of google/electra-small-discriminator, from which re-rankers are trained.
     "ELECTRA with narrow embeddings": Known(
         ElectraConfig,
         ElectraForSequenceClassification,
@@ -140,7 +142,7 @@ KNOWN: dict[str, Known] = {
         {"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": HIDDEN_SIZE // 2},
         512,
     ),
-    # As klue/roberta-base and re-rankers that are trained from it.
+    # The settings of klue/roberta-base and of re-rankers that are trained from it.
     "RoBERTa with BERT's tokens": Known(
         RobertaConfig,
         RobertaForSequenceClassification,
@@ -148,7 +150,7 @@ KNOWN: dict[str, Known] = {
         XLM | {"max_position_embeddings": 514},
         512,
     ),
-    # As microsoft/Multilingual-MiniLM-L12-H384, and intfloat/multilingual-e5-small after it.
+    # The settings of microsoft/Multilingual-MiniLM-L12-H384 and of intfloat/multilingual-e5-small.
     "BERT with XLM-RoBERTa's tokens": Known(
         BertConfig,
         BertForSequenceClassification,
@@ -156,7 +158,7 @@ KNOWN: dict[str, Known] = {
         {"max_position_embeddings": 512, "type_vocab_size": 2},
         512,
     ),
-    # As sentence-transformers/all-mpnet-base-v2 has them: 12 layers of 768, 12 heads, here with a head.
+    # The settings of sentence-transformers/all-mpnet-base-v2 (12 layers of 768, 12 heads), with a classifier added.
     "MPNet": Known(
         MPNetConfig,
         MPNetForSequenceClassification,
@@ -164,7 +166,7 @@ KNOWN: dict[str, Known] = {
         {"max_position_embeddings": 514, "layer_norm_eps": 1e-5, "relative_attention_num_buckets": 32},
         512,
     ),
-    # As distilbert-base-uncased has them, from which re-rankers and bi-encoders are trained: 6 layers of 768.
+    # The settings of distilbert-base-uncased (6 layers of 768), from which re-rankers and bi-encoders are trained.
     "DistilBERT": Known(
         DistilBertConfig,
         DistilBertForSequenceClassification,
@@ -178,7 +180,7 @@ KNOWN: dict[str, Known] = {
         },
         512,
     ),
-    # As nomic-ai/nomic-embed-text-v1.5 has them: 12 layers of 768, 12 heads, here with a head.
+    # The settings of nomic-ai/nomic-embed-text-v1.5 (12 layers of 768, 12 heads), with a classifier added.
     "NomicBERT": Known(
         NomicBertConfig,
         NomicBertForSequenceClassification,
@@ -186,7 +188,15 @@ KNOWN: dict[str, Known] = {
         {"max_position_embeddings": 2048, "type_vocab_size": 2, "rope_parameters": rope(1000.0)},
         2048,
     ),
-    # 12 layers of 768, 12 heads; with fewer positions, for the sake of time.
+    # 24 layers of 1024, 16 heads; here with a classifier added, and with fewer positions, to save time.
+    "jinaai/jina-embeddings-v3": Known(
+        JinaEmbeddingsV3Config,
+        JinaEmbeddingsV3ForSequenceClassification,
+        unigram_tokenizer,
+        XLM | {"max_position_embeddings": 2048, "rope_parameters": rope(20_000.0)},
+        2048,
+    ),
+    # 12 layers of 768, 12 heads; here with fewer positions, to save time.
     "Alibaba-NLP/gte-multilingual-reranker-base": Known(
         GteConfig,
         GteForSequenceClassification,
@@ -199,7 +209,7 @@ KNOWN: dict[str, Known] = {
         },
         2048,
     ),
-    # As Alibaba-NLP/gte-base-en-v1.5 has them, from which re-rankers are trained.
+    # The settings of Alibaba-NLP/gte-base-en-v1.5, from which re-rankers are trained.
     "GTE without token types": Known(
         GteConfig,
         GteForSequenceClassification,
@@ -211,7 +221,7 @@ KNOWN: dict[str, Known] = {
 
 
 def jina(feed_forward: str = "geglu", *, code: bool = False) -> dict[str, Any]:
-    """Settings of a JinaBERT, with fewer positions, for the sake of time."""
+    """Settings of a JinaBERT, with fewer positions than published models, to save time."""
     repository = "jina-bert-v2-qk-post-norm" if code else "jina-bert-implementation"
     return {
         "auto_map": {"AutoConfig": f"jinaai/{repository}--configuration_bert.JinaBertConfig"},
@@ -222,25 +232,26 @@ def jina(feed_forward: str = "geglu", *, code: bool = False) -> dict[str, Any]:
     }
 
 
-ALL: dict[str, Known] = KNOWN | {  # and those that the library lacks
+ALL: dict[str, Known] = KNOWN | {  # and models that `transformers` lacks
     "jinaai/jina-reranker-v1-tiny-en": Known(BertConfig, JinaBert, byte_pair_tokenizer, jina(), 512),
-    # With BERT's tokens and token types.
+    # Here with BERT's tokenizer and token types.
     "jinaai/jina-embeddings-v2-base-code": Known(BertConfig, JinaBert, word_piece_tokenizer, jina(code=True), 512),
     "JinaBERT with ReGLU": Known(BertConfig, JinaBert, word_piece_tokenizer, jina("reglu"), 512),
 }
 
 
 def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
-    """A random cross-encoder of the library with a known model's settings, in eval mode. more: of its config."""
+    """A random cross-encoder with a known model's settings, in eval mode. more: further fields of its config."""
     known = ALL[name]
-    config = known.config(
-        vocab_size=max(vocab_size(), known.tokenizer().get_vocab_size()),
-        hidden_size=HIDDEN_SIZE,
-        num_hidden_layers=2,
-        num_attention_heads=NUM_HEADS,
-        intermediate_size=INTERMEDIATE_SIZE,
-        **known.settings | {"num_labels": 1} | more,
-    )
+    shape = {
+        "vocab_size": max(vocab_size(), known.tokenizer().get_vocab_size()),
+        "hidden_size": HIDDEN_SIZE,
+        "num_hidden_layers": 2,
+        "num_attention_heads": NUM_HEADS,
+        "intermediate_size": INTERMEDIATE_SIZE,
+        "num_labels": 1,
+    }
+    config = known.config(**shape | known.settings | more)
     model: PreTrainedModel = known.model(config)
     randomise(model, seed=seed)
     model.eval()

@@ -29,7 +29,7 @@ def english(text: str) -> list[str]:
 def search(
     texts: Mapping[str, str], question: str, *, analyze: Callable[[str], list[str]] = english
 ) -> list[tuple[str, float]]:
-    """The ids and scores of the texts that share a word with the question, best first, ties in their order."""
+    """The ids and scores of the texts that share a word with the question, best first; ties keep their order."""
     index = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
     index.index([analyze(text) for text in texts.values()], show_progress=False)
     scores = index.get_scores(analyze(question))

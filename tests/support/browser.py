@@ -85,7 +85,6 @@ class Page:
             time.sleep(0.02)
 
     def press(self, key: str, modifiers: int = 0) -> None:
-        """Presses and releases a key."""
         facts: dict[str, Any] = {"key": key, "code": key, "modifiers": modifiers}
         facts["windowsVirtualKeyCode"] = KEYS.get(key, ord(key[0].upper()))
         text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 and not modifiers else {}
@@ -126,7 +125,7 @@ class Page:
 
 @contextmanager
 def browser_page(folder: Path) -> Iterator[Page]:
-    """Starts a browser and yields its only page. folder: for its profile, which is new."""
+    """Starts a browser with a new profile in `folder`, and yields its only page."""
     if PROGRAM is None:
         pytest.skip("chromium is not installed")
     profile = folder / "profile"
@@ -140,7 +139,7 @@ def browser_page(folder: Path) -> Iterator[Page]:
 
 
 def _target(process: subprocess.Popen[bytes], profile: Path) -> str:
-    """Waits for the page's protocol address. Raises RuntimeError if the browser ends first."""
+    """Waits for the browser and returns its page's protocol address. Raises RuntimeError if it does not start."""
     announced = profile / "DevToolsActivePort"
     deadline = time.monotonic() + HANG_S
     while not (announced.exists() and announced.read_text(encoding="ascii").count("\n") >= 1):

@@ -43,7 +43,7 @@ def mix_encoder(variant: str = "b", num_layers: int = 3) -> MixEncoder:
 
 
 def cached(scorer: MixEncoder, queries: Sequence[int], counts: Sequence[int], seed: int = 0) -> ScoreBatch:
-    """Queries with these numbers of tokens, each with this many random representations of candidates."""
+    """A batch whose queries have these numbers of tokens, and these numbers of random candidate representations."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     count = scorer.config.num_embeddings
     ids = [[CLS_ID, *random_ids(rng, length - 2)] for length in queries]

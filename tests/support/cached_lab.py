@@ -1,4 +1,4 @@
-"""Scores stored candidates through graphs on a recording device, with the modules of a house."""
+"""Scores stored candidates through graphs on a recording device, with modules in which mistakes may be planted."""
 
 import sys
 from types import ModuleType
@@ -19,7 +19,7 @@ REAL = {name: sys.modules[name] for name in CACHED_MODULES}
 def runner_of(
     scorer: MixEncoder, device: RecordingDevice, house: dict[str, ModuleType] = REAL, **limits: int
 ) -> GraphRunner[ScoreBatch]:
-    """A runner with the modules of this house. limits: of its buckets."""
+    """A runner that is made of these modules. limits: those of its buckets."""
     buckets = house["bandrank.models.cached_buckets"].CachedBuckets(
         scorer.compute, scorer.encoder, scorer.config.num_embeddings, scorer.lexical, **limits
     )
@@ -35,5 +35,5 @@ def scored(runner: GraphRunner[ScoreBatch], batch: ScoreBatch, *, capture: bool 
 
 
 def is_near(actual: Tensor, right: Tensor) -> bool:
-    """Whether scores of the order of 10 are equal up to the rounding of products."""
+    """Whether scores, which are of the order of 10, are equal up to the rounding of matrix products."""
     return actual.shape == right.shape and bool(((actual - right).abs() <= 10 * ROUNDING).all())

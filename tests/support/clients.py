@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = ROOT / ".venv-clients"
 SCRIPTS = ROOT / "tests" / "clients" / "asking"
 PATIENCE_S = 60.0
-# Clients inherit only the path of programs, and report to nobody.
+# The environment of clients, which inherit PATH alone: no telemetry, no downloads and no proxy.
 QUIET = {
     "HAYSTACK_TELEMETRY_ENABLED": "False",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -37,7 +37,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that reached a library's caller: the names of its classes, its own first, and its message."""
+    """An exception that reached a library's caller: its message, and the names of its class and then of its bases."""
 
     kinds: list[str]
     message: str
@@ -47,7 +47,7 @@ class Failure:
 class Outcome:
     """The outcome of a call: results as (index, score, text), or the exception.
 
-    strays: names and addresses of other machines that the library tried, in vain, to reach.
+    strays: names and addresses of other machines that the library tried to reach, in vain.
     """
 
     results: list[tuple[int, float, str | None]]
@@ -67,7 +67,7 @@ class RunningClient:
         self._process, self._log = process, log
 
     def ask(self, way: str, **question: Any) -> Outcome:
-        """Asks in one of the script's ways.
+        """Asks a question in one of the ways that the script offers.
 
         Raises RuntimeError with the log's end if the process dies or is not done in a minute.
         """

@@ -1,4 +1,4 @@
-"""Collections in BEIR layout, written by tests."""
+"""Writes collections in BEIR layout, and TREC runs."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ def write_collection(
 
 
 def write_run_lines(path: Path, run: Mapping[str, Mapping[str, float]]) -> Path:
-    """Writes a TREC run file with meaningless ranks: the scores count."""
+    """Writes a TREC run file whose ranks are all 0, so that readers have to sort by the scores."""
     lines = [
         f"{query_id} Q0 {document_id} 0 {score} tag"
         for query_id, row in run.items()
@@ -41,7 +41,7 @@ def write_run_lines(path: Path, run: Mapping[str, Mapping[str, float]]) -> Path:
 
 
 def write_lines(path: Path, *lines: str) -> Path:
-    """The lines as UTF-8, compressed if the name ends in .gz."""
+    """Writes lines as UTF-8, compressed if the name ends in .gz, and returns the path."""
     content = "".join(f"{line}\n" for line in lines).encode()
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path

@@ -32,7 +32,7 @@ MXBAI: dict[str, Any] = {
 
 
 def tiny_hf_deberta(*, seed: int = 0, num_layers: int = 2, **more: Any) -> DebertaV2ForSequenceClassification:
-    """A random cross-encoder of the `transformers` library, in eval mode. more: of its config, beside MXBAI."""
+    """A random cross-encoder of the `transformers` library, in eval mode. more: fields of its config beside MXBAI."""
     config = DebertaV2Config(
         vocab_size=vocab_size(),
         hidden_size=HIDDEN_SIZE,
@@ -49,12 +49,12 @@ def tiny_hf_deberta(*, seed: int = 0, num_layers: int = 2, **more: Any) -> Deber
 
 
 def tiny_deberta_config(**more: Any) -> DebertaConfig:
-    """Our config of the same shape. more: of DebertaConfig."""
+    """Our config with the shape of `tiny_hf_deberta`. more: further fields."""
     return DebertaConfig(vocab_size(), HIDDEN_SIZE, 2, NUM_HEADS, INTERMEDIATE_SIZE, 512, **more)
 
 
 def unigram_tokenizer() -> Tokenizer:
-    """A cased Unigram tokenizer as DeBERTa-v3's, with as many entries as the tiny word-piece tokenizer has."""
+    """A cased Unigram tokenizer like DeBERTa-v3's, with as many entries as the tiny word-piece tokenizer has."""
     letters = [chr(code) for code in range(33, 127)]
     words = [f"▁{word}" for word in WORDS]
     entries = [(token, 0.0) for token in SPECIAL] + [("▁", -3.0)]
@@ -75,7 +75,7 @@ def unigram_tokenizer() -> Tokenizer:
 
 
 def save_deberta(folder: Path, model: DebertaV2ForSequenceClassification | None = None, **more: Any) -> Path:
-    """A re-ranker's folder. more: of `tiny_hf_deberta`, if no model is given."""
+    """Writes a re-ranker's folder. more: arguments of `tiny_hf_deberta`, if no model is given."""
     (model or tiny_hf_deberta(**more)).save_pretrained(folder)
     unigram_tokenizer().save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "DebertaV2Tokenizer", "model_max_length": 512}

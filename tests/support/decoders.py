@@ -1,4 +1,4 @@
-"""Tiny random decoders of the published shapes, with a tokenizer of Qwen's kind, in folders as on the hub."""
+"""Tiny random decoders in the shapes of published models, tokenizers like Qwen's and Gemma's, and their folders."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,12 +19,12 @@ from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.wording import Wording
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-# How Qwen's tokenizers part a text before they look for pieces.
+# How Qwen's tokenizers split a text before they look for pieces.
 PARTS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 SCALE = 16  # published widths are divided by this
-# What the config.json of each id says of its shape.
+# The shapes that the config.json of published models gives, by id.
 PUBLISHED: dict[str, dict[str, Any]] = {
     "Qwen/Qwen3-Reranker-0.6B": {
         "model_type": "qwen3",
@@ -120,7 +120,10 @@ WORDS = """
 
 @cache
 def qwen_tokenizer(*, end: bool = False) -> Tokenizer:
-    """Byte-level pieces of some hundred merges. end: whether <|endoftext|> follows a text, as in Qwen3-Embedding."""
+    """A byte-level BPE tokenizer with some hundred merges.
+
+    end: whether <|endoftext|> follows a text, as in Qwen3-Embedding.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -148,7 +151,7 @@ def qwen_tokenizer(*, end: bool = False) -> Tokenizer:
 
 @cache
 def gemma_tokenizer() -> Tokenizer:
-    """Pieces with a sign for the spaces in them, as Gemma's: nothing precedes a text, and no rule parts it."""
+    """A BPE tokenizer like Gemma's: "▁" stands for a space, none is put before a text, and no rule splits the text."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))  # noqa: S106  # no secret
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     special = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -160,7 +163,7 @@ def gemma_tokenizer() -> Tokenizer:
 
 
 def tiny_config(published: Mapping[str, Any], *, num_layers: int = 2, **more: Any) -> PretrainedConfig:
-    """The shape of a published config.json, with its numbers of heads, `SCALE` times narrower."""
+    """A config with the numbers of heads of a published one, but `SCALE` times narrower. more: further fields."""
     narrow = {
         name: published[name] // SCALE for name in ("hidden_size", "intermediate_size", "head_dim") if name in published
     }
@@ -170,12 +173,12 @@ def tiny_config(published: Mapping[str, Any], *, num_layers: int = 2, **more: An
 
 
 def tiny_decoder(kind: Any, published: Mapping[str, Any], *, seed: int = 0, **more: Any) -> Any:
-    """A random model of a class of `transformers`, in eval mode. more: of `tiny_config`."""
+    """A random model of the given class of `transformers`, in eval mode. more: arguments of `tiny_config`."""
     return drawn(kind(tiny_config(published, **more)), seed=seed)
 
 
 def drawn(model: PreTrainedModel, *, seed: int = 0) -> Any:
-    """The model with random weights, in eval mode."""
+    """Draws the weights of the model at random, and returns it in eval mode."""
     randomise(model, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():  # RMSNorms are drawn around 1
@@ -186,7 +189,7 @@ def drawn(model: PreTrainedModel, *, seed: int = 0) -> Any:
 
 
 def save_decoder(folder: Path, model: Any, *, end: bool = False, **more: Any) -> Path:
-    """The folder of a model and its tokenizer. more: of `save_pretrained`."""
+    """Writes the folder of a model and its tokenizer. more: arguments of `save_pretrained`."""
     model.save_pretrained(folder, **more)
     gemma = model.config.model_type == "gemma"
     (gemma_tokenizer() if gemma else qwen_tokenizer(end=end)).save(str(folder / "tokenizer.json"))
@@ -196,7 +199,7 @@ def save_decoder(folder: Path, model: Any, *, end: bool = False, **more: Any) ->
 
 
 def last_logits(model: Any, ids: Sequence[int]) -> Tensor:
-    """(vocab_size,) or (num_labels,) the output behind a text of its own."""
+    """The output at the last token of a text, (vocab_size,) or (num_labels,)."""
     with torch.inference_mode():
         logits: Tensor = model(torch.tensor([[*ids]])).logits
     return logits[0, -1] if logits.dim() == 3 else logits[0]
@@ -206,7 +209,7 @@ def last_logits(model: Any, ids: Sequence[int]) -> Tensor:
 
 
 def tiny_decoder_config(*, positions: int = 512) -> DecoderConfig:
-    """Two layers, four heads of queries over two of keys."""
+    """A config of two layers, with four query heads over two key heads."""
     return DecoderConfig(
         vocab_size=vocab_size(),
         hidden_size=32,
@@ -221,7 +224,7 @@ def tiny_decoder_config(*, positions: int = 512) -> DecoderConfig:
 
 
 def tiny_decoder_reranker(*, seed: int = 0, **more: Any) -> DecoderReranker:
-    """A random re-ranker with some prompt, in eval mode, not yet prepared. more: of DecoderRerankerConfig."""
+    """A random re-ranker with a made-up prompt, in eval mode, not yet prepared. more: fields of its config."""
     prompt = Prompt(
         head=(10, 11),
         between=(12,),
@@ -237,7 +240,7 @@ def tiny_decoder_reranker(*, seed: int = 0, **more: Any) -> DecoderReranker:
 
 
 def tiny_decoder_bi_encoder(*, seed: int = 0) -> BiEncoder:
-    """A random bi-encoder of last tokens, in eval mode, not yet prepared."""
+    """A random bi-encoder that pools the last token, in eval mode, not yet prepared."""
     config = BiEncoderConfig(
         encoder=tiny_decoder_config(),
         cls_id=None,

@@ -1,4 +1,4 @@
-"""Cross-encoders the slow way: `transformers`' BERT, one sequence at a time, under a dense mask written out here."""
+"""Scores of cross-encoders the slow way: by `transformers`' BERT, one sequence at a time, under a dense mask."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 
 
 def full_score(model: PreTrainedModel, query: Sequence[int], candidate: Sequence[int]) -> float:
-    """The score of [CLS] query candidate, each with its [SEP], by the model's own forward pass."""
+    """The score of [CLS] query candidate by the model's own forward pass; both texts end in [SEP]."""
     ids, types = _inputs(query, candidate)
     with torch.inference_mode():
         return float(model(input_ids=ids, token_type_ids=types).logits)
@@ -28,8 +28,8 @@ def dense_score(
 ) -> float:
     """The score under `pattern`, with a mask of all pairs of tokens.
 
-    sentence_token: these tokens of the candidate belong to the query's group (QDS-Transformer); their neighbours close
-    up.  token_types: whether candidate tokens have type 1.
+    sentence_token: candidate tokens with this id belong to the query's group (QDS-Transformer), and distances in the
+    candidate leave them out.  token_types: whether candidate tokens have type 1.
     """
     ids, types = _inputs(query, candidate)
     mask = torch.zeros(ids.shape[1], ids.shape[1]).masked_fill(
@@ -45,7 +45,7 @@ def dense_score(
 def allowed(
     query: Sequence[int], candidate: Sequence[int], pattern: AttentionPattern, sentence_token: int | None = None
 ) -> Tensor:
-    """(length, length) bool: may token i of [CLS] query candidate attend to token j?"""
+    """Whether token i of [CLS] query candidate may attend to token j, (length, length) bool."""
     names = ["cls", "query", "candidate"]
     group = torch.tensor([0, *[1] * len(query), *(1 if token == sentence_token else 2 for token in candidate)])
     members = torch.nn.functional.one_hot(group, 3)

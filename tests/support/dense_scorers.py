@@ -1,5 +1,5 @@
-"""What the slow, obvious scorers of the golden tests are made of: `transformers`' BERT for whole layers, and a loop
-over heads for attention that is not in BERT. Of the code under test the dense functions use the weights alone.
+"""Parts of the slow, obvious scorers of the golden tests: `transformers`' BERT for whole layers, and a loop over heads
+for attention that BERT lacks. Of the code under test the dense functions use the weights alone.
 """
 
 import math
@@ -37,7 +37,7 @@ def pair_scores(
 def batch_scores(
     scorer: Scorer, queries: list[list[int]], candidates: list[list[list[int]]], *, prepared: bool
 ) -> list[float]:
-    """The scores of one batch by the scorer under test, as it was trained or as it is served on a CPU."""
+    """The scores of one batch by the scorer under test, prepared as for serving on a CPU, or as it was trained."""
     with torch.inference_mode():
         return (as_served(scorer) if prepared else scorer)(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
 
@@ -49,7 +49,7 @@ def weights_of(module: nn.Module, prefix: str = "") -> Weights:
 
 
 def bert_of(encoder: Weights, *, num_heads: int) -> BertModel:
-    """The same encoder in `transformers`, in eval mode."""
+    """A BERT of `transformers` with these weights of an encoder, in eval mode."""
     num_layers = 1 + max(int(name.split(".")[1]) for name in encoder if name.startswith("layers."))
     vocab_size, hidden_size = encoder["embeddings.word.weight"].shape
     config = BertConfig(
@@ -79,7 +79,7 @@ def bert_of(encoder: Weights, *, num_heads: int) -> BertModel:
 
 
 def states_of(bert: BertModel, ids: Sequence[int], *, token_type: int = 0) -> list[Tensor]:
-    """What enters each layer, and at the end what leaves the last: (len, hidden_size) each."""
+    """The inputs of each layer, then the output of the last, (len, hidden_size) each."""
     out = bert(
         input_ids=torch.tensor([ids]),
         token_type_ids=torch.full((1, len(ids)), token_type),
@@ -113,6 +113,6 @@ def attention(query: Tensor, keys: Tensor, values: Tensor, num_heads: int) -> Te
 
 
 def similarity_of(ours: Tensor, theirs: Tensor, kind: str) -> float:
-    """Dot product, its share of the root of the vectors' size ("scaled_dot"), or cosine of two vectors."""
+    """The similarity of two vectors; "scaled_dot" is the dot product over the square root of their size."""
     dot = float(ours @ theirs)
     return dot / {"cosine": float(ours.norm() * theirs.norm()), "dot": 1.0, "scaled_dot": math.sqrt(len(ours))}[kind]

@@ -17,13 +17,13 @@ DEPLOY = ROOT / "deploy"
 
 
 def run(*command: str | Path) -> None:
-    """Runs a checker in the repository's root; its output is the message if it objects."""
+    """Runs a checker in the repository's root, and fails with its output if the checker does."""
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 def needs_program(name: str, package: str) -> str:
-    """The program beside this Python or on the path; skips the test where it is missing."""
+    """The path of a program beside this Python or on PATH; skips the test where it is missing."""
     path = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if path is None:
         pytest.skip(f"{name} is not installed ({package})")
@@ -31,7 +31,6 @@ def needs_program(name: str, package: str) -> str:
 
 
 def image_check() -> list[str]:
-    """The command of the image's health check."""
     (line,) = re.findall(r"HEALTHCHECK (?:.*\\\n)+ *CMD (\[.*\])", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
     command: list[str] = json.loads(line)
     return command
@@ -47,6 +46,6 @@ def image_health(port: int, **environment: str) -> int:
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """The file's one document."""
+    """The content of a file that holds a single YAML document."""
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return content

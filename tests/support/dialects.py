@@ -9,19 +9,19 @@ from support.app import assert_error, running_app
 from support.scorers import lookup
 
 WORDS = ["man", "she", "he", "you"]
-RAW = {"man": 1.5, "she": -2.0, "he": 4.0}  # you: 0
+RAW = {"man": 1.5, "she": -2.0, "he": 4.0}  # "you" scores 0
 BEST_FIRST = [2, 0, 3, 1]
 SIGMOIDS = [0.8175744761936437, 0.11920292202211755, 0.9820137900379085, 0.5]  # 1 / (1 + exp(-x)), by hand
 
-Scores = list[tuple[int, Any]]  # indices in the request with scores, in the order of the answer
+Scores = list[tuple[int, Any]]  # (index in the request, score), in the order of the answer
 
 
 @dataclass(frozen=True, repr=False)
 class Speaker:
-    """A client of a path.
+    """A client that speaks to a path.
 
-    body: what it sends for a query and texts.  scores: what it reads.  raw: whether those are the scorer's own.
-    as_sent: whether they are in the order of the request.  texts: the field of its body that has the texts.
+    body: makes its request's body from a query and texts.  scores: reads the scores in an answer.  raw: whether these
+    are raw scores.  as_sent: whether they are in the order of the request.  texts: the body's field of texts.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Speaker:
 
 
 def reads(results: str | None = "results", score: str = "relevance_score") -> Callable[[Any], Scores]:
-    """A reader of items with `index` and a score. results: the field that has them; None for a bare list."""
+    """A reader of items with `index` and a score. results: the field with the items; None for a bare list."""
 
     def read(answer: Any) -> Scores:
         return [(item["index"], item[score]) for item in (answer if results is None else answer[results])]
@@ -46,17 +46,17 @@ def reads(results: str | None = "results", score: str = "relevance_score") -> Ca
 
 
 def sends(texts: str, **more: Any) -> Callable[[str, Sequence[str]], dict[str, Any]]:
-    """A sender of a query and texts. texts: the field that has them."""
+    """A maker of bodies with a query and texts. texts: the field of the texts.  more: further fields."""
     return lambda query, items: {"query": query, texts: list(items), **more}
 
 
 def in_objects(query: str, items: Sequence[str]) -> dict[str, Any]:
-    """What clients of NIM send."""
+    """The body that clients of NIM send."""
     return {"query": {"text": query}, "passages": [{"text": text} for text in items]}
 
 
 def in_parts(*texts: str) -> dict[str, Any]:
-    """What clients of vLLM may send in the place of a text."""
+    """The object that clients of vLLM may send in place of a text."""
     return {"content": [{"type": "text", "text": text} for text in texts]}
 
 
@@ -64,7 +64,7 @@ IMAGE = {"content": [{"type": "text", "text": "a"}, {"type": "image_url", "image
 
 
 def pairs(query: str, items: Sequence[str]) -> dict[str, Any]:
-    """What Metarank sends."""
+    """The body that Metarank sends."""
     return {"input": [{"query": query, "text": text} for text in items]}
 
 
@@ -127,7 +127,7 @@ ONE_OF_EACH = list({speaker.name: speaker for speaker in SPEAKERS}.values())
 
 
 def assert_invalid(response: httpx.Response) -> str:
-    """Checks a 422 with the body that infinity's client reads, and the clients of no other; returns its message."""
+    """Checks a 422, whose body is a special one for clients of infinity; returns its message."""
     if response.request.url.path != "/infinity/rerank":
         return assert_error(response, 422, "invalid_input")
     body = response.json()
@@ -143,7 +143,7 @@ def assert_invalid(response: httpx.Response) -> str:
 
 
 async def ask(path: str, body: Any, **headers: str) -> httpx.Response:
-    """The answer of an application that knows WORDS; its status must be 200."""
+    """The answer of an application whose scorer knows the words of `RAW`; its status must be 200."""
     async with running_app(lookup(**RAW)) as running:
         response = await running.client.post(path, json=body, headers=headers)
     assert response.status_code == 200, response.text

@@ -1,4 +1,7 @@
-"""Layouts and patterns for tests of attention, drawn by hypothesis, which a machine with a GPU may lack."""
+"""Layouts and patterns for tests of attention, drawn by hypothesis.
+
+layouts.py does without hypothesis, which a machine with a GPU may lack.
+"""
 
 from hypothesis import strategies as st
 from support.layouts import packed_rows

@@ -1,7 +1,7 @@
 """The service with a scoring thread that dies as soon as it has taken a batch: `python -m support.dying_service serve`.
 
-Only the first batches, among them that of the self-test, are scored. It has to be done from inside, for nothing that a
-client sends brings it about.
+Only the first batches, among them that of the self-test, are scored. The service has to be changed from inside, because
+nothing that a client sends can end the thread.
 """
 
 import sys
@@ -11,15 +11,15 @@ from bandrank.__main__ import main
 from bandrank.engine.worker import ScoringWorker
 
 SCORED = 5
-CALLS_A_BATCH = 2  # before it begins, and after
+CALLS_A_BATCH = 2  # before a batch begins, and after it
 
 
 class Died(BaseException):
-    """Ends the scoring thread."""
+    """Ends the scoring thread, because handlers of ordinary errors do not catch it."""
 
 
 def dies_between_batches() -> None:
-    """Lets the scoring thread die after some batches."""
+    """Makes the scoring thread die once it has scored `SCORED` batches."""
     finish, calls = ScoringWorker._finish_all_but, count()
 
     def finish_or_die(self: ScoringWorker, last: int) -> None:

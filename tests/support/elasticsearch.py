@@ -22,15 +22,13 @@ SEARCH = shape(
 
 @dataclass
 class State(IndexState):
-    """What a cluster keeps besides: its licence, and the settings of each inference endpoint."""
+    """What a cluster keeps beside its indexes: its licence, and the settings of each inference endpoint."""
 
     licence: str = "trial"
     endpoints: dict[str, Json] = field(default_factory=dict)
 
 
 class Elasticsearch(IndexApi):
-    """The stand-in."""
-
     state: State
 
     def __init__(self, password: str) -> None:
@@ -70,7 +68,7 @@ class Elasticsearch(IndexApi):
         return {"acknowledged": True}
 
     def _search(self, call: RecordedCall, index: str) -> Json:
-        """BM25, and the best of it in the order of the endpoint."""
+        """Ranks by BM25, and has the inference endpoint re-rank the best hits if the search asks for it."""
         self._check(call, SEARCH)
         retriever, size = call.body["retriever"], call.body.get("size", 10)
         reranker = retriever.get("text_similarity_reranker")
@@ -88,7 +86,7 @@ class Elasticsearch(IndexApi):
 
 
 def rerank(endpoint: Json, question: str, texts: list[str]) -> list[float]:
-    """The scores of the service `hugging_face`: all of them, from a bare list, by index."""
+    """Asks for scores as the service `hugging_face` does: the answer must be a bare list with a score for each text."""
     headers = {"Authorization": f"Bearer {endpoint['api_key']}", "Content-Type": "application/json"}
     body = {"query": question, "texts": texts, "return_text": False}
     response = post(endpoint["url"], json=body, headers=headers)

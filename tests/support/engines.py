@@ -1,8 +1,8 @@
 """Search engines that call a re-ranker: the bytes that they send, and the rules by which they read an answer.
 
 Written after the sources of Elasticsearch 9 (its inference services), OpenSearch 3 (its connectors) and Weaviate 1.3x
-(its modules). Each of them writes JSON in its own way: Go escapes what HTML gives a meaning to, Jackson escapes nothing
-that it need not, and a template of OpenSearch is filled by two libraries that disagree.
+(its modules). Each of them writes JSON in its own way: Go escapes characters that have a meaning in HTML, Jackson
+escapes only what it must, and two libraries that disagree fill a template of OpenSearch.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ Scores = list[float]
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine as a client.
+    """A search engine as a client of a re-ranker.
 
-    head: its request line and headers, but for Content-Length, which follows the Host.  body: for QUERY and DOCUMENTS.
-    read: the scores of the documents by the rules of its parser; raises AssertionError where that would refuse.
-    error: the field of an error's body that it shows.  raw: whether it asks for the scorer's own scores.
+    head: its request line and headers, without Host and Content-Length.  body: what it sends for QUERY and DOCUMENTS.
+    read: reads the scores of the documents by the rules of its parser; raises AssertionError where the parser would
+    refuse an answer.  error: the field of an error's body that it shows.  raw: whether it asks for raw scores.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Engine:
         return self.name
 
     def request(self, query: str = QUERY) -> bytes:
-        """What it sends for this query, which must need no escapes unless it is QUERY."""
+        """The bytes that it sends for a query, which must need no escapes unless it is QUERY."""
         body = self.body if query == QUERY else self.body.replace(self._escaped_query, query)
         content = body.encode()
         line, _, headers = self.head.partition("\n")
@@ -48,10 +48,10 @@ class Engine:
 
 
 def placed(items: Any, score: str, *, fields: set[str] | None = None) -> Scores:
-    """The scores by index, of items that must be as many as the documents, each with another index.
+    """The scores in the order of the documents; there must be one item for each document.
 
-    fields: all that an item may have, for a strict parser. A score must be a number with a point: Java's parsers of
-    untyped JSON make a Double of it, and an Integer of any other, which is then not cast.
+    fields: the only fields that a strict parser lets an item have. A score must have a decimal point: Java's parsers of
+    untyped JSON make a Double of such a number alone, and an Integer is not cast to one.
     """
     assert isinstance(items, list)
     assert len(items) == len(DOCUMENTS)
@@ -66,26 +66,26 @@ def placed(items: Any, score: str, *, fields: set[str] | None = None) -> Scores:
 
 
 def texts_in_objects(items: Any) -> None:
-    """Checks that `document` is an object with the text, where there is one."""
+    """Checks that the `document` of each item that has one is an object with the right text."""
     for item in items:
         assert item.get("document", {"text": ""}).keys() >= {"text"}
         assert "document" not in item or item["document"]["text"] == DOCUMENTS[item["index"]]
 
 
 def elastic_hugging_face(answer: Any) -> Scores:
-    """A bare list; the first versions of the service refuse fields that they do not know."""
+    """Reads a bare list; the first versions of the service refuse unknown fields."""
     assert all("text" not in item or isinstance(item["text"], str) for item in answer)
     return placed(answer, "score", fields={"index", "score", "relevance_score", "text", "document"})
 
 
 def elastic_cohere(answer: Any) -> Scores:
-    """A strict parser: another field of a result, a text or a null in place of an object is an error."""
+    """Reads strictly: an unknown field of a result is an error, and so is a text or a null in place of an object."""
     texts_in_objects(answer["results"])
     return placed(answer["results"], "relevance_score", fields={"index", "relevance_score", "document"})
 
 
 def elastic_custom(answer: Any) -> Scores:
-    """Three paths into an object, which must find equally many values of the right types."""
+    """Follows three paths into an object, which must find equally many values of the right types."""
     assert isinstance(answer, dict)
     texts = [result["document"]["text"] for result in answer["results"]]
     assert texts == [DOCUMENTS[result["index"]] for result in answer["results"]]
@@ -93,18 +93,18 @@ def elastic_custom(answer: Any) -> Scores:
 
 
 def elastic_jinaai(answer: Any) -> Scores:
-    """A lenient parser, which also takes a text for a document."""
+    """Reads leniently: the engine would also accept a text as a document."""
     texts_in_objects(answer["results"])
     return placed(answer["results"], "relevance_score")
 
 
 def opensearch_cohere(answer: Any) -> Scores:
-    """$.results, whose indices are places in an array of as many scores; these are cast to Double."""
+    """Reads $.results: an index is a place in an array of as many scores, which are cast to Double."""
     return placed(answer["results"], "relevance_score")
 
 
 def weaviate_transformers(answer: Any) -> Scores:
-    """Scores by position; Go refuses values of other types than it declares."""
+    """Reads scores by position; Go refuses values whose types differ from the declared ones."""
     assert all(isinstance(answer.get(name, ""), str) for name in ("query", "property", "error"))
     assert isinstance(answer.get("score", 0.0), float)
     assert [each["document"] for each in answer["scores"]] == DOCUMENTS
@@ -113,7 +113,7 @@ def weaviate_transformers(answer: Any) -> Scores:
 
 
 def weaviate_cohere(answer: Any) -> Scores:
-    """Scores by index, in an array of as many; a document must be an object."""
+    """Reads scores by index, one for each document; a document must be an object."""
     assert isinstance(answer.get("id", ""), str)
     assert isinstance(answer["meta"]["api_version"]["version"], str)
     texts_in_objects(answer["results"])
@@ -121,7 +121,6 @@ def weaviate_cohere(answer: Any) -> Scores:
 
 
 def weaviate_nvidia(answer: Any) -> Scores:
-    """Logits by index."""
     return placed(answer["rankings"], "logit")
 
 

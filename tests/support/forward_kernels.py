@@ -18,8 +18,8 @@ from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, plan_f
 
 Array = npt.NDArray[Any]
 AMPERE, TURING = (8, 0), (7, 5)
-# ||out - exact|| / ||out|| on N(0, 1) inputs, exact on the same rounded inputs: of the order of the output's own
-# rounding. 2 ** -11 and 2 ** -8 round once; the weights are rounded as well.
+# Bounds of ||out - exact|| / ||exact|| on N(0, 1) inputs, where `exact` gets the same rounded inputs. They are of the
+# order of one rounding of the output (2 ** -11 in float16, 2 ** -8 in bfloat16); the weights are rounded as well.
 BARS: dict[Dtype, float] = {"float16": 4e-4, "bfloat16": 3e-3, "float32": 2e-6}
 LSE_BAR = 1e-5
 
@@ -41,7 +41,7 @@ def to_bits(numbers: Array, dtype: Dtype) -> Array:
 
 
 def as_tensor(stored: Array, dtype: Dtype) -> Tensor:
-    """The same memory as torch sees it."""
+    """Stored numbers as a tensor in the same memory."""
     return torch.from_numpy(stored).view(getattr(torch, dtype))
 
 
@@ -61,7 +61,7 @@ def random_qkv(rows: PackedRows, dtype: Dtype, num_heads: int, head_dim: int, se
 def plan(
     rows: PackedRows, window: int | None, dtype: Dtype, *, num_heads: int = 2, head_dim: int = 32, **options: Any
 ) -> ForwardPlan:
-    """The plan on a card with tensor cores, unless `options` say otherwise."""
+    """The plan for a card with tensor cores, unless `options` say otherwise."""
     pattern = AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
     options = {"capability": AMPERE, **options}
     return plan_forward(rows, pattern, num_heads=num_heads, head_dim=head_dim, dtype=dtype, **options)
@@ -75,9 +75,10 @@ def attend(
     seed: int = 0,
     kernel: Kernel | None = None,
 ) -> Attended:
-    """Runs the kernel. Outputs and scratch start as NaN; the counters must be zero again.
+    """Runs the kernel. Outputs and scratch memory start as NaN.
 
-    qkv: may have any stride between rows.  kernel: used instead of that of the plan.
+    qkv: may have any stride between rows.  kernel: used in place of the plan's.  Raises EmulationError if the kernel
+    leaves a counter set.
     """
     num_rows, _, num_heads, head_dim = qkv.shape
     dtype = plan.variant.dtype
@@ -95,7 +96,7 @@ def attend(
 
 
 def exact(qkv: Array, rows: PackedRows, window: int | None) -> Attended:
-    """The same in float64, one sequence at a time, straight from the definition of the pattern.
+    """The right output in float64, computed one sequence at a time from the definition of the pattern.
 
     qkv: (num_rows, 3, num_heads, head_dim) float64.
     """
@@ -122,7 +123,11 @@ def exact(qkv: Array, rows: PackedRows, window: int | None) -> Attended:
 
 
 def _attend_rows(qkv: Array, result: Attended, members: Array, keys: Array, hidden: Array | bool = False) -> None:
-    """members: (n,) rows that see keys (n, m) rows, the same for all of them, but for the hidden ones."""
+    """Writes the output of some rows into `result`.
+
+    members: (n,) the rows.  keys: (n, m) the rows that they see, equal for all members.  hidden: (n, m) bool, the keys
+    that a member does not see after all.
+    """
     if not len(members):
         return
     query, key, value = qkv[members, 0], qkv[keys[0], 1], qkv[keys[0], 2]
@@ -136,13 +141,13 @@ def _attend_rows(qkv: Array, result: Attended, members: Array, keys: Array, hidd
 
 
 def relative_error(actual: Attended, truth: Attended) -> float:
-    """Of the whole output, by its norm; infinite if a number of it, or of the log-sum-exps, is NaN."""
+    """The relative error of the whole output by its norm; infinite if an output or a log-sum-exp is NaN."""
     if np.isnan(actual.out).any() or np.isnan(actual.lse).any():
         return np.inf
     return float(np.linalg.norm(actual.out - truth.out) / np.linalg.norm(truth.out)) if truth.out.size else 0.0
 
 
 def lse_error(actual: Attended, truth: Attended) -> float:
-    """The largest; NaN counts as infinite."""
+    """The largest error of a log-sum-exp; infinite if one is NaN."""
     differences = np.abs(actual.lse - truth.lse)
     return float(np.where(np.isnan(differences), np.inf, differences).max(initial=0.0))

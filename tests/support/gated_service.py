@@ -1,4 +1,4 @@
-"""The real service with a tiny scorer that the test holds: `python -m support.gated_service serve ...`.
+"""The real service with a tiny scorer that the test can hold up: `python -m support.gated_service serve ...`.
 
 Two pipes lead to the test. For each batch the scorer writes a byte to the first and then waits for one from the
 second: DIE ends the scoring thread, any other byte and the pipe's end let the batch through.
@@ -20,11 +20,10 @@ PASS, DIE = b"p", b"d"
 
 
 class Died(BaseException):
-    """Ends the scoring thread."""
+    """Ends the scoring thread, because handlers of ordinary errors do not catch it."""
 
 
 def main() -> int:
-    """Runs the service; returns its exit code."""
     arrived, passes = int(os.environ[ARRIVED_FD]), int(os.environ[PASSES_FD])
 
     def wait(_: ScoreBatch) -> None:

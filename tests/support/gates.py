@@ -17,7 +17,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class GatedService:
-    """A service whose batches the test lets through."""
+    """A service whose batches the test lets through. arrived, passes: the pipes of gated_service.py."""
 
     service: RunningService
     arrived: int
@@ -28,7 +28,7 @@ class GatedService:
         assert os.read(self.arrived, 1)
 
     def let_through(self, how: bytes = PASS, *, batches: int = 1) -> None:
-        """Lets this many batches pass, or ends the scoring thread."""
+        """Lets this many batches pass, or ends the scoring thread if `how` is DIE."""
         os.write(self.passes, how * batches)
 
     def rerank(self) -> httpx.Response:
@@ -40,7 +40,6 @@ class GatedService:
         return get(f"{self.service.url}{path}")
 
     def waiting_tasks(self) -> float:
-        """The number of queued tasks in /metrics."""
         return self.service.scrape().value("bandrank_waiting_tasks")
 
 
@@ -51,7 +50,7 @@ def gated_service(folder: Path, *arguments: str) -> Iterator[GatedService]:
     theirs_passes, passes = os.pipe()
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {ARRIVED_FD: str(theirs_arrived), PASSES_FD: str(theirs_passes), "PYTHONPATH": path}
-    os.write(passes, PASS)  # for the self-test of the start
+    os.write(passes, PASS)  # for the self-test at the start
     with contextlib.ExitStack() as at_end:
         at_end.callback(os.close, arrived)
         running = running_service(

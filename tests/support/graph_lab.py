@@ -1,4 +1,4 @@
-"""Runners of graphs on a recording device, batches for them, and what they should give."""
+"""Graph runners on a recording device, batches for them, and the right scores."""
 
 import random
 import sys
@@ -36,13 +36,13 @@ MODULES = (
 )
 House = dict[str, ModuleType]
 REAL: House = {name: sys.modules[name] for name in MODULES}
-# Rounding of products whose rows go together in other numbers; scores are of the order of 1.
+# How much the rounding of a row may depend on the rows that are multiplied with it; scores are of the order of 1.
 ROUNDING = 1e-5
 
 
 @cache
 def scorer(window: int | None = 4) -> CrossEncoder:
-    """One layer and one for [CLS] alone, in heads that there are kernels for."""
+    """A cross-encoder of two layers, the last for [CLS] alone, with heads of a size that has kernels."""
     config = CrossEncoderConfig(
         encoder=replace(tiny_encoder_config(), hidden_size=64, num_heads=2),
         cls_id=CLS_ID,
@@ -55,7 +55,7 @@ def scorer(window: int | None = 4) -> CrossEncoder:
 
 
 def packed(queries: Sequence[int], candidates: Sequence[Sequence[int]], seed: int = 0) -> PackedTokens:
-    """Random tokens in texts of these lengths, [SEP] not counted."""
+    """A packed batch of random texts of these lengths, [SEP] not counted."""
     rng = random.Random(seed)
     batch = score_batch(
         [random_ids(rng, length) for length in queries],
@@ -64,8 +64,8 @@ def packed(queries: Sequence[int], candidates: Sequence[Sequence[int]], seed: in
     return pack(batch, scorer().config.pattern, cls_id=CLS_ID, sentence_token=None)
 
 
-# Of one bucket, 145 to 176 rows and 9 to 16 candidates: of one length, of lengths that fill no tile or several, with a
-# query each, and with the most candidates.
+# Batches of one bucket, 145 to 176 rows and 9 to 16 candidates: one of candidates of equal length, one of lengths that
+# fill no tile or several, one with a query for each candidate, and the one with the most candidates.
 ALIKE = [
     packed([5], [[9] * 13], seed=1),
     packed([3, 4], [[75, 0, 1, 2, 0, 0], [40, 1, 2, 3]], seed=2),
@@ -77,7 +77,7 @@ SMALL = packed([5], [[9, 2]])
 
 @dataclass
 class Lab:
-    """A runner, its device, and what it should give. house: the modules that it is made of."""
+    """A graph runner for a scorer with this window, and its device."""
 
     device: RecordingDevice
     runner: GraphRunner[PackedTokens]
@@ -112,7 +112,7 @@ class Lab:
         return scores
 
     def right_on_two_streams(self) -> list[bool]:
-        """Whether two batches are, each on a stream of its own, whichever the device would rather run."""
+        """Whether the scores of two batches are right when the device works on their streams in turns."""
         other = Stream()
         self.score(ALIKE[0])
         self.device.running = "late"
@@ -130,7 +130,7 @@ def plan_of(
     window: int | None,
     capacity: Capacity | None = None,
 ) -> CudaPlan:
-    """As for float32 on a card with tensor cores."""
+    """The plan for float32 on a card with tensor cores, whose launches `device` records."""
     return plan_class(
         rows,
         sparse(window),
@@ -145,20 +145,20 @@ def plan_of(
 
 @torch.inference_mode()
 def launched(batch: PackedTokens, window: int | None = 4) -> Tensor:
-    """The scores without bucket and graph."""
+    """The scores of a batch that is launched without bucket and graph."""
     plan = plan_of(CudaPlan, RecordingDevice(), batch.rows, window)
     return scorer(window).compute(PackedInputs.of(batch, plan, CPU))
 
 
 @cache
 def expected(number: int, window: int | None = 4) -> Tensor:
-    """The right scores of one of the similar batches."""
+    """The right scores of a batch of `ALIKE`."""
     return launched(ALIKE[number], window)
 
 
 def serve_from(device: RecordingDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if `prepare` had found a card with tensor cores."""
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # nor has a GPU its layout of weights
+    """Makes `prepare` act as if it had found a card with tensor cores, and launch on `device`."""
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # a GPU has no such layout of weights
     monkeypatch.setattr(interface, "cuda_obstacle", lambda _: None)
     monkeypatch.setattr(interface, "choose_backend", lambda *_, **__: "cuda")
     monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))

@@ -35,7 +35,7 @@ from bandrank.models.layers.positions import SlowRotary
 from bandrank.models.wording import Wording
 
 BEGIN = "<|begin_of_text|>"
-SIZES = {  # in place of 16 layers of 2,048 with 32 heads over 8 of 64
+SIZES = {  # published: 16 layers of 2,048, with 32 query heads over 8 key heads of 64
     "vocab_size": 520,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -44,7 +44,7 @@ SIZES = {  # in place of 16 layers of 2,048 with 32 heads over 8 of 64
     "num_key_value_heads": 2,
     "head_dim": 16,
 }
-# What else the config.json of nvidia/llama-3.2-nv-embedqa-1b-v2 says, and those of the re-rankers.
+# The other fields of config.json of nvidia/llama-3.2-nv-embedqa-1b-v2 and of NVIDIA's re-rankers.
 LLAMA: dict[str, Any] = {
     "attention_bias": False,
     "auto_map": {"AutoConfig": "llama_bidirectional_model.LlamaBidirectionalConfig"},
@@ -66,7 +66,7 @@ LLAMA: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
-GEMMA3: dict[str, Any] = {  # of google/embeddinggemma-300m, with another order of layers and a window of 512 made small
+GEMMA3: dict[str, Any] = {  # of google/embeddinggemma-300m, with layers in another order and a window of 16, not 512
     "layer_types": [LOCAL, GLOBAL, LOCAL],
     "sliding_window": 16,
     "max_position_embeddings": 2048,
@@ -92,7 +92,7 @@ TOWERS: dict[str, Any] = {
 
 @cache
 def llama_tokenizer() -> Tokenizer:
-    """Byte-level pieces, as Llama 3's: a colon may be one piece with the word behind it. `BEGIN` precedes a text."""
+    """A byte-level BPE tokenizer like Llama 3's: `BEGIN` precedes a text, and a colon may join the word after it."""
     tokenizer = Tokenizer(models.BPE())
     parts = Regex(PARTS.replace(r"|\p{N}|", r"|\p{N}{1,3}|"))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -112,14 +112,14 @@ def llama_tokenizer() -> Tokenizer:
 
 
 def tiny_llama(**more: Any) -> LlamaModel:
-    """A random causal Llama of `transformers`, in eval mode. more: of the published settings."""
+    """A random causal Llama of `transformers`, in eval mode. more: fields that differ from the published ones."""
     settings = LLAMA | SIZES | more
     of_nvidia = ("auto_map", "model_type", "pooling", "temperature")
     return drawn(LlamaModel(LlamaConfig(**{name: each for name, each in settings.items() if name not in of_nvidia})))  # type: ignore[no-any-return]
 
 
 def tiny_gemma3(**more: Any) -> Gemma3TextModel:
-    """A random encoder of `transformers`, in eval mode. more: of the published settings."""
+    """A random Gemma 3 of `transformers`, in eval mode. more: fields that differ from the published ones."""
     return drawn(Gemma3TextModel(Gemma3TextConfig(**GEMMA3 | SIZES | more)))  # type: ignore[no-any-return]
 
 
@@ -141,7 +141,7 @@ def _drawn(model: Any) -> Any:
 
 
 def states_without_mask(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
-    """(len, hidden_size) last states of a text each of whose tokens sees all."""
+    """The last states of a text whose tokens all see each other, (len, hidden_size)."""
     mask = torch.zeros(1, 1, len(ids), len(ids))
     with torch.inference_mode():
         states: Tensor = model(torch.tensor([[*ids]]), attention_mask=mask).last_hidden_state
@@ -149,14 +149,14 @@ def states_without_mask(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
 
 
 def score_vector(*, outputs: int = 1) -> Tensor:
-    """(outputs, hidden_size) the weights of a re-ranker's head."""
+    """Random weights of a re-ranker's head, (outputs, hidden_size)."""
     head = nn.Linear(SIZES["hidden_size"], outputs, bias=False)
     randomise(head, seed=2)
     return head.weight.detach()
 
 
 def save_llama(folder: Path, model: LlamaModel, score: Tensor | None = None, **more: Any) -> Path:
-    """A folder as NVIDIA's code writes it: of a re-ranker, if it has a score. more: of config.json."""
+    """Writes a folder as NVIDIA's code does. score: the weights of a re-ranker's head.  more: fields of config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     prefix = "" if score is None else "model."
     weights = {f"{prefix}{name}": tensor for name, tensor in model.state_dict().items()}
@@ -168,18 +168,18 @@ def save_llama(folder: Path, model: LlamaModel, score: Tensor | None = None, **m
 
 
 def bounded_gemma_tokenizer() -> Tokenizer:
-    """Gemma's, with a token before and one behind a text, as EmbeddingGemma's."""
+    """Gemma's tokenizer with <bos> before a text and <eos> after it, as in EmbeddingGemma."""
     tokenizer = Tokenizer.from_str(gemma_tokenizer().to_str())
     special = [(token, tokenizer.token_to_id(token)) for token in ("<bos>", "<eos>")]
     tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A <eos>", special_tokens=special)
     return tokenizer
 
 
-# Ours, with the tiny word pieces that all architectures share
+# Our side, with the tiny word pieces that all architectures share
 
 
 def shape(num_layers: int) -> dict[str, Any]:
-    """The fields of a tiny `GroupedConfig`: two heads over one, each of 16."""
+    """The fields of a tiny `GroupedConfig`: two query heads over one key head, each of size 16."""
     return {
         "vocab_size": vocab_size(),
         "hidden_size": 32,
@@ -193,12 +193,12 @@ def shape(num_layers: int) -> dict[str, Any]:
 
 
 def tiny_llama_config(*, num_layers: int = 2) -> GroupedConfig:
-    """A Llama of our own, with Llama 3's positions."""
+    """Our config of a tiny Llama, with Llama 3's rotary positions."""
     return OurLlamaConfig(**shape(num_layers), rotary=SlowRotary(500_000.0, 32.0, trained=8192))
 
 
 def tiny_gemma3_config(*, num_layers: int = 3) -> GroupedConfig:
-    """A Gemma 3 of our own, whose second layer is global; the others see 8 on each side."""
+    """Our config of a tiny Gemma 3 whose second layer is global; in the others a token sees 8 on each side."""
     return Gemma3Config(**shape(num_layers), windows=tuple(None if index == 1 else 8 for index in range(num_layers)))
 
 
@@ -211,7 +211,7 @@ def tiny_embedding_gemma2_config(*, num_layers: int = 3) -> GroupedConfig:
 
 
 def tiny_llama_reranker(*, seed: int = 0, **more: Any) -> SequenceCrossEncoder:
-    """A random re-ranker in eval mode, not yet prepared. more: of its config."""
+    """A random re-ranker in eval mode, not yet prepared. more: fields of its config."""
     words = {"query_wording": Wording("who is {text} of"), "candidate_wording": Wording("it {text}")}
     limits = {"max_tokens": 64, "max_query_tokens": 26}
     fields = {"cls_id": CLS_ID, "sep_id": None, "query_separators": 0, "pooling": "mean"} | words | limits
@@ -220,7 +220,7 @@ def tiny_llama_reranker(*, seed: int = 0, **more: Any) -> SequenceCrossEncoder:
 
 
 def tiny_gemma3_bi_encoder(*, encoder: GroupedConfig | None = None, seed: int = 0) -> BiEncoder:
-    """A random bi-encoder of means, in eval mode, not yet prepared. encoder: by default a Gemma 3's config."""
+    """A random bi-encoder with mean pooling, in eval mode, not yet prepared. encoder: by default a Gemma 3's."""
     encoder = encoder or tiny_gemma3_config()
     return random_scorer(BiEncoder(BiEncoderConfig(encoder, cls_id=CLS_ID, sep_id=SEP_ID, max_tokens=512)), seed)
 

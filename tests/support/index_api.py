@@ -29,7 +29,7 @@ class IndexApi(RecordingServer):
         self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
     def answer(self, call: RecordedCall) -> Json:
-        """The JSON of an answer. Raises Answer for another status than 200."""
+        """The JSON of the answer to a call. Raises Answer for any status but 200."""
         if call.headers.get("authorization") != self._login:
             raise Answer(401, "Unauthorized")
         for method, pattern, handle in self._routes():
@@ -104,5 +104,4 @@ class IndexApi(RecordingServer):
 
 
 def error(kind: str, reason: str) -> dict[str, Json]:
-    """The body of an error."""
     return {"error": {"root_cause": [], "type": kind, "reason": reason}}

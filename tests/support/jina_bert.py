@@ -1,5 +1,5 @@
-"""JinaBERT by its formulas, on padded batches and full matrices, in the place of a model of `transformers`, which has
-none; its tensors have its authors' names.
+"""JinaBERT by its formulas, on padded batches and full matrices, because `transformers` has no such model. The tensors
+have the names that its authors gave them.
 """
 
 import math
@@ -18,7 +18,7 @@ NO_MASK = torch.zeros(())
 
 
 class JinaBert(nn.Module):
-    """A re-ranker. config.code: whether it is the variant for code, which norms queries and keys."""
+    """A re-ranker. config.code: whether it is the variant for code, which normalises queries and keys."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -54,13 +54,14 @@ class JinaBert(nn.Module):
         self.classifier = nn.Linear(size, 1)
 
     def states(self, ids: Tensor, types: Tensor, mask: Tensor = NO_MASK) -> Tensor:
-        """(n, len, hidden_size) of the last layer. ids, types: (n, len).  mask: added to scores, which are (n, heads,
-        len, len).
+        """The states of the last layer, (n, len, hidden_size).
+
+        ids, types: (n, len).  mask: added to the attention scores, (n, heads, len, len).
         """
         heads, act = self.config.num_attention_heads, {"geglu": gelu, "reglu": relu}[self.config.feed_forward_type]
         place = torch.arange(ids.shape[1])
         away = (place[:, None] - place[None, :]).abs()
-        bias = torch.stack([-away / 256 ** ((1 + head) / heads) for head in range(heads)])  # heads: a power of two
+        bias = torch.stack([-away / 256 ** ((1 + head) / heads) for head in range(heads)])  # `heads`: a power of two
         tables: Any = self.bert["embeddings"]
         hidden = tables["LayerNorm"](tables["word_embeddings"](ids) + tables["token_type_embeddings"](types))
         layers: Any = self.bert["encoder"]
@@ -88,6 +89,5 @@ class JinaBert(nn.Module):
         return SimpleNamespace(logits=self.classifier(torch.tanh(pooler["dense"](first))))
 
     def save_pretrained(self, folder: Path) -> None:
-        """Writes config.json and the weights."""
         self.config.save_pretrained(folder)
         save_file(self.state_dict(), folder / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Layouts, patterns and inputs for tests of attention, chosen by hand; drawn_layouts.py draws them."""
+"""Layouts and inputs for tests of attention; drawn_layouts.py draws random layouts and patterns."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from bandrank_kernels.windowed_attention import PackedRows
 CPU = torch.device("cpu")
 BACKENDS: list[Backend] = ["reference", "vectorized"]
 NUM_HEADS, HEAD_DIM = 2, 4
-# Two orders of summation of at most 1,000 terms in float64; values and outputs are of the order of 1.
+# Bounds how far two sums of 1,000 terms in float64 differ by their order; values and outputs are of the order of 1.
 EXACT = 1e-10
 
 
@@ -38,6 +38,6 @@ def _offsets(
 
 
 def random_qkv(rows: PackedRows, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Queries, keys and values whose softmax is uneven."""
+    """Random queries, keys and values with an uneven softmax, (num_rows, 3, NUM_HEADS, HEAD_DIM)."""
     generator = torch.Generator().manual_seed(seed)
     return 2 * torch.randn(rows.num_rows, 3, NUM_HEADS, HEAD_DIM, dtype=dtype, generator=generator)

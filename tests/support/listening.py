@@ -30,7 +30,7 @@ PATIENCE_S = 0.4
 
 @dataclass(frozen=True)
 class Listening:
-    """A service that listens. trust: what its clients use, where it speaks TLS.  connections: those of its clients."""
+    """A service that listens. trust: the TLS context of its clients, None for plain HTTP."""
 
     address: tuple[str, int]
     trust: ssl.SSLContext | None
@@ -47,7 +47,7 @@ class Listening:
 
     @contextmanager
     def connection(self, sent: bytes = b"") -> Iterator[socket.socket]:
-        """A connection on which this was sent, after the handshake where there is one."""
+        """Opens a connection, with a handshake if the service speaks TLS, and sends these bytes."""
         with socket.create_connection(self.address, timeout=HANG_S) as plain:
             connection = plain if self.trust is None else self.trust.wrap_socket(plain, server_hostname="localhost")
             with connection:
@@ -55,17 +55,16 @@ class Listening:
                 yield connection
 
     def is_alive(self) -> bool:
-        """Whether a probe is answered."""
+        """Whether /healthz answers 200."""
         with self.client() as client:
             return client.get("/healthz").status_code == httpx.codes.OK
 
     def scrape(self) -> Scrape:
-        """The current metrics."""
         with self.client() as client:
             return Scrape(client.get("/metrics").text)
 
     def refused(self, reason: str) -> float:
-        """How many connections were closed for that reason."""
+        """The number of connections that were closed for this reason."""
         return self.scrape().value("bandrank_refused_connections_total", reason=reason)
 
 
@@ -77,7 +76,7 @@ def listening(
     trust: ssl.SSLContext | None = None,
     **limits: float,
 ) -> Iterator[Listening]:
-    """A service with these settings and limits on its connections. files: its models, in place of a tiny one."""
+    """Runs a service with these settings and limits on connections. files: its models, in place of a tiny one."""
     settings = settings or Settings(device="cpu")
     serving = assemble(files or [files_of(lookup(man=1.5))], settings)
     bounds = ConnectionLimits(**{"patience_s": PATIENCE_S, "max_connections": 50, "reserved": 4} | limits)  # type: ignore[arg-type]
@@ -105,6 +104,6 @@ def ended_with(connection: socket.socket) -> bytes:
     try:
         while part := connection.recv(65536):
             received += part
-    except (ConnectionResetError, ssl.SSLError):  # a connection that is aborted says no goodbye
+    except (ConnectionResetError, ssl.SSLError):  # an aborted connection does not end properly
         pass
     return received

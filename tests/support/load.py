@@ -11,7 +11,7 @@ from http.client import HTTPException, HTTPResponse, RemoteDisconnected
 
 from support.soak_pool import Call, Pool, draw
 
-TOLERANCE = 1e-4  # of raw scores in any company
+TOLERANCE = 1e-4  # of raw scores, whatever else is in the batch
 MOST_CANDIDATES = 20
 PATIENCE_S = 60.0  # an answer that takes longer is a lost one
 REFUSALS = {429, 503}
@@ -31,9 +31,9 @@ class Answer:
 class Account:
     """What became of the requests of all clients, each counted once.
 
-    unread: the service closed the connection, or never accepted it, before it had read the request.
-    others: answers with one of the statuses in `allowed`.
-    lost: in words, those that were read and got no answer, part of one, a wrong one or an error.
+    unread: those that the service never read: it closed the connection before, or did not accept it.
+    others: those that were answered with one of the statuses in `allowed`.
+    lost: descriptions of those that were read and got no answer, part of one, a wrong one or an error.
     """
 
     allowed: frozenset[int] = frozenset()
@@ -63,19 +63,19 @@ class Account:
         return answer is None or answer.ends
 
     def lose(self, reason: str) -> bool:
-        """Counts a request that was lost, and with it its connection."""
+        """Counts a lost request; returns True, because its connection has to end."""
         with self._lock:
             self.lost.append(reason)
         return True
 
 
 class Lost(Exception):
-    """A request was read and not answered, or not to the end."""
+    """A request was read but not answered, or not answered to the end."""
 
 
 @contextlib.contextmanager
 def load(url: str, pool: Pool, *, clients: int = 4, allowed: Collection[int] = ()) -> Iterator[Account]:
-    """Clients that ask one request after the other until the block ends, also while nobody listens.
+    """Runs clients that send one request after the other until the block ends, even while nobody listens.
 
     allowed: further statuses that count as honest answers; they are counted apart.
     """
@@ -91,7 +91,7 @@ def load(url: str, pool: Pool, *, clients: int = 4, allowed: Collection[int] = (
                     connection = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
                 answer = exchange(connection, json.dumps(call.body | {"raw_scores": True}).encode())
                 ends = account.enter(pool, call, answer)
-            except ConnectionError:  # nobody listens, or does so any more
+            except ConnectionError:  # nobody listens, or nobody listens any more
                 stop.wait(0.01)
                 ends = account.enter(pool, call, None)
             except (Lost, OSError) as error:
@@ -115,13 +115,14 @@ def exchange(connection: socket.socket, body: bytes) -> Answer | None:
     """The answer to a request; None if the service closed the connection before it had read the request.
 
     A connection that is closed with something unread is reset, and one whose data were all read ends properly; so the
-    kernel tells whether a service had read a request before it closed the connection. Raises Lost.
+    kernel tells whether a service had read a request before it closed the connection. Raises Lost if it had,
+    or if the answer breaks off.
     """
     try:
         connection.sendall(HEAD % len(body) + body)
         response = HTTPResponse(connection, method="POST")
         response.begin()
-    except RemoteDisconnected:  # an end, and perhaps a reset when the request came after it
+    except RemoteDisconnected:  # the connection was closed, and is reset if the request came after that
         if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             return None
         raise Lost("the request was read, and the connection closed") from None

@@ -21,7 +21,7 @@ def connector_call(connector: Json, query: str, texts: list[str]) -> tuple[str, 
 
 
 def scores_of(response: str) -> list[float]:
-    """The scores by index, under the post-process function's casts to Integer and Double, which convert nothing."""
+    """The scores in the order of the texts. Their types must be exact, because the post-process function casts them."""
     results = json.loads(response)["results"]
     scores: list[float | None] = [None] * len(results)
     for result in results:

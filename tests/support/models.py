@@ -45,12 +45,12 @@ SWITCHES = {
 
 
 def random_text(rng: random.Random, num_words: int) -> str:
-    """Words that are one piece each, so that the text has `num_words` pieces."""
+    """A random text of `num_words` words, each of which is one piece."""
     return " ".join(rng.choice(WORDS) for _ in range(num_words))
 
 
 def random_ids(rng: random.Random, num_pieces: int) -> list[int]:
-    """A text's token ids as the templates of all tiny cross-encoders make them: pieces and [SEP]."""
+    """Random token ids of a text as the templates of all tiny cross-encoders make them: pieces and [SEP]."""
     return [*(rng.randrange(len(SPECIAL), vocab_size()) for _ in range(num_pieces)), SEP_ID]
 
 
@@ -89,7 +89,7 @@ def randomise(module: nn.Module, *, seed: int) -> None:
 
 
 def tiny_bert_config(*, num_layers: int = 2, positions: int = 512, **more: Any) -> BertConfig:
-    """A BERT of hidden size 32 for the tiny tokenizer."""
+    """The config of a BERT of hidden size 32 for the tiny tokenizer. more: further fields."""
     return BertConfig(
         vocab_size=vocab_size(),
         hidden_size=HIDDEN_SIZE,
@@ -105,7 +105,7 @@ def tiny_bert_config(*, num_layers: int = 2, positions: int = 512, **more: Any) 
 def tiny_hf_cross_encoder(
     *, seed: int = 0, num_layers: int = 2, positions: int = 512, **more: Any
 ) -> BertForSequenceClassification:
-    """A random cross-encoder of the `transformers` library, in eval mode. more: of BertConfig."""
+    """A random cross-encoder of the `transformers` library, in eval mode. more: fields of BertConfig."""
     model = BertForSequenceClassification(tiny_bert_config(num_layers=num_layers, positions=positions, **more))
     randomise(model, seed=seed)
     model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
@@ -113,7 +113,7 @@ def tiny_hf_cross_encoder(
 
 
 def tiny_hf_encoder(*, seed: int = 0, num_layers: int = 2, positions: int = 512, **more: Any) -> BertModel:
-    """A random encoder of the `transformers` library, in eval mode. more: of BertConfig."""
+    """A random encoder of the `transformers` library, in eval mode. more: fields of BertConfig."""
     model = BertModel(tiny_bert_config(num_layers=num_layers, positions=positions, **more))
     randomise(model, seed=seed)
     model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
@@ -121,14 +121,13 @@ def tiny_hf_encoder(*, seed: int = 0, num_layers: int = 2, positions: int = 512,
 
 
 def save_tokenizer(folder: Path) -> None:
-    """Writes tokenizer.json and tokenizer_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_bytes(TOKENIZER_FILE.read_bytes())
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "do_lower_case": True})
 
 
 def save_cross_encoder(folder: Path, model: BertForSequenceClassification | None = None, **more: Any) -> Path:
-    """A full-attention cross-encoder's folder. more: of `tiny_hf_cross_encoder`, if no model is given."""
+    """A full-attention cross-encoder's folder. more: arguments of `tiny_hf_cross_encoder`, if no model is given."""
     (model or tiny_hf_cross_encoder(**more)).save_pretrained(folder)
     save_tokenizer(folder)
     return folder
@@ -164,7 +163,7 @@ def sparse_settings(pattern: AttentionPattern) -> dict[str, Any]:
 
 
 def write_modules(folder: Path, kinds: Mapping[str, str]) -> None:
-    """modules.json of sentence-transformers. kinds: by the folder of each, its class within that package."""
+    """Writes the modules.json of sentence-transformers. kinds: the class of each module there, by its folder."""
     entries = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.{kind}"}
         for index, (path, kind) in enumerate(kinds.items())
@@ -181,7 +180,7 @@ def save_bi_encoder(
     max_seq_length: int | None = 128,
     **more: Any,
 ) -> Path:
-    """A sentence-transformers folder. pooling: "mean", "cls", "max", ...  more: of `tiny_hf_encoder`."""
+    """A sentence-transformers folder. pooling: "mean", "cls", "max", ...  more: arguments of `tiny_hf_encoder`."""
     (model or tiny_hf_encoder(**more)).save_pretrained(folder)
     save_tokenizer(folder)
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")][: 3 if normalize else 2]
@@ -202,8 +201,9 @@ def save_colbert(
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Path:
-    """A folder as Stanford's library writes it. settings: keys of its artifact.metadata, beside the defaults.
-    more: of `tiny_hf_encoder`.
+    """A folder as Stanford's library writes it.
+
+    settings: keys of its artifact.metadata that differ from the defaults.  more: arguments of `tiny_hf_encoder`.
     """
     (model or tiny_hf_encoder(**more)).save_pretrained(folder)
     save_tokenizer(folder)
@@ -232,7 +232,6 @@ def save_colbert(
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as JSON."""
     path.write_text(json.dumps(value, indent=2), encoding="utf-8")
 
 
@@ -243,7 +242,7 @@ def edit_json(path: Path, update: Mapping[str, Any], *, remove: tuple[str, ...] 
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
-    """Rewrites the folder's model.safetensors."""
+    """Replaces the weights in a folder's model.safetensors by what `change` makes of them."""
     path = folder / "model.safetensors"
     save_file({name: tensor.clone() for name, tensor in change(load_file(path)).items()}, path)
 
@@ -252,7 +251,7 @@ def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], dic
 
 
 def tiny_encoder_config(*, num_layers: int = 2, positions: int = 512, num_heads: int = NUM_HEADS) -> EncoderConfig:
-    """The same shape as `tiny_bert_config`."""
+    """Our config with the shape of `tiny_bert_config`."""
     return EncoderConfig(
         vocab_size=vocab_size(),
         hidden_size=HIDDEN_SIZE,
@@ -272,7 +271,7 @@ def tiny_cross_encoder(
     num_heads: int = NUM_HEADS,
     **more: Any,
 ) -> CrossEncoder:
-    """A random cross-encoder in eval mode, not yet prepared. more: of CrossEncoderConfig.
+    """A random cross-encoder in eval mode, not yet prepared. more: fields of CrossEncoderConfig.
 
     Unless given, max_tokens is the number of positions, and max_query_tokens 2/5 of max_tokens.
     """
@@ -292,6 +291,7 @@ def tiny_bi_encoder(
     num_layers: int = 2,
     positions: int = 512,
     num_heads: int = NUM_HEADS,
+    separate_towers: bool = False,
 ) -> BiEncoder:
     """A random bi-encoder in eval mode, not yet prepared."""
     config = BiEncoderConfig(
@@ -301,12 +301,13 @@ def tiny_bi_encoder(
         pooling=pooling,
         similarity=similarity,
         max_tokens=max_tokens,
+        separate_towers=separate_towers,
     )
     return random_scorer(BiEncoder(config), seed)
 
 
 def as_served(scorer: AnyScorer, dtype: torch.dtype = torch.float32) -> AnyScorer:
-    """The scorer as it is served on a CPU."""
+    """Prepares a scorer as for serving on a CPU, and returns it."""
     prepare(scorer, device=torch.device("cpu"), dtype=dtype)
     return scorer
 

@@ -16,7 +16,7 @@ from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEn
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.modernbert import ModernBertConfig as OurConfig
 
-# What the config.json of a published model says beyond its size, with the window (128) and the positions made small.
+# Fields of the config.json of published models beyond their sizes.
 GTE_RERANKER = {  # Alibaba-NLP/gte-reranker-modernbert-base
     "classifier_pooling": "mean",
     "global_rope_theta": 160000.0,
@@ -46,7 +46,7 @@ MODERN_COLBERT = {  # lightonai/GTE-ModernColBERT-v1
 
 
 def tiny_config(published: Mapping[str, Any] = GTE_RERANKER, **more: Any) -> ModernBertConfig:
-    """A ModernBERT of hidden size 32 and five layers, of which 0 and 3 are global; the others see 8 on each side."""
+    """The config of a ModernBERT of five layers: 0 and 3 are global, and in the others a token sees 8 on each side."""
     sizes = {
         "vocab_size": vocab_size(),
         "hidden_size": HIDDEN_SIZE,
@@ -65,12 +65,12 @@ def tiny_config(published: Mapping[str, Any] = GTE_RERANKER, **more: Any) -> Mod
 
 
 def tiny_modernbert(published: Mapping[str, Any] = GTE_RERANKER, **more: Any) -> ModernBertForSequenceClassification:
-    """A random re-ranker of `transformers` in eval mode. more: of ModernBertConfig."""
+    """A random re-ranker of `transformers` in eval mode. more: fields of ModernBertConfig."""
     return _random(ModernBertForSequenceClassification(tiny_config(published, **more)))
 
 
 def tiny_modernbert_encoder(published: Mapping[str, Any] = ETTIN, **more: Any) -> ModernBertModel:
-    """A random encoder of `transformers` in eval mode. more: of ModernBertConfig."""
+    """A random encoder of `transformers` in eval mode. more: fields of ModernBertConfig."""
     return _random(ModernBertModel(tiny_config(published, **more)))
 
 
@@ -80,19 +80,19 @@ def _random(model: Any) -> Any:
 
 
 def tiny_encoder_config(*, positions: int = 512) -> EncoderConfig:
-    """A ModernBERT of our own of four layers, of which the first and the last are global."""
+    """Our config of a ModernBERT of four layers, of which the first and the last are global."""
     return OurConfig(vocab_size(), HIDDEN_SIZE, 4, 4, 48, positions, window=8)
 
 
 def tiny_sequence_cross_encoder(*, seed: int = 0, max_tokens: int = 512, **more: Any) -> SequenceCrossEncoder:
-    """A random cross-encoder in eval mode, not yet prepared. more: of SequenceCrossEncoderConfig."""
+    """A random cross-encoder in eval mode, not yet prepared. more: fields of SequenceCrossEncoderConfig."""
     defaults = {"encoder": tiny_encoder_config(), "max_query_tokens": max_tokens * 2 // 5}
     config = SequenceCrossEncoderConfig(cls_id=CLS_ID, sep_id=SEP_ID, max_tokens=max_tokens, **defaults | more)
     return random_scorer(SequenceCrossEncoder(config), seed)
 
 
 def save_model(folder: Path, model: nn.Module, **settings: Any) -> Path:
-    """A folder as transformers writes it. settings: of config.json, as models of older versions have them."""
+    """Writes a folder as `transformers` does. settings: fields of config.json, such as older versions write."""
     model.save_pretrained(folder)  # type: ignore[operator]  # of a transformers model
     save_tokenizer(folder)
     edit_json(folder / "config.json", settings)
@@ -100,7 +100,10 @@ def save_model(folder: Path, model: nn.Module, **settings: Any) -> Path:
 
 
 def save_chain(folder: Path, model: nn.Module, modules: list[tuple[str, dict[str, Any]]]) -> Path:
-    """The model's folder with the settings of sentence-transformers modules behind it, by class; weights are random."""
+    """Writes a folder of a model and the sentence-transformers modules that follow it.
+
+    modules: the class and the settings of each; their weights are random.
+    """
     save_model(folder, model)
     package = "sentence_transformers"
     places = {
@@ -160,8 +163,9 @@ def save_ettin(folder: Path, model: nn.Module | None = None) -> Path:
 
 
 def save_pylate(folder: Path, model: nn.Module | None = None, **settings: Any) -> Path:
-    """A folder laid out as lightonai/GTE-ModernColBERT-v1; its markers are [unused0] and [unused1]. settings: of
-    config_sentence_transformers.json.
+    """A folder laid out as lightonai/GTE-ModernColBERT-v1; its markers are [unused0] and [unused1].
+
+    settings: fields of config_sentence_transformers.json.
     """
     dense = {"in_features": HIDDEN_SIZE, "out_features": 16, "bias": False}
     dense["activation_function"] = "torch.nn.modules.linear.Identity"

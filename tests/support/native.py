@@ -1,4 +1,4 @@
-"""The CPU kernels in every variant that this processor runs, and where there is no compiler a reason to skip."""
+"""Runs tests with every variant of the CPU kernels that this processor has, and skips them without a compiler."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ needs_native = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 @pytest.fixture(params=usable_variants(), ids=lambda variant: variant.name)
 def each_variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Runs a test once with each variant, whose name it is given."""
+    """Runs the test once with each variant, and gives it the name of the variant."""
     library.load.cache_clear()
     monkeypatch.setattr(library, "usable_variants", lambda: (request.param,))
     assert library.native().variant == request.param.name

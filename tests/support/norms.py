@@ -18,14 +18,14 @@ KINDS: list[Kind] = ["add", "embed"]
 TABLE_ROWS = (50, 2, 40)  # words, token types, positions
 EPS = 1e-12
 
-# Of each number: half a unit in its last place for its own rounding, and for sums of up to 1024 terms in float32 a
-# little of 1, which is the spread of what is normed.
+# The error of a number has two parts: its own rounding, by half a unit in the last place, and that of sums of up to
+# 1024 terms in float32, where the rows that are normalised have a spread of 1.
 HALF_ULP = {torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 2**-24}
 SUMS = 4e-6
 
 
 def make_addends(kind: Kind, num_rows: int, hidden_size: int, dtype: torch.dtype) -> list[Addend]:
-    """Random rows, or tables with random numbers."""
+    """Random rows to add, or random tables with a random row number of each."""
     if kind == "add":
         return [Addend(random_rows(num_rows, hidden_size, dtype=dtype, seed=seed)) for seed in (0, 1)]
     generator = torch.Generator().manual_seed(num_rows)
@@ -39,7 +39,6 @@ def make_addends(kind: Kind, num_rows: int, hidden_size: int, dtype: torch.dtype
 
 
 def make_norm(hidden_size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A weight and a bias."""
     weight, bias = (random_rows(hidden_size, dtype=dtype, seed=seed) for seed in (2, 3))
     return weight, bias
 
@@ -51,22 +50,22 @@ def exact(addends: list[Addend], weight: Tensor, bias: Tensor, eps: float = EPS)
 
 
 def is_close(actual: Tensor, expected: Tensor) -> bool:
-    """Whether every number is close to the expected one; NaN where NaN is expected, and nowhere else."""
+    """Whether every number is close to the expected one, and NaN exactly where NaN is expected."""
     bound = HALF_ULP[actual.dtype] * expected.abs() + SUMS
     near = (actual.double() - expected).abs() <= bound
     return bool((near | (actual.isnan() & expected.isnan())).all())
 
 
 def run_kernels_here(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """As if there were a GPU: "auto" takes the kernel, whose launches go to the emulation and into the list."""
+    """Lets "auto" choose the kernel, as if there were a GPU; launches run in the emulation and are listed."""
     launches: list[Launch] = []
-    prepare(*cuda.instances())  # all together, as for the kernel's own tests
+    prepare(*cuda.instances())  # compiles all instances together, which takes little longer than one
 
     def launch(request: Launch, device: torch.device) -> None:
         launches.append(request)
         run_here(request, device)
 
     monkeypatch.setattr(dispatch, "cuda_obstacle", lambda _: None)
-    monkeypatch.setattr(interface, "_backend", interface._backend.__wrapped__)  # the choice is not kept
+    monkeypatch.setattr(interface, "_backend", interface._backend.__wrapped__)  # uncached
     monkeypatch.setattr(cuda, "launch", launch)
     return launches

@@ -1,4 +1,4 @@
-"""What tests of kernels on a GPU share: the GPU, why there may be none, and properties of everything launched."""
+"""Shared by tests of kernels on a GPU: the device, the reason why there is none, and assertions about launches."""
 
 import math
 import warnings
@@ -21,7 +21,7 @@ Launched = Callable[[], Sequence[Tensor]]
 
 
 def capture(launched: Launched) -> tuple[Sequence[Tensor], torch.cuda.CUDAGraph]:
-    """A graph of what was launched once before, and the tensors that its replays write."""
+    """Launches once, captures a second launch, and returns the tensors that replays write, and the graph."""
     launched()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -31,7 +31,7 @@ def capture(launched: Launched) -> tuple[Sequence[Tensor], torch.cuda.CUDAGraph]
 
 
 def assert_replays(launched: Launched, *inputs: Tensor) -> None:
-    """Asserts that two replays on new numbers in the same memory have the bits of launches. inputs: are reversed."""
+    """Asserts that two replays, before each of which `inputs` are reversed in place, give the same bits as launches."""
     outputs, graph = capture(launched)
     for _ in range(2):
         for tensor in inputs:
@@ -41,7 +41,7 @@ def assert_replays(launched: Launched, *inputs: Tensor) -> None:
 
 
 def assert_runs_on_the_current_stream(launched: Callable[[Tensor], Sequence[Tensor]], given: Tensor) -> None:
-    """Asserts that a launch waits for a busy side stream, and the host for nothing."""
+    """Asserts that a launch waits for its turn on a busy side stream, and that the host waits for nothing."""
     expected = launched(given)
     late = torch.zeros_like(given)
     stream = torch.cuda.Stream(GPU)  # type: ignore[no-untyped-call]  # torch leaves it bare
@@ -58,7 +58,7 @@ def awaiting_nothing() -> Iterator[None]:
     """Keeps the current stream busy, and fails if the host waits for it meanwhile."""
     torch.cuda._sleep(BUSY_CYCLES)  # type: ignore[no-untyped-call]  # torch leaves it bare
     try:
-        with warnings.catch_warnings(action="ignore"):  # that this mode is a prototype
+        with warnings.catch_warnings(action="ignore"):  # torch warns that this mode is a prototype
             torch.cuda.set_sync_debug_mode("error")
         yield
         assert not torch.cuda.current_stream(GPU).query()
@@ -68,7 +68,7 @@ def awaiting_nothing() -> Iterator[None]:
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """Memory that torch gives out unset starts as NaN: what a kernel does not write shows."""
+    """Fills memory that torch leaves unset with NaN, so that what a kernel does not write shows."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
@@ -79,6 +79,5 @@ def poisoned() -> Iterator[None]:
 
 
 def assert_same_bits(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Asserts that each pair of tensors has the same bits."""
     for one, other in zip(actual, expected, strict=True):
         assert torch.equal(one, other)

@@ -1,6 +1,6 @@
 """A stand-in for OpenSearch 3 with its security, ML Commons and neural search plugins, as far as they are documented.
 
-It refuses every call that the documentation does not have, and every body that is not of the documented shape. Sources:
+It refuses every call that is not documented, and every body that is not of the documented shape. Sources:
 OpenSearch's documentation of the cluster settings, ML Commons, search pipeline, index and document APIs; the classes
 DocumentContextSourceFetcher and RescoringRerankProcessor.
 """
@@ -24,7 +24,7 @@ PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"
 
 @dataclass
 class State(IndexState):
-    """What a cluster keeps besides, by id or name."""
+    """What a cluster keeps beside its indexes, by id or name."""
 
     settings: dict[str, Json] = field(default_factory=dict)
     connectors: dict[str, Json] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class State(IndexState):
 
 
 class OpenSearch(IndexApi):
-    """The stand-in. failing_task: why tasks fail, if they do.  polls: how often a task is still running when asked."""
+    """failing_task: the reason why tasks fail, or None.  polls: how often a task says that it is still running."""
 
     state: State
 
@@ -179,7 +179,7 @@ class OpenSearch(IndexApi):
         return {"acknowledged": True}
 
     def _search(self, call: RecordedCall, index: str) -> Json:
-        """BM25, then the processors of the pipeline."""
+        """Ranks by BM25, then runs the processors of the search pipeline."""
         self._check(call, SEARCH)
         ((name, condition),) = call.body["query"]["match"].items()
         size = call.body.get("size", 10)

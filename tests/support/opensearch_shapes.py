@@ -1,4 +1,4 @@
-"""The bodies that OpenSearch's documentation has for the calls of the set-up, as JSON schemas."""
+"""JSON schemas of the bodies that OpenSearch documents for the calls of the set-up."""
 
 from support.shapes import TEXT, shape
 

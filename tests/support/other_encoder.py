@@ -1,6 +1,7 @@
-"""A second kind of encoder, of bricks that BERT has none of, and the same written out on dense tensors.
+"""A second kind of encoder, of bricks that BERT does not have, and the same encoder written out on dense tensors.
 
-Rotary positions, pre-norm blocks, SwiGLU, no biases, and every second layer sees `local_window` neighbours alone.
+It has rotary positions, pre-norm blocks, SwiGLU and no biases; in every second layer a token sees only `local_window`
+neighbours on each side.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ EPS = 1e-5
 
 @dataclass(frozen=True)
 class OtherConfig(EncoderConfig):
-    """One field more than BERT's."""
+    """BERT's fields, and the window of local layers."""
 
     num_token_types: int = 0
     layer_norm_eps: float = EPS
@@ -82,5 +83,5 @@ def dense_states(weights: dict[str, Tensor], config: OtherConfig, ids: list[int]
 
 
 def other_config(**more: Any) -> OtherConfig:
-    """A config of the size of the other tiny models, with four layers."""
+    """A config of the size of the other tiny models, with four layers. more: further fields."""
     return OtherConfig(vocab_size(), HIDDEN_SIZE, 4, NUM_HEADS, INTERMEDIATE_SIZE, 512, **more)

@@ -1,6 +1,7 @@
-"""Clients of servers on this machine.
+"""HTTP clients of servers on this machine.
 
-For every client of its own httpx reads all certificates that the machine trusts, which takes longer than most requests.
+They trust no certificates: by default httpx reads all that the machine trusts for each client, which takes longer than
+most requests.
 """
 
 import ssl
@@ -24,10 +25,8 @@ def ask(method: str, url: str, **more: Any) -> httpx.Response:
 
 
 def get(url: str, **more: Any) -> httpx.Response:
-    """The answer to GET."""
     return ask("GET", url, **more)
 
 
 def post(url: str, **more: Any) -> httpx.Response:
-    """The answer to POST."""
     return ask("POST", url, **more)

@@ -9,12 +9,12 @@ POISON = word_id("p")
 
 
 def fails(batch: ScoreBatch) -> None:
-    """A batch with a poisoned candidate raises an ordinary error."""
+    """Raises an ordinary error for a batch with a poisoned candidate."""
     if contains(batch, POISON):
         raise RuntimeError("choked")
 
 
 def dies(batch: ScoreBatch) -> None:
-    """A batch with a poisoned candidate ends the scoring thread."""
+    """Ends the scoring thread at a batch with a poisoned candidate."""
     if contains(batch, POISON):
         raise Dies

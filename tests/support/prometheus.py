@@ -13,7 +13,7 @@ PACKAGE = "Debian: prometheus"
 
 @contextmanager
 def prometheus(config: Path, storage: Path) -> Iterator[str]:
-    """The URL of a server, which is ready. storage: a folder for its data, or with it."""
+    """Runs a server and yields its URL once it is ready. storage: the folder of its data, new or old."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [needs_program("prometheus", PACKAGE), f"--config.file={config}", f"--storage.tsdb.path={storage}"]

@@ -1,6 +1,6 @@
 """The prompts of published re-rankers, put together as their authors' code does it: the oracle of our templates.
 
-After the model cards of Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2 and BAAI/bge-reranker-v2-gemma,
+Sources: the model cards of Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2 and BAAI/bge-reranker-v2-gemma,
 and modeling_zeranker.py of zeroentropy/zerank-1-small.
 """
 
@@ -14,7 +14,7 @@ Pair = Callable[[Tokenizer, str, str, str], list[int]]  # the ids for an instruc
 
 
 def qwen3_pair(tokenizer: Tokenizer, instruction: str, query: str, document: str) -> list[int]:
-    """Beginning and end apart, and in one piece what stands between them."""
+    """Tokenises three pieces separately: the beginning, the end and everything in between."""
     return [
         *_ids(
             tokenizer,
@@ -30,7 +30,7 @@ def qwen3_pair(tokenizer: Tokenizer, instruction: str, query: str, document: str
 
 
 def mxbai_pair(tokenizer: Tokenizer, instruction: str, query: str, document: str) -> list[int]:
-    """Seven pieces apart, of which instruction and query are one."""
+    """Tokenises seven pieces separately; instruction and query are in the same piece."""
     pieces = [
         "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
         "<|im_start|>user\n",
@@ -47,7 +47,7 @@ def mxbai_pair(tokenizer: Tokenizer, instruction: str, query: str, document: str
 
 
 def zerank_pair(tokenizer: Tokenizer, _instruction: str, query: str, document: str) -> list[int]:
-    """One text, by a tokenizer that changes nothing at its ends; an instruction has no place in it."""
+    """Tokenises one text without changing its ends; there is no place for an instruction in it."""
     plain = Tokenizer.from_str(tokenizer.to_str())
     plain.normalizer = normalizers.NFC()
     return _ids(
@@ -58,7 +58,7 @@ def zerank_pair(tokenizer: Tokenizer, _instruction: str, query: str, document: s
 
 
 def gemma_pair(tokenizer: Tokenizer, _instruction: str, query: str, document: str) -> list[int]:
-    """Behind the token that begins a text, five pieces apart; an instruction has no place in them."""
+    """Tokenises five pieces separately and puts <bos> before them; there is no place for an instruction."""
     task = (
         "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a "
         "prediction of either 'Yes' or 'No'."

@@ -31,7 +31,7 @@ BARE = {"headers": [], "date_header": False}  # as in `bandrank proxy`
 
 @dataclass(frozen=True)
 class Proxied:
-    """A proxy that listens. service: the re-ranker in it."""
+    """A proxy that listens. service: the re-ranker inside it."""
 
     address: tuple[str, int]
     service: Service
@@ -51,11 +51,10 @@ class Proxied:
             return read_message(connection.recv)
 
     def count(self, name: str, **labels: str) -> float:
-        """The value of a counter."""
         return self.value(f"{name}_total", **labels)
 
     def wait_for_count(self, name: str, value: float, **labels: str) -> None:
-        """Returns once a counter has this value: a request is counted after its answer has been sent."""
+        """Waits until a counter has this value, because a request is counted after its answer has been sent."""
         wait_until(lambda: self.count(name, **labels) == value)
 
     def value(self, name: str, **labels: str) -> float:
@@ -73,9 +72,9 @@ def proxied(
     shadow: Scorer | None = None,
     **settings: Any,
 ) -> Iterator[Proxied]:
-    """A proxy in front of an upstream, with a scorer that knows `man` (1.5), `he` (4) and `she` (-2), unless given.
+    """Runs a proxy in front of an upstream.
 
-    fast: one that goes first.  shadow: as of `running_app`.
+    scorer: by default one that knows `man` (1.5), `he` (4) and `she` (-2).  fast, shadow: as in `running_app`.
     """
     chosen = Settings(device="cpu", proxy_upstream=upstream, **settings)
     main = files_of(scorer or lookup(man=1.5, he=4.0, she=-2.0), fast=fast)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 
 class Proxy:
-    """delay_s: of each reply.  cut: the share of replies of which half is sent, and the connection then reset.
+    """delay_s: the delay of each reply.  cut: the share of replies that a reset cuts off in the middle.
 
-    instead: what is sent in place of each reply, if anything.
+    instead: the bytes to send in place of each reply, if any.
     """
 
     def __init__(self, port: int) -> None:
@@ -29,16 +29,16 @@ class Proxy:
         self._target = ("127.0.0.1", port)
 
     def calm(self) -> None:
-        """Relays everything as it is from now on."""
+        """Relays everything unchanged from now on."""
         self.delay_s, self.cut, self.instead = 0.0, 0.0, b""
 
     def run(self) -> None:
-        """Accepts connections until the relay is closed, whatever becomes of a single one."""
+        """Accepts connections until the relay is closed, even after one could not be accepted."""
         while not self._closed:
             try:
                 client, _ = self._listener.accept()
             except OSError:
-                time.sleep(0.01)  # there may be no descriptor free for it
+                time.sleep(0.01)  # perhaps no descriptor was free
             else:
                 threading.Thread(target=self._relay, args=(client,), daemon=True).start()
 

@@ -1,8 +1,8 @@
 """Scores that were recorded once, on inputs that every later revision can make again.
 
 `tests/data/recorded_scores.json` was written before the engine and the encoder were rebuilt; the rankings of the
-shipped scorers were written once more when their weights changed. Weights of the others are drawn by the names of the
-tensors, so that they do not depend on the order in which modules are made.
+shipped scorers were written again when their weights changed. Weights of the other scorers are drawn by the names of
+the tensors, so that they do not depend on the order in which modules are made.
 """
 
 import json
@@ -23,7 +23,7 @@ DEPTH = 20  # of the cascade
 
 
 def recorded() -> dict[str, Any]:
-    """The file's content."""
+    """The content of `FILE`."""
     content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
 
@@ -70,6 +70,6 @@ def texts_of(scorer: Any) -> tuple[list[list[int]], list[list[list[int]]]]:
 
 
 def demo_texts() -> list[str]:
-    """Sixty passages."""
+    """The sixty passages of the demo."""
     lines = (DEMO / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
     return [record["text"] for record in map(json.loads, lines)]

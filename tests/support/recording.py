@@ -14,7 +14,7 @@ Json = Any  # what json.loads returns
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """A request as it arrived. body: JSON, the JSON values of its lines, or None."""
+    """A request as it arrived. body: its JSON value, a list of the values of its lines, or None."""
 
     method: str
     path: str
@@ -34,11 +34,11 @@ class Answer(Exception):
 
 @contextmanager
 def serving_calls(answer: Callable[[RecordedCall], Json]) -> Iterator[str]:
-    """The URL of a server whose answers are what `answer` returns, with status 200, or raises as an Answer."""
+    """Runs a server and yields its URL. It sends what `answer` returns, with status 200, or raises as an Answer."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = -1  # an answer leaves as one packet, which nobody delays
+        wbufsize = -1  # buffered, so that an answer leaves as one packet, without delay
 
         def _handle(self) -> None:
             address = urlsplit(self.path)
@@ -80,8 +80,8 @@ def serving_calls(answer: Callable[[RecordedCall], Json]) -> Iterator[str]:
 class RecordingServer:
     """A stand-in for a server, whose subclass answers.
 
-    calls: all of them.  writes: those that changed something, which the subclass adds.  interrupt: called before each
-    call; what it raises is the answer.
+    calls: all calls.  writes: the calls that changed something, which the subclass adds.  interrupt: runs before each
+    call is answered; an Answer that it raises is sent instead.
     """
 
     def __init__(self) -> None:
@@ -90,12 +90,12 @@ class RecordingServer:
         self.interrupt: Callable[[RecordedCall], None] = lambda _: None
 
     def answer(self, call: RecordedCall) -> Json:
-        """The JSON of an answer. Raises Answer for another status than 200."""
+        """The JSON of the answer to a call. Raises Answer for any status but 200."""
         raise NotImplementedError
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        """Its URL while it listens."""
+        """Runs the server and yields its URL."""
 
         def record(call: RecordedCall) -> Json:
             self.calls.append(call)
@@ -106,7 +106,7 @@ class RecordingServer:
             yield url
 
     def interrupt_after(self, num_writes: int) -> None:
-        """Lets one call fail, the first after so many changes."""
+        """Makes one call fail, the first after this many writes."""
 
         def end(_: RecordedCall) -> None:
             if len(self.writes) == num_writes:

@@ -58,7 +58,6 @@ class RedisServer:
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Lets the server go on."""
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
@@ -69,7 +68,7 @@ class RedisServer:
 
     def do(self, *command: Any, **login: Any) -> Any:
         """The answer to one command, sent on a separate connection."""
-        never = Retry(NoBackoff(), 0)  # a wrong password would be tried for seconds
+        never = Retry(NoBackoff(), 0)  # otherwise a wrong password is tried again for seconds
         with redis.Redis(port=self.port, socket_timeout=HANG_S, retry=never, **login) as client:
             return client.execute_command(*command)
 
@@ -89,7 +88,7 @@ def redis_server(folder: Path, *arguments: str, port: int | None = None) -> Iter
 
 @contextlib.contextmanager
 def redis_sentinel(folder: Path, *, master: str, port: int, password: str) -> Iterator[RedisServer]:
-    """A running Sentinel that watches the server on a port and may replace it alone."""
+    """A running Sentinel that watches the server on a port and needs no other Sentinel to replace it."""
     folder.mkdir(parents=True, exist_ok=True)
     sentinel_port = free_port()
     lines = [

@@ -19,7 +19,7 @@ from bandrank.models.ragged import Ragged
 
 SIZE = 24
 CODEC = RepresentationCodec(SIZE, "float16")
-PATIENT_S = 20.0  # a timeout for tests in which Redis answers: no machine is that slow
+PATIENT_S = 20.0  # a timeout for tests in which Redis answers; no machine is slow enough to reach it
 FINGERPRINT = bytes(range(16))
 
 
@@ -47,7 +47,7 @@ class Fetched:
 
 @dataclass
 class Replica:
-    """A cache with its metrics and its Redis client."""
+    """A cache with its metrics and its Redis client. computed: the keys that it had to compute, in order."""
 
     cache: RepresentationCache
     metrics: Metrics
@@ -72,7 +72,6 @@ class Replica:
         return await self.cache.drained()
 
     def sample(self, name: str, **labels: str) -> float:
-        """The value of a metric."""
         value = self.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
         assert value is not None, (name, labels)
         return value

@@ -164,12 +164,12 @@ def loaded(scorer: Scorer, *, name: str = "tiny") -> LoadedModel:
 
 
 def lookup(**scores: float) -> LookupScorer:
-    """A scorer of a text by its first word; other words score 0."""
+    """A scorer that gives a text the score of its first word; other words score 0."""
     return LookupScorer({word_id(word): score for word, score in scores.items()})
 
 
 def encoded_lookup(watch: Callable[[Ragged], None] = lambda _: None, **scores: float) -> EncodedLookupScorer:
-    """A scorer of a text by its first word, which precomputes."""
+    """A precomputing scorer that gives a text the score of its first word."""
     return EncodedLookupScorer({word_id(word): score for word, score in scores.items()}, watch=watch)
 
 

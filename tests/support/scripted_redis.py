@@ -16,7 +16,7 @@ class ScriptedCommands:
     """Commands whose answers the test gives; `answers` has a future for each call, in order, once it is made."""
 
     def __init__(self) -> None:
-        self.answers: list[asyncio.Future[Any]] = []  # of three types
+        self.answers: list[asyncio.Future[Any]] = []  # their results have three types
         self.cancelled = 0
         self.closed = False
 
@@ -46,7 +46,7 @@ class ScriptedCommands:
 
 
 class Scripted:
-    """A client with scripted commands."""
+    """A Redis client with scripted commands, metrics and a clock of its own."""
 
     def __init__(self, timeout_s: float) -> None:
         self.commands = ScriptedCommands()
@@ -61,21 +61,21 @@ class Scripted:
         )
 
     async def ask(self) -> asyncio.Task[list[bytes | None] | None]:
-        """A read that has reached the commands."""
+        """Starts a read, and returns its task once it has reached the commands or has ended."""
         asked = len(self.commands.answers)
         task = asyncio.create_task(self.client.get_many([b"a"]))
         await until(lambda: len(self.commands.answers) > asked or task.done())
         return task
 
     async def fail(self, times: int = 1) -> None:
-        """Makes reads fail."""
+        """Makes this many reads, all of which fail."""
         for _ in range(times):
             task = await self.ask()
             self.commands.answers[-1].set_exception(ConnectionError("broken"))
             assert await task is None
 
     async def write(self, answer: Exception | None = None) -> int:
-        """The number of keys that a write of one sets, which is answered, or fails so."""
+        """Writes one key and returns the number of keys set. answer: the error with which the write fails, if any."""
         asked = len(self.commands.answers)
         task = asyncio.create_task(self.client.set_many({b"a": b"1"}, ttl_s=1.0))
         await until(lambda: len(self.commands.answers) > asked or task.done())

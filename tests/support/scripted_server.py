@@ -1,4 +1,4 @@
-"""A server that answers with given bytes, and keeps the bytes that it got: what HTTP libraries would hide."""
+"""A server that answers with given bytes and keeps the bytes that it got, which HTTP libraries would hide."""
 
 import contextlib
 import socket
@@ -12,10 +12,10 @@ from support.tasks import HANG_S
 
 @dataclass
 class ScriptedServer:
-    """answer: what is sent once a request has come.  got: each request, with its headers and its body as framed.
+    """answer: the bytes to send for each request.  others: bytes to send instead, by bytes in a request's first line.
 
-    hung_up: set when a client closes a connection on which it was not answered.  held: whether no answer is sent.
-    others: what is sent in its place to requests with some bytes in their first line.  delay_s: before each answer.
+    held: whether no answer is sent.  hung_up: set when a client closes a connection without having got an answer.
+    got: the requests, with their headers and with their bodies as framed.  delay_s: the delay before each answer.
     """
 
     answer: bytes
@@ -91,7 +91,7 @@ def headers_of(message: bytes) -> dict[str, str]:
 
 @contextlib.contextmanager
 def scripted_server(answer: bytes = b"", *, held: bool = False) -> Iterator[ScriptedServer]:
-    """The server on a free port."""
+    """Runs a ScriptedServer on a free port."""
     server = ScriptedServer(answer, held)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"

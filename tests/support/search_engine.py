@@ -1,8 +1,8 @@
 """A stand-in for OpenSearch, built from its documented search API, that records what it is sent.
 
-It knows one index of documents, which match every query in the order in which they are given, and what the tests ask of
-`_search`: size, from, `_source`, `fields`, highlight, aggregations, gzip, and the limit of a result window. In an
-`_msearch` all indices are that one, but for `missing`. Everything else is answered with what came.
+It has one index, whose documents match every query in the order in which they are given, and the options of `_search`
+that the tests use: size, from, `_source`, `fields`, highlight, aggregations, gzip, and the limit of a result window. In
+an `_msearch` every index is that one, except `missing`. All other requests are acknowledged.
 """
 
 import gzip
@@ -21,7 +21,7 @@ from support.certificates import Certificate
 from support.tasks import HANG_S
 
 JSON = b"application/json; charset=UTF-8"
-HEAD_KEYS = {"index", "preference", "routing", "search_type"}  # of the first line of a search, among others
+HEAD_KEYS = {"index", "preference", "routing", "search_type"}  # allowed before a search in `_msearch`
 MISSING = b'{"error":{"type":"index_not_found_exception","reason":"no such index [missing]"},"status":404}'
 
 
@@ -36,15 +36,14 @@ class Recorded:
 
     @property
     def params(self) -> dict[str, str]:
-        """The parameters of the query string."""
         return dict(parse_qsl(self.target.partition(b"?")[2].decode()))
 
 
 @dataclass
 class SearchEngine:
-    """documents: the JSON of each `_source`, as it was indexed.  max_window: of from and size together.
+    """documents: the JSON of each `_source`, as it was indexed.  max_window: the most that from + size may be.
 
-    status: of the answers to searches.  before_answer: called with each search.
+    status: that of all answers to searches.  always_gzip: whether all answers are compressed.  seen: all requests.
     """
 
     documents: Sequence[str]
@@ -103,7 +102,7 @@ class SearchEngine:
         return 200, b'{"took" : 7, "responses" : [ %b ]}' % b" , ".join(answers)
 
     def search(self, body: Mapping[str, Any], params: Mapping[str, str]) -> tuple[int, bytes]:
-        """The answer to a search; its parameters go before its body."""
+        """The answer to a search; parameters of its URL override its body."""
         start, size = int(params.get("from", body.get("from", 0))), int(params.get("size", body.get("size", 10)))
         if start + size > self.max_window:
             return 400, b'{"error":{"type":"illegal_argument_exception","reason":"too large a window"},"status":400}'
@@ -142,13 +141,13 @@ class SearchEngine:
 
 
 def score_of(index: int) -> str:
-    """What the engine gives the hit at an index, with a number that not every library would write again as it is."""
+    """The `_score` of the hit at an index, in a form that not every JSON library would write again unchanged."""
     return f"{9.5 - index / 4:.3f}e0"
 
 
 @contextmanager
 def running_engine(engine: SearchEngine, certificate: Certificate | None = None) -> Iterator[SearchEngine]:
-    """The engine on a free port. certificate: to speak HTTPS with."""
+    """Runs the engine on a free port. certificate: makes it speak HTTPS."""
     tls = {} if certificate is None else {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key}
     quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "date_header": False}
     config = uvicorn.Config(engine, **quiet, **tls)

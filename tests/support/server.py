@@ -18,7 +18,7 @@ from support.plain_http import get
 
 @dataclass(frozen=True)
 class RunningService:
-    """A service that was ready when it was handed over; its output goes to `log`. ready: the path that says so."""
+    """A service, whose output goes to `log`. ready: the path that answers 200 once the service is ready."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -34,7 +34,7 @@ class RunningService:
         return self.process.wait(timeout=timeout_s)
 
     def wait_until_ready(self, timeout_s: float = 180.0) -> None:
-        """Returns when that path answers 200. Raises RuntimeError with the log's end if that does not come."""
+        """Waits until the path `ready` answers 200. Raises RuntimeError with the log's end if it does not."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -49,7 +49,6 @@ class RunningService:
                 raise RuntimeError(f"the service ended with status {status} before it was ready:\n{_tail(self.log)}")
 
     def scrape(self) -> "Scrape":
-        """What /metrics says now."""
         return Scrape(get(f"{self.url}/metrics").text)
 
 
@@ -67,9 +66,9 @@ def running_service(
 ) -> Iterator[RunningService]:
     """Starts `bandrank serve`, waits until /readyz answers 200, and stops it at the end.
 
-    folder: where its log goes.  module, verb, ready: what is run and asked in the place of these.  arguments: further
-    flags.
-    environment: added to ours, less every BANDRANK_* setting of ours.  pass_fds: descriptors that it inherits.
+    folder: where its log goes.  module, verb, ready: the Python module to run, its first argument and the path to ask.
+    arguments: further flags.  environment: added to that of this process, of which BANDRANK_* is left out.
+    pass_fds: descriptors that it inherits.
     Raises RuntimeError with the log's end if the service dies or is not ready in time.
     """
     starting = starting_service(
@@ -97,7 +96,7 @@ def starting_service(
     environment: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Iterator[RunningService]:
-    """The same before it is ready, and perhaps before it listens."""
+    """Like `running_service`, but yields the service before it is ready, and perhaps before it listens."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     service_environment = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}

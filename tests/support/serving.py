@@ -18,7 +18,7 @@ from bandrank.settings import Settings
 def files_of(
     scorer: Scorer, *, fast: Scorer | None = None, name: str = "tiny", depth: int = 50, fusion: Fusion | None = None
 ) -> LoadedScorers:
-    """The files of a served model with these scorers. fusion: how those of `fast` are added to those of `scorer`."""
+    """The files of a served model with these scorers. fusion: how `fast`'s scores are added to `scorer`'s."""
     main = replace(loaded(scorer, name=name), fusion=fusion)
     return LoadedScorers(name, main, None if fast is None else loaded(fast, name=f"{name}-fast"), depth)
 
@@ -41,5 +41,5 @@ async def served(
 
 
 def ranked(ranking: Ranking) -> list[tuple[int, float]]:
-    """Indices in the request with scores, best first."""
+    """The index in the request and the score of each candidate, best first."""
     return [(candidate.index, candidate.score) for candidate in ranking.candidates]

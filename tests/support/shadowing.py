@@ -19,7 +19,7 @@ from bandrank.settings import Settings
 
 @dataclass(frozen=True)
 class Shadowed:
-    """What serves, its shadow, and the memory that they share."""
+    """The served model, its shadow, and the budget of memory for the shadow's samples."""
 
     serving: Serving
     shadow: Shadow
@@ -27,7 +27,7 @@ class Shadowed:
 
     @property
     def metrics(self) -> Metrics:
-        """The series of both."""
+        """The metrics of both models."""
         return self.serving.models.default.engine.metrics
 
     async def ask(self, texts: Sequence[str], *, strategy: str = "auto") -> Answer:
@@ -42,7 +42,7 @@ class Shadowed:
         await until(lambda: not self.value("shadow_pending"))
 
     def value(self, name: str, **labels: str) -> float:
-        """The value of a metric without labels, or of one of the shadow."""
+        """The value of a metric; the labels that name the shadow are added to those that have them."""
         if name.startswith("shadow_") and name not in {"shadow_pending", "shadow_rows_total"}:
             labels = {"model": "tiny", "shadow": self.shadow.name, **labels}
         found = self.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
@@ -68,7 +68,7 @@ async def shadowed(
     settings: Settings | None = None,
     apart: bool = False,
 ) -> AsyncIterator[Shadowed]:
-    """A model named "tiny" and its shadow. fast: the served model's.  apart: whether the shadow has its own thread."""
+    """A model named "tiny" and its shadow. fast: its first stage.  apart: whether the shadow has its own thread."""
     settings = settings or Settings(device="cpu")
     served = files_of(scorer, fast=fast)
     beside = replace(files_of(shadow, name="shadow"), served=apart, shadow=True)

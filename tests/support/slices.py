@@ -9,7 +9,7 @@ from bandrank.models.texts import TextEncoder
 
 
 def counted_slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of texts of each slice that is tokenised from now on, while the test runs."""
+    """A list to which each slice that is tokenised during the test adds its number of texts."""
     sizes: list[int] = []
     pieces = TextEncoder.pieces
 

@@ -13,7 +13,7 @@ from bandrank.engine.clients import Client
 from bandrank.engine.tasks import AnySlice, AnyTask, Lane, Task
 from bandrank.engine.tickets import Ticket
 
-HANG_S = 120.0  # only a bug takes that long, also where many tests share a processor
+HANG_S = 120.0  # only a bug takes that long, even where many tests share a processor
 
 
 @dataclass
@@ -67,7 +67,8 @@ def task_of(
 async def until(holds: Callable[[], bool]) -> None:
     """Runs the event loop until `holds` is true. Raises TimeoutError if it never is.
 
-    With pauses: a loop that is always busy would keep other threads, such as the scoring thread, from the interpreter.
+    It pauses after each look, because a loop that is always busy would keep other threads, such as the scoring thread,
+    from the interpreter.
     """
     async with asyncio.timeout(HANG_S):
         while not holds():  # noqa: ASYNC110  # what is waited for has no event of its own
@@ -75,7 +76,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def wait_until(holds: Callable[[], Any], *, within_s: float = HANG_S) -> None:
-    """The same without an event loop. Raises TimeoutError if it does not hold in time."""
+    """Waits until `holds` is true, without an event loop. Raises TimeoutError if it is not in time."""
     ends = time.monotonic() + within_s
     while not holds():
         if time.monotonic() > ends:

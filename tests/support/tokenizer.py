@@ -33,12 +33,12 @@ def tiny_tokenizer() -> Tokenizer:
 
 @cache
 def tiny_vocabulary() -> Mapping[str, int]:
-    """The ids of its pieces."""
+    """The ids of the tiny tokenizer's pieces."""
     return tiny_tokenizer().get_vocab()  # type: ignore[no-any-return]  # a dict
 
 
 def vocab_size() -> int:
-    """The number of pieces."""
+    """The number of the tiny tokenizer's pieces."""
     return len(tiny_vocabulary())
 
 

@@ -1,4 +1,4 @@
-"""What training reads, made small: a collection with groups that a scorer can learn, and recipes of a few steps."""
+"""Toy data for training: a collection with groups that a scorer can learn, and recipes of a few steps."""
 
 import random
 from pathlib import Path
@@ -23,7 +23,7 @@ def toy_documents(*, count: int = 40, seed: int = 0) -> dict[str, str]:
 
 
 def toy_groups(collection: Path, documents: dict[str, str], *, count: int = 12, seed: int = 0) -> list[Group]:
-    """Groups of five, of which one holds the query's first word. Teachers know it: "good" well, "noisy" less so."""
+    """Groups of five, of which one has the query's first word; teacher "good" scores it highest, "noisy" not always."""
     rng = random.Random(seed)
     ids = sorted(documents)
     groups = []
@@ -53,7 +53,7 @@ def write_toy(folder: Path, *, count: int = 12, dev_count: int = 6, seed: int = 
 
 
 def toml(values: dict[str, Any]) -> str:
-    """The values as a TOML file; lists of dicts and dicts are written in line."""
+    """The values as a TOML file; dicts and lists of dicts are written inline."""
 
     def plain(value: Any) -> str:
         if isinstance(value, dict):
@@ -68,7 +68,7 @@ def toml(values: dict[str, Any]) -> str:
 
 
 def values(toy: Path, out: Path, start: str = "cross_encoder", **changes: Any) -> dict[str, Any]:
-    """A recipe of six steps as plain values; dicts among the changes are put into its parts."""
+    """A recipe of six steps as plain values. changes: parts to replace; a dict is merged into its part."""
     plain: dict[str, Any] = {
         "out": str(out),
         "model": {"start": str(toy / start)},
@@ -88,12 +88,12 @@ def recipe(toy: Path, out: Path, start: str = "cross_encoder", **changes: Any) -
 
 
 def train(toy: Path, out: Path, start: str = "cross_encoder", **changes: Any) -> Trainer:
-    """A run, to its end."""
+    """Trains to the end and returns the trainer."""
     trainer = Trainer(recipe(toy, out, start, **changes), device=CPU)
     trainer.run()
     return trainer
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Of all files below the folder, to see that none was written over."""
+    """The bytes of all files below a folder, to see that none was overwritten."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -22,7 +22,7 @@ from bandrank.models.layers.lexical import LexicalConfig
 from bandrank.models.layers.patterns import longformer, sparse
 from bandrank.models.scorer import Scorer
 
-# Two families cut long candidates into passages: their limit is 64 tokens.
+# With max_tokens=64, cross-encoders cut long candidates into passages.
 VARIANTS: dict[str, Callable[[], Scorer]] = {
     "cross_encoder full": lambda: tiny_cross_encoder(max_tokens=64),
     "cross_encoder sparse": lambda: tiny_cross_encoder(pattern=sparse(4), max_tokens=64),
@@ -36,6 +36,7 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "sequence_cross_encoder llama": tiny_llama_reranker,
     "bi_encoder mean": lambda: tiny_bi_encoder(max_tokens=512),
     "bi_encoder cls dot": lambda: tiny_bi_encoder(max_tokens=512, pooling="cls", similarity="dot"),
+    "bi_encoder apart": lambda: tiny_bi_encoder(max_tokens=512, separate_towers=True),
     "bi_encoder decoder": tiny_decoder_bi_encoder,
     "bi_encoder gemma3": tiny_gemma3_bi_encoder,
     "bi_encoder embedding_gemma2": tiny_embedding_gemma2_bi_encoder,
@@ -63,7 +64,7 @@ PRECOMPUTING = [variant for variant in VARIANTS if ARCHITECTURES[variant.split()
 
 
 def template_ids(scorer: Scorer, rng: random.Random, num_pieces: int, *, query: bool = False) -> list[int]:
-    """The ids of a random text by the scorer's template."""
+    """The ids of a random text, to which the scorer's template is applied."""
     template = scorer.query_template if query else scorer.candidate_template
     pieces = random_ids(rng, num_pieces)[:-1]
     if template.sentence_token is not None and not query:
@@ -72,7 +73,7 @@ def template_ids(scorer: Scorer, rng: random.Random, num_pieces: int, *, query: 
 
 
 def random_texts(scorer: Scorer, seed: int = 0) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """Three queries with 7, 0 and 3 candidates of 0 to 150 pieces."""
+    """Token ids of three queries with 7, 0 and 3 candidates of 0 to 150 pieces."""
     rng = random.Random(seed)
     lengths = [[0, 1, 8, 9, 63, 150, 33], [], [40, 41, 2]]
     queries = [template_ids(scorer, rng, num_pieces, query=True) for num_pieces in (6, 0, 11)]

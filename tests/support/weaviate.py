@@ -20,7 +20,7 @@ QUERY = re.compile(
     r'\{Get \{(\w+)\(bm25: \{query: ("(?:[^"\\]|\\.)*"), properties: \["text"\]\}, limit: (\d+)\) '
     r'\{title ?(?:_additional \{rerank\(property: "text", query: ("(?:[^"\\]|\\.)*")\) \{score\}\})?\}\}\}'
 )
-CHUNK = 32  # documents in a call of the module
+CHUNK = 32  # the most documents in a call of the module
 
 
 class Weaviate(RecordingServer):
@@ -35,7 +35,7 @@ class Weaviate(RecordingServer):
         self._reranker = reranker
 
     def answer(self, call: RecordedCall) -> Json:
-        """The JSON of an answer. Raises Answer for another status than 200."""
+        """The JSON of the answer to a call. Raises Answer for any status but 200."""
         if call.path == "/v1/.well-known/ready":
             return None
         if call.headers.get("authorization") != self._login:
@@ -96,7 +96,7 @@ class Weaviate(RecordingServer):
 
 
 def rerank(origin: str, question: str, texts: list[str]) -> list[float]:
-    """The scores as the module asks for them: in chunks, without a content type, and read by position."""
+    """Asks for scores as the module does, in chunks and without a content type, and reads them by position."""
     scores: list[float] = []
     for start in range(0, len(texts), CHUNK):
         chunk = texts[start : start + CHUNK]

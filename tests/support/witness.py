@@ -1,4 +1,4 @@
-"""A polite client beside an attack: its answers, its waiting, probes, and the memory of the service meanwhile."""
+"""A polite client beside an attack, which records its answers, its latencies, probes, and the service's memory."""
 
 import json
 import os
@@ -17,7 +17,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 @dataclass
 class Testimony:
-    """What the witness saw. latencies_s, probes_s: of its requests and probes.  wrong: answers that are not right."""
+    """What the witness saw. latencies_s, probes_s: how long its requests and probes took.  wrong: its wrong answers."""
 
     latencies_s: list[float] = field(default_factory=list)
     probes_s: list[float] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Testimony:
 
     @property
     def p99_s(self) -> float:
-        """The 99th percentile of its requests."""
+        """The 99th percentile of the latencies of its requests."""
         if len(self.latencies_s) < 2:
             return max(self.latencies_s, default=0.0)
         return statistics.quantiles(self.latencies_s, n=100, method="inclusive")[-1]
@@ -34,7 +34,7 @@ class Testimony:
 
 @dataclass(frozen=True)
 class Witness:
-    """A polite client, in a process of its own: an attack that keeps this one busy delays none of its measurements."""
+    """A polite client in a process of its own, so that an attack that keeps this process busy delays no measurement."""
 
     service: RunningService
     process: subprocess.Popen[str]
@@ -58,7 +58,7 @@ class Witness:
 
 @contextmanager
 def witness_of(service: RunningService, *, asking: str = "service") -> Iterator[Witness]:
-    """A witness of what happens to a service. asking: "proxy" for one that asks it for a search of "/docs"."""
+    """Starts a witness of a service. asking: "service" if it asks for rankings, "proxy" if it searches /docs."""
     command = [sys.executable, "-m", "support.witnessing", service.url, str(service.process.pid), asking]
     process = subprocess.Popen(
         command, env=os.environ | {"PYTHONPATH": str(TESTS)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

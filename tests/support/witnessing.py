@@ -1,7 +1,7 @@
 """The polite client of `Witness`, as a process with nothing else to do: `python -m support.witnessing URL PID ASKING`.
 
-Between every two lines of its input it asks small requests and probes. It prints a line once it has begun, and then
-what it saw, as JSON. Its first answer is the one that all others must be.
+Its input comes in pairs of lines. Between the two it sends small requests and probes; it prints a line when it has
+begun, and after the second line what it saw, as JSON. All answers must have the scores of the first.
 """
 
 import http.client
@@ -16,15 +16,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-TOLERANCE = 1e-4  # of raw scores in any company
+TOLERANCE = 1e-4  # of raw scores, whatever else is in the batch
 EVERY_S = 0.05
 PATIENCE_S = 90.0
-ADDRESS = "127.0.0.2"  # of another client than the attacks come from; Linux has all of 127.0.0.0/8
+ADDRESS = "127.0.0.2"  # not that of the attacks, so that it is another client; Linux has all of 127.0.0.0/8
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked, and the probe beside it. hits: whether scores are those of the hits of a search."""
+    """The request to send, and the probe beside it. hits: whether the answer has the hits of a search."""
 
     path: str
     probe: str
@@ -33,7 +33,7 @@ class Asked:
     hits: bool
 
     def scores_in(self, answer: bytes) -> dict[str, float]:
-        """Scores by the candidates' indices, or by the ids of hits."""
+        """The scores in an answer, by the indices of candidates or the ids of hits."""
         told = json.loads(answer)
         if self.hits:
             return {hit["_id"]: hit["_score"] for hit in told["hits"]["hits"]}
@@ -59,7 +59,7 @@ ASKED = {
 
 
 def main(url: str, pid: int, asked: Asked) -> None:
-    """Looks on for every two lines of the input."""
+    """Asks for the expected scores, then looks on during each pair of lines of the input."""
     host = url.removeprefix("http://")
     with connected(host) as first:
         status, answer = exchange(first, "POST", asked.path, asked.body, asked.headers)
@@ -87,7 +87,7 @@ def look_on(
     asked: Asked,
     expected: dict[str, float],
 ) -> dict[str, Any]:
-    """Asks on both connections until the input's next line; what was seen meanwhile."""
+    """Asks on both connections until the input's next line; returns what was seen meanwhile."""
     seen: dict[str, Any] = {"latencies_s": [], "probes_s": [], "wrong": [], "most_memory": resident_bytes(pid)}
     stop = threading.Event()
 
@@ -146,7 +146,7 @@ def exchange(
 
 
 def are_close(scores: dict[str, float], expected: dict[str, float]) -> bool:
-    """Whether all scores are there and right."""
+    """Whether there are all the expected scores and no others, within the tolerance."""
     return scores.keys() == expected.keys() and all(abs(scores[at] - expected[at]) <= TOLERANCE for at in expected)
 
 

@@ -1,4 +1,4 @@
-"""A scoring thread by itself, with a queue that refuses nothing."""
+"""Runs a scoring thread by itself, on a queue that refuses nothing."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What training tests share."""
+"""A folder of toy data and tiny models, for all training tests of a module."""
 
 from pathlib import Path
 

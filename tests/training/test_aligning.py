@@ -1,4 +1,4 @@
-"""Vectors that are turned towards others: a known turn is found, cosines stay, and what is written can be served."""
+"""The `align` command, which turns a bi-encoder's vectors towards those of another model."""
 
 import random
 from pathlib import Path
@@ -23,12 +23,11 @@ Floats = npt.NDArray[np.float32]
 
 
 def drawn(*shape: int, seed: int = 0) -> Floats:
-    """Normal numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def test_a_turn_is_found() -> None:
-    """To rounding, where the others are the vectors turned."""
+    """If the other vectors are the given ones turned, that turn is found, up to rounding."""
     vectors, (turn, _) = drawn(50, 8), np.linalg.qr(drawn(8, 8, seed=1))
 
     np.testing.assert_allclose(turned_towards(vectors, vectors @ turn), turn, atol=1e-5)
@@ -36,7 +35,7 @@ def test_a_turn_is_found() -> None:
 
 @pytest.mark.parametrize(("size", "other"), [(8, 8), (5, 8)])
 def test_lengths_and_products_stay(size: int, other: int) -> None:
-    """Whatever the others are, and however many numbers they have more."""
+    """Lengths and dot products stay whatever the other vectors are, also if those have more dimensions."""
     vectors = drawn(50, size)
     now = vectors @ turned_towards(vectors, drawn(50, other, seed=1))
 
@@ -45,7 +44,7 @@ def test_lengths_and_products_stay(size: int, other: int) -> None:
 
 
 def test_the_principal_components_are_kept() -> None:
-    """Of vectors with more numbers than the others: here all that there is in them."""
+    """The given vectors have more dimensions than the others but only rank 5, so nothing of them is lost."""
     vectors = drawn(50, 5) @ drawn(5, 8, seed=1)
     now = vectors @ turned_towards(vectors, drawn(50, 5, seed=2))
 
@@ -53,13 +52,12 @@ def test_the_principal_components_are_kept() -> None:
 
 
 def saved(folder: Path, scorer: Scorer) -> str:
-    """The name of a model that was saved."""
     checkpoint.save(scorer, folder, tokenizer=TOKENIZER_FILE)
     return str(folder)
 
 
 def test_a_model_is_turned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It compares as before, and its vectors are nearer to the other's."""
+    """The turned model's cosines stay as they were, and its vectors come nearer to those of the other model."""
     one = saved(tmp_path / "one", tiny_bi_encoder())
     like = saved(tmp_path / "like", tiny_bi_encoder(seed=1))
     write_collection(tmp_path / "texts", documents=toy_documents(), queries={}, qrels={})
@@ -76,7 +74,6 @@ def test_a_model_is_turned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_cannot_be_turned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Is told, and nothing is written."""
     one, other = saved(tmp_path / "a", tiny_bi_encoder()), saved(tmp_path / "b", tiny_cross_encoder())
     write_collection(tmp_path / "texts", documents={"d": "he"}, queries={}, qrels={})
     write_collection(tmp_path / "none", documents={}, queries={}, qrels={})

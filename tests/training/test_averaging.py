@@ -1,4 +1,4 @@
-"""The mean of models: what is written, and what cannot be averaged."""
+"""`average` and `export`: the models that they write, and what they refuse."""
 
 import re
 from collections.abc import Callable
@@ -21,14 +21,13 @@ from bandrank_training.tuning import calibrated
 
 
 def saved(folder: Path, scorer: Scorer, fusion: Fusion | None = None) -> str:
-    """The name of a model that was saved."""
     checkpoint.save(scorer, folder, tokenizer=TOKENIZER_FILE, fusion=fusion)
     return str(folder)
 
 
 @pytest.mark.parametrize(("given", "shares"), [([], [1 / 3] * 3), (["--weights", "1", "0", "3"], [0.25, 0, 0.75])])
 def test_weights_are_averaged(tmp_path: Path, given: list[str], shares: list[float]) -> None:
-    """Evenly or as told, with the first model's fusion."""
+    """The mean is even unless --weights says otherwise, and it takes the fusion of the first model."""
     scorers = [tiny_cross_encoder(seed=seed) for seed in range(3)]
     models = [saved(tmp_path / str(seed), scorer, Fusion("mix-b", seed)) for seed, scorer in enumerate(scorers)]
 
@@ -55,7 +54,6 @@ def test_weights_are_averaged(tmp_path: Path, given: list[str], shares: list[flo
 def test_what_cannot_be_averaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], other: Callable[[], Scorer], given: list[str], message: str
 ) -> None:
-    """Is told, and nothing is written."""
     models = [saved(tmp_path / "a", tiny_cross_encoder()), saved(tmp_path / "b", other())]
 
     assert main(["average", str(tmp_path / "mean"), *models, *given]) == 2
@@ -65,7 +63,7 @@ def test_what_cannot_be_averaged(
 
 
 def test_a_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The folder to write comes first: a model that stands there by mistake stays, alone or beside others."""
+    """The first argument is the folder to write; a model that is named there by mistake must not be lost."""
     one, other = saved(tmp_path / "a", tiny_cross_encoder()), saved(tmp_path / "b", tiny_cross_encoder(seed=1))
     weights = (tmp_path / "a" / "model.safetensors").read_bytes()
 
@@ -79,7 +77,6 @@ def test_a_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_weight_that_float16_cannot_hold_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By name, with what can be done, and nothing is written in its place."""
     scorer = tiny_cross_encoder()
     name = next(iter(linear_layers(scorer))) + ".weight"
     with torch.no_grad():
@@ -92,7 +89,7 @@ def test_a_weight_that_float16_cannot_hold_is_told(tmp_path: Path, capsys: pytes
 
 
 def test_layers_that_int8_leaves_in_float32_stay_so(tmp_path: Path) -> None:
-    """In a mean, in a scorer with another constant, and in one that is trained further: scores would change without."""
+    """Exact layers stay exact in a mean, after calibration and in further training; else int8 scores would change."""
     scorer = tiny_cross_encoder()
     scorer.exact_layers = frozenset(list(linear_layers(scorer))[:2])
     start = saved(tmp_path / "start", scorer)

@@ -1,4 +1,4 @@
-"""Batches: the same order for the same seed, wherever a reader starts; and what a batch's losses compare."""
+"""Training batches: the order in which groups are read, and what the losses of a batch compare."""
 
 import random
 import shutil
@@ -30,7 +30,7 @@ COUNT = 23  # groups of the toy
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A collection, and groups of five, some of them not judged, or without the second teacher."""
+    """A collection and groups of five candidates; some are not judged, and one lacks the second teacher's scores."""
     paths = write_toy(tmp_path_factory.mktemp("toy"), count=COUNT)
     groups = list(read_groups(paths["groups"]))
     groups[3:20:4] = [replace(group, labels=None) for group in groups[3:20:4]]
@@ -40,13 +40,13 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def reader(toy: dict[str, Path], *, seed: int = 1, scorer: Scorer | None = None, **more: object) -> GroupReader:
-    """Of the toy's groups, for a bi-encoder. more: of DataRecipe."""
+    """Returns a reader of the toy's groups, for a bi-encoder by default. more: fields of DataRecipe."""
     recipe = DataRecipe(groups=(str(toy["groups"]),), **{"batch_rows": 100, "group_size": 4} | more)  # type: ignore[arg-type]
     return GroupReader(recipe, TextEncoder(tiny_tokenizer(), scorer or tiny_bi_encoder()), seed=seed)
 
 
 def shown(batch: TrainingBatch) -> tuple[object, ...]:
-    """All of a batch, to compare."""
+    """Returns all that a batch holds, as values that can be compared."""
     pieces = [part.values.tolist() for part in (batch.batch.queries, batch.batch.candidates)]
     teachers = {name: scores.tolist() for name, scores in batch.teachers.items()}
     bounds = batch.batch.cu_candidates.tolist()
@@ -54,7 +54,6 @@ def shown(batch: TrainingBatch) -> tuple[object, ...]:
 
 
 def test_the_seed_decides(toy: dict[str, Path]) -> None:
-    """Two readers of one seed give the same batches, one of another seed others."""
     one, again, other = ([shown(batch) for batch in islice(reader(toy, seed=seed).batches(), 12)] for seed in (1, 1, 2))
 
     assert one == again
@@ -64,7 +63,7 @@ def test_the_seed_decides(toy: dict[str, Path]) -> None:
 @settings(max_examples=10)
 @given(skipped=st.integers(0, 20), size=st.sampled_from([2, 5]), rows=st.sampled_from([60, 100, 300]))
 def test_a_reader_goes_on_where_another_stopped(toy: dict[str, Path], skipped: int, size: int, rows: int) -> None:
-    """At any border between batches, over the ends of epochs, what follows is what would have followed."""
+    """A reader that starts where any batch ended gives the batches that followed it, also across epochs."""
     read = reader(toy, group_size=size, batch_rows=rows)
     batches = list(islice(read.batches(), skipped + 4))
     stopped = batches[skipped - 1].groups_read if skipped else 0
@@ -75,7 +74,7 @@ def test_a_reader_goes_on_where_another_stopped(toy: dict[str, Path], skipped: i
 
 
 def test_every_group_is_read_once_an_epoch(toy: dict[str, Path]) -> None:
-    """In the order of the files; `groups_read` counts them."""
+    """Groups come in the order of the file, and `groups_read` counts them."""
     expected = [
         tiny_tokenizer().encode(group.query, add_special_tokens=False).ids for group in read_groups(toy["groups"])
     ]
@@ -91,7 +90,6 @@ def test_every_group_is_read_once_an_epoch(toy: dict[str, Path]) -> None:
 
 
 def test_files_are_read_in_turn(toy: dict[str, Path]) -> None:
-    """An epoch goes through all of them."""
     files = (str(toy["groups"]), str(toy["dev"]))
     read = GroupReader(DataRecipe(files, batch_rows=1), TextEncoder(tiny_tokenizer(), tiny_bi_encoder()), seed=1)
     queries = [batch.batch.queries[0].tolist() for batch in islice(read.batches(), 2 * (COUNT + 6))]
@@ -101,7 +99,6 @@ def test_files_are_read_in_turn(toy: dict[str, Path]) -> None:
 
 
 def test_candidates_are_drawn_anew_in_each_epoch(toy: dict[str, Path]) -> None:
-    """Two epochs of a group show other negatives."""
     batches = list(islice(reader(toy, batch_rows=1).batches(), 2 * COUNT))
 
     assert [batch.texts for batch in batches[:COUNT]] != [batch.texts for batch in batches[COUNT:]]
@@ -109,10 +106,10 @@ def test_candidates_are_drawn_anew_in_each_epoch(toy: dict[str, Path]) -> None:
 
 
 def test_a_batch_keeps_its_budget(toy: dict[str, Path]) -> None:
-    """Unless it is one group; and it is no smaller than need be."""
+    """A batch exceeds `batch_rows` only if it is a single group, and ends only where the next group would not fit."""
     batches = list(islice(reader(toy, batch_rows=90).batches(), 20))
 
-    def rows(batch: TrainingBatch) -> int:  # of a cross-encoder, which has a [CLS] for each candidate
+    def rows(batch: TrainingBatch) -> int:  # as a cross-encoder counts them, with a [CLS] for each candidate
         candidates = batch.batch.candidates
         return len(batch.batch.queries.values) + len(candidates.values) + len(candidates)
 
@@ -126,7 +123,7 @@ def test_a_batch_keeps_its_budget(toy: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("make", [tiny_bi_encoder, tiny_cross_encoder])
 def test_a_long_candidate_is_cut(toy: dict[str, Path], make: type[Scorer]) -> None:
-    """At max_candidate_tokens, which [CLS] and [SEP] count among, and [SEP] stays."""
+    """A candidate keeps `max_candidate_tokens` tokens, of which [CLS] and [SEP] are part, and ends with [SEP]."""
     lengths: Counter[int] = Counter()
     for batch in islice(reader(toy, scorer=make(), max_candidate_tokens=5).batches(), 10):
         candidates = batch.batch.candidates
@@ -143,7 +140,7 @@ def test_a_long_candidate_is_cut(toy: dict[str, Path], make: type[Scorer]) -> No
 
 
 def test_no_more_is_kept_of_a_candidate_than_is_read(toy: dict[str, Path]) -> None:
-    """Of long documents that is a small part, and all candidates of a run stay in memory."""
+    """All candidates of a run stay in memory, so those parts of long documents that are never read must not."""
     read = reader(toy, max_candidate_tokens=5)
     list(islice(read.batches(), 10))
 
@@ -159,7 +156,7 @@ def test_no_more_is_kept_of_a_candidate_than_is_read(toy: dict[str, Path]) -> No
     seed=st.integers(0, 99),
 )
 def test_chosen_candidates(labels: list[int] | None, size: int, most: int, seed: int) -> None:
-    """As many as asked for as far as there are, none twice, at most so many relevant, and those first of all."""
+    """`choose` draws at most `most` relevant candidates, fills up with irrelevant ones, and draws none twice."""
     count = len(labels) if labels is not None else 7
     group = Group("c", "q", [f"d{place}" for place in range(count)], labels, {})
     known = labels or [0] * count
@@ -175,7 +172,7 @@ def test_chosen_candidates(labels: list[int] | None, size: int, most: int, seed:
 
 
 def test_what_is_known_of_a_candidate_stays_with_it(toy: dict[str, Path]) -> None:
-    """Its text, label and teachers' scores, wherever it stands; a teacher that lacks a group is not in its batch."""
+    """A candidate keeps its text, label and teachers' scores; teachers that lack a group are not in its batch."""
     groups = list(read_groups(toy["groups"]))
     texts = read_documents([toy["groups"]])
     for batch in islice(reader(toy, batch_rows=120).batches(), 8):
@@ -191,7 +188,7 @@ def test_what_is_known_of_a_candidate_stays_with_it(toy: dict[str, Path]) -> Non
 
 
 def test_an_answer_that_was_not_drawn_is_no_negative_of_its_query(toy: dict[str, Path], tmp_path: Path) -> None:
-    """Where another query, or the same one again, brings it into the batch."""
+    """A relevant candidate that was not drawn may come into the batch with another query, or the same one again."""
     texts = read_documents([toy["groups"]])
     ids = [name for _, name in texts][:4]
     rows = [
@@ -212,7 +209,7 @@ def test_an_answer_that_was_not_drawn_is_no_negative_of_its_query(toy: dict[str,
 def training_batch(
     texts: Sequence[Sequence[str]], labels: Sequence[Sequence[int]], answers: Sequence[Sequence[str]] = ()
 ) -> TrainingBatch:
-    """Of candidates by query; teachers score 0, 1, 2, .."""
+    """Returns a batch of these candidates, grouped by query, which the teacher scores 0, 1, 2, ..."""
     flat = [text for group in texts for text in group]
     queries = [[CLS_ID, SEP_ID] for _ in texts]
     candidates = [[[CLS_ID, 20 + len(text), SEP_ID] for text in group] for group in texts]
@@ -229,7 +226,7 @@ def training_batch(
 
 @st.composite
 def training_batches(draw: st.DrawFn) -> TrainingBatch:
-    """Up to four queries with up to four candidates from five texts; labels of a query known or not."""
+    """Batches of up to four queries with up to four candidates from five texts; a query may be unjudged."""
     texts = draw(st.lists(st.lists(st.sampled_from(WORDS[:5]), min_size=1, max_size=4), min_size=1, max_size=4))
     labels = [
         draw(st.lists(st.integers(0, 2), min_size=len(group), max_size=len(group)))
@@ -244,7 +241,7 @@ def training_batches(draw: st.DrawFn) -> TrainingBatch:
 @settings(max_examples=40)
 @given(training_batches())
 def test_a_row_holds_its_query_s_candidates(batch: TrainingBatch) -> None:
-    """Scores, labels and teachers' scores, in order."""
+    """The scores, labels and teachers' scores in a row are those of its query's candidates, in order."""
     scores = torch.arange(len(batch.texts), dtype=torch.float32) + 100
     scored = batch.scored(scores)
 
@@ -259,8 +256,8 @@ def test_a_row_holds_its_query_s_candidates(batch: TrainingBatch) -> None:
 @settings(max_examples=40)
 @given(training_batches())
 def test_everyone_is_compared_with_everyone(batch: TrainingBatch) -> None:
-    """Others' candidates are irrelevant, unless they copy an own one or an answer that was not drawn; a query without
-    judgements knows none.
+    """Candidates of other queries are irrelevant, unless they equal an own candidate or an answer that was not drawn.
+    All labels of an unjudged query are unknown.
     """
     count, width = len(batch.batch.queries), len(batch.texts)
     owner = batch.batch.candidate_query.tolist()
@@ -289,7 +286,6 @@ def test_everyone_is_compared_with_everyone(batch: TrainingBatch) -> None:
 
 
 def test_groups_that_cannot_be_read_are_told(toy: dict[str, Path], tmp_path: Path) -> None:
-    """A candidate that its collection lacks, a collection or file that is not there, no group at all."""
     collection = str(toy["collection"])
     for group, error, message in [
         (
@@ -310,7 +306,7 @@ def test_groups_that_cannot_be_read_are_told(toy: dict[str, Path], tmp_path: Pat
 
 
 def test_losses_are_checked_without_reading_the_groups_again(toy: dict[str, Path], tmp_path: Path) -> None:
-    """Their files may be large: what is checked is noted as a reader looks for the candidates' texts."""
+    """Files of groups may be large, so the reader notes what `check` needs while it looks for the candidates' texts."""
     groups = Path(shutil.copy(toy["groups"], tmp_path))
     read = reader({"groups": groups})
     groups.unlink()

@@ -7,7 +7,7 @@ from bandrank_training.errors import BadInput
 
 
 def test_a_search_gives_the_best_and_the_scores_of_all() -> None:
-    """Best first, 0 where no word is shared, also of a query whose words no text has."""
+    """Hits come best first; a text that shares no word with the query scores 0 and is not found."""
     index = BM25(["the castle river", "river river", "winter 7", "the of"])
     ((found, scores),) = index.search(["River 7"], 10)
 
@@ -22,7 +22,7 @@ def test_a_search_gives_the_best_and_the_scores_of_all() -> None:
 
 
 def test_bm25_finds_what_is_written_without_spaces() -> None:
-    """Chinese and Japanese, whose sentences would be one word each."""
+    """Split at spaces, a Chinese or Japanese sentence would be a single word."""
     index = BM25(["如何重置密码", "退货政策说明", "パスワードを忘れた", "reset the password"])
 
     assert [next(index.search([query], 1))[0].tolist() for query in ("密码重置", "退货", "パスワード", "Password")] == [
@@ -34,6 +34,5 @@ def test_bm25_finds_what_is_written_without_spaces() -> None:
 
 
 def test_documents_without_a_word_are_told() -> None:
-    """As if their texts stood under another key."""
     with pytest.raises(BadInput, match="none of 2 documents has a word to search for"):
         BM25(["", "the of"])

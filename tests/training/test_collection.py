@@ -1,4 +1,4 @@
-"""Collections and runs on disk: what is read, and what is said of a file that cannot be."""
+"""Collections and runs on disk: how they are read, and the errors for files that cannot be."""
 
 import gzip
 import importlib.util
@@ -30,7 +30,7 @@ READ: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("as_text", [False, True])
 def test_a_collection_is_read_as_it_was_written(tmp_path: Path, compressed: bool, as_text: bool) -> None:
-    """Plain or .gz; a text may hold what other readers take for the end of a line."""
+    """A text may contain characters that other readers take for the end of a line."""
     write_collection(tmp_path / "tiny", documents=DOCUMENTS, queries=QUERIES, qrels=QRELS, compressed=compressed)
     collection = open_collection(str(tmp_path / "tiny") if as_text else tmp_path / "tiny")
 
@@ -41,7 +41,6 @@ def test_a_collection_is_read_as_it_was_written(tmp_path: Path, compressed: bool
 
 
 def test_a_title_comes_before_the_text(tmp_path: Path) -> None:
-    """Where there is one; and ids that are numbers become text."""
     write_collection(tmp_path)
     rows = ['{"_id": 7, "title": " Men ", "text": "a man"}', '{"_id": "8", "title": " ", "text": "she"}']
     write_lines(tmp_path / "corpus.jsonl", *rows, '{"_id": "9", "title": null, "text": "he"}')
@@ -50,7 +49,7 @@ def test_a_title_comes_before_the_text(tmp_path: Path) -> None:
 
 
 def test_a_text_that_is_null_is_empty(tmp_path: Path) -> None:
-    """As a table with a missing cell is exported; it is not the word None."""
+    """Tables with a missing cell are exported with null, which must not become the word None."""
     write_lines(write_collection(tmp_path) / "corpus.jsonl", '{"_id": "d1", "title": null, "text": null}')
 
     assert list(open_collection(tmp_path).documents()) == [("d1", "")]
@@ -67,7 +66,7 @@ def test_a_text_that_is_null_is_empty(tmp_path: Path) -> None:
     ],
 )
 def test_judgements_are_read_in_each_form(tmp_path: Path, header: list[str], lines: list[str]) -> None:
-    """BEIR's three columns or TREC's four, whole numbers with a point too, and a first line that is no header."""
+    """BEIR's three columns and TREC's four are read, with or without a header, and so are labels such as 2.0."""
     write_lines(write_collection(tmp_path) / "qrels" / "test.tsv", *header, *lines)
 
     assert open_collection(tmp_path).qrels("test") == {"q1": {"d1": 2, "d 2": 0}, "q2": {"d1": -1}}
@@ -75,7 +74,7 @@ def test_judgements_are_read_in_each_form(tmp_path: Path, header: list[str], lin
 
 @pytest.mark.parametrize("line", ["q1\td1\t0.5", "q1 d1 1", "q1\t1", "q1\td1\tx\ty\t1", "q1\td1\tnan", "q1 0 0 d1 1"])
 def test_a_first_line_that_ends_in_a_number_is_no_header(tmp_path: Path, line: str) -> None:
-    """What is wrong with it is told: the judgement would be lost."""
+    """A malformed first line is an error, because a judgement that is taken for a header would be lost."""
     write_lines(write_collection(tmp_path) / "qrels" / "test.tsv", line, "q1\td2\t1")
 
     with pytest.raises(
@@ -94,7 +93,6 @@ def test_a_first_line_that_ends_in_a_number_is_no_header(tmp_path: Path, line: s
     ],
 )
 def test_blank_lines_are_left_out(tmp_path: Path, name: str, lines: list[str]) -> None:
-    """At the end, between others, and before the first; also those of Windows."""
     write_lines(write_collection(tmp_path) / name, *lines)
     expected = READ[name](tmp_path)
     write_lines(tmp_path / name, "", lines[0], " ", "\r", lines[1], "", "\t")
@@ -104,7 +102,7 @@ def test_blank_lines_are_left_out(tmp_path: Path, name: str, lines: list[str]) -
 
 
 def test_lines_are_counted_with_the_blank_ones(tmp_path: Path) -> None:
-    """So that the number in a message is that of an editor."""
+    """The line number in a message is the one that an editor shows."""
     write_lines(write_collection(tmp_path) / "qrels" / "test.tsv", "", "q\td\t1", "", "q\td\thigh")
 
     with pytest.raises(BadCollection, match=r"test\.tsv, line 4: "):
@@ -115,7 +113,7 @@ def test_lines_are_counted_with_the_blank_ones(tmp_path: Path) -> None:
     ("name", "line"), [("corpus.jsonl", '{"_id": "1", "text": ""}'), ("run.trec.gz", "q Q0 d 1 1 t")]
 )
 def test_a_mark_of_unicode_is_no_part_of_a_file(tmp_path: Path, name: str, line: str) -> None:
-    """As editors on Windows write it: with it, the first document of a run belonged to no query."""
+    """Editors on Windows write a byte order mark, with which the first document of a run would belong to no query."""
     write_collection(tmp_path)
     write_lines(tmp_path / name, line)
     expected = READ[name](tmp_path)
@@ -125,7 +123,7 @@ def test_a_mark_of_unicode_is_no_part_of_a_file(tmp_path: Path, name: str, line:
 
 
 def test_only_the_wanted_documents_are_kept(tmp_path: Path) -> None:
-    """One that the corpus lacks is left out; or the first ones."""
+    """An id that the corpus lacks is left out; `most` keeps the first documents."""
     collection = open_collection(write_collection(tmp_path, documents=DOCUMENTS))
 
     assert documents_of(collection, {"d1", "d9"}) == {"d1": "the man"}
@@ -134,7 +132,6 @@ def test_only_the_wanted_documents_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["run.trec", "run.trec.gz"])
 def test_a_run_is_read(tmp_path: Path, name: str) -> None:
-    """Scores by query and document, in the order of the file, separated by spaces or tabs."""
     path = write_lines(tmp_path / name, "q1 Q0 d1 1 2.5 bm25", "q1\tQ0\td3\t2\t-1e3\tbm25", "q2 Q0 d2 1 0 bm25")
 
     assert read_run(path) == {"q1": {"d1": 2.5, "d3": -1000.0}, "q2": {"d2": 0.0}}
@@ -162,7 +159,6 @@ def test_a_run_is_read(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, name: str, line: str) -> None:
-    """By file and number."""
     good = {"corpus": '{"_id": "d", "text": ""}', "queries": '{"_id": "q", "text": ""}', "qrels/test": "q\td\t1"}
     write_collection(tmp_path)
     if name.endswith(".jsonl.gz"):
@@ -177,7 +173,6 @@ def test_a_damaged_line_is_named(tmp_path: Path, name: str, line: str) -> None:
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "qrels/test.tsv", "run.trec"])
 def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path, name: str) -> None:
-    """With a sentence, and not with a decoder's error."""
     write_collection(tmp_path)
     (tmp_path / name).write_bytes(b"\xff\xfe\n")
 
@@ -188,7 +183,7 @@ def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("damage", [lambda content: content[:-12], lambda _: b"plain", lambda c: c[:12] + c[11:]])
 @pytest.mark.parametrize("name", ["queries.jsonl.gz", "run.trec.gz"])
 def test_a_damaged_gz_file_is_named(tmp_path: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
-    """Cut short, never compressed, or with a wrong byte."""
+    """The file is cut short, was never compressed, or has one byte too many."""
     write_collection(tmp_path)
     (tmp_path / "queries.jsonl").unlink()
     (tmp_path / name).write_bytes(damage(gzip.compress(b'{"_id": "q", "text": ""}\n' * 20)))
@@ -206,7 +201,7 @@ def test_a_damaged_gz_file_is_named(tmp_path: Path, name: str, damage: Callable[
     ],
 )
 def test_what_is_there_twice_and_differs_is_told(tmp_path: Path, name: str, lines: list[str], said: str) -> None:
-    """Which of the two is meant, nobody knows; lines that say the same twice do no harm."""
+    """If two entries of one id differ, nobody knows which one is meant; equal ones do no harm."""
     write_lines(write_collection(tmp_path) / name, lines[0], lines[0])
     once = len(READ[name](tmp_path))
     write_lines(tmp_path / name, *lines)
@@ -217,7 +212,6 @@ def test_what_is_there_twice_and_differs_is_told(tmp_path: Path, name: str, line
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    """A folder, a part of a collection, a split, a run."""
     with pytest.raises(BadCollection, match=r"nowhere is no folder; expected one in BEIR layout"):
         open_collection(tmp_path / "nowhere")
     with pytest.raises(BadCollection, match=r"has no corpus.jsonl\[.gz\]; expected"):
@@ -230,13 +224,12 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("ir_datasets") is not None, reason="ir_datasets is installed")
 def test_ir_datasets_is_asked_for() -> None:
-    """With the command that installs it."""
     with pytest.raises(BadCollection, match="ir_datasets:beir/scifact needs the package: pip install ir_datasets"):
         open_collection("ir_datasets:beir/scifact")
 
 
 def test_a_dataset_without_judgements_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As beir/scifact is, whose subsets have them; what it has is read."""
+    """In beir/scifact, for instance, only the subsets have judgements; the queries are still read."""
     query = SimpleNamespace(query_id="q1", default_text=lambda: "who")
     dataset = SimpleNamespace(has_queries=lambda: True, queries_iter=lambda: iter([query]), has_qrels=lambda: False)
     monkeypatch.setitem(sys.modules, "ir_datasets", ModuleType("ir_datasets"))

@@ -14,13 +14,13 @@ from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, read
 
 
 def evaluation_of(system: str, scores: list[float], *, collection: str = "tiny", min_relevance: int = 1) -> Evaluation:
-    """Each query with the same value of all measures."""
+    """Returns an evaluation in which all measures of a query have the same value."""
     values = {f"q{number}": dict.fromkeys(MEASURES, score) for number, score in enumerate(scores)}
     return Evaluation(system, Benchmark(collection, "test", "judged pools", min_relevance), values)
 
 
 def shifted(scores: list[float], mean: float, spread: float, seed: int = 0) -> list[float]:
-    """The scores with differences of exactly this mean, and about this spread."""
+    """Returns the scores with differences of exactly this mean and about this spread added."""
     rng = random.Random(seed)
     noise = [rng.gauss(0, spread) for _ in scores]
     center = sum(noise) / len(noise)
@@ -31,7 +31,6 @@ BASELINE = [0.3, 0.5, 0.7, 0.9] * 25
 
 
 def test_the_table_by_hand() -> None:
-    """A row a collection, below all of their queries together, and the mean; marks as the tests say."""
     table = compare(
         [
             evaluation_of("base", BASELINE),
@@ -58,7 +57,7 @@ def test_the_table_by_hand() -> None:
 
 
 def test_collections_together_show_what_each_is_too_small_for() -> None:
-    """Queries of the same id in two collections are two; the pairs are those of one query."""
+    """The row of all queries pairs the systems by query; the same id in two collections is two queries."""
     names = [f"c{number}" for number in range(8)]
     base = [evaluation_of("base", BASELINE, collection=name) for name in names]
     near = [
@@ -71,7 +70,7 @@ def test_collections_together_show_what_each_is_too_small_for() -> None:
 
 
 def test_verdicts_are_corrected_for_the_size_of_the_table() -> None:
-    """What is significant alone is not, as one of twenty."""
+    """A difference that is significant by itself is no longer so as one of twenty."""
     base = evaluation_of("base", BASELINE)
     close_call = evaluation_of("close", shifted(BASELINE, 0.01, 0.045))
     others = [evaluation_of(f"o{seed}", shifted(BASELINE, 0.02, 0.1, seed)) for seed in range(1, 20)]
@@ -81,7 +80,6 @@ def test_verdicts_are_corrected_for_the_size_of_the_table() -> None:
 
 
 def test_another_measure_can_be_compared() -> None:
-    """Of the same files."""
     base, other = evaluation_of("base", BASELINE), evaluation_of("other", BASELINE)
     for values in other.values.values():
         values["R@1"] = 0.1
@@ -91,7 +89,6 @@ def test_another_measure_can_be_compared() -> None:
 
 
 def test_other_queries_are_refused() -> None:
-    """With their numbers."""
     with pytest.raises(BadEvaluation, match=r"tiny test.*: base has 100 queries and less 99, of which 99 are the same"):
         compare([evaluation_of("base", BASELINE), evaluation_of("less", BASELINE[1:])])
 
@@ -112,14 +109,13 @@ def test_other_queries_are_refused() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_told(evaluations: list[Evaluation], message: str) -> None:
-    """And which it is."""
     with pytest.raises(BadEvaluation, match=message):
         compare(evaluations)
 
 
 @pytest.mark.parametrize("differing", ["judgements", "candidates"])
 def test_others_of_the_same_names_are_not_compared(differing: str) -> None:
-    """What was ranked, and what it was measured against, is the same in a row; older files do not tell."""
+    """The systems in a row must have the same digests of judgements and candidates; older files have none and pass."""
 
     def with_digest(system: str, digest: str) -> Evaluation:
         made = evaluation_of(system, BASELINE)
@@ -135,7 +131,6 @@ def test_others_of_the_same_names_are_not_compared(differing: str) -> None:
 
 
 def test_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On the command line, printed or written."""
     paths = [str(tmp_path / f"{name}.json") for name in ("base", "other")]
     evaluations = [evaluation_of("base", BASELINE), evaluation_of("other", BASELINE)]
     for path, evaluation in zip(paths, evaluations, strict=True):
@@ -153,7 +148,6 @@ def test_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_file_that_is_no_evaluation_is_named(
     tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one sentence, with exit code 2."""
     path = tmp_path / "base.json"
     if content is not None:
         path.write_text(content)
@@ -163,7 +157,7 @@ def test_a_file_that_is_no_evaluation_is_named(
 
 
 def test_values_without_queries_are_refused(tmp_path: Path) -> None:
-    """They have no mean."""
+    """Without a query there is no mean."""
     evaluation = evaluation_of("base", BASELINE)
     evaluation.save(tmp_path / "base.json")
     content = json.loads((tmp_path / "base.json").read_text()) | {"values": {}}

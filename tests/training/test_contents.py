@@ -1,4 +1,4 @@
-"""Digests of contents: equal for equal ones, wherever they lie, and for no others."""
+"""Digests of models, documents and judgements, which depend on the contents and not on where they lie."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +19,13 @@ DOCUMENTS, QUERIES, QRELS = {"d1": "the man", "d2": "she was"}, {"q": "who"}, {"
 
 
 def test_where_a_part_ends_counts() -> None:
-    """And so does their order."""
+    """The order of the parts counts too, and a text has the digest of its UTF-8 bytes."""
     assert len({digest(parts) for parts in (["ab", "c"], ["a", "bc"], ["c", "ab"], ["abc"])}) == 4
     assert digest(["é"]) == digest(["é".encode()])
 
 
 def test_a_weight_more_or_less_is_another_model(tmp_path: Path) -> None:
-    """So are another setting, another fusion, and other weights of the fast scorer."""
+    """Another setting, fusion or fast scorer also changes the digest; another name does not."""
     scorer = tiny_cross_encoder()
     model = loaded(scorer, name="one")
     assert of_model(replace(model, name="another")) == of_model(loaded(tiny_cross_encoder(), name="one"))
@@ -54,7 +54,6 @@ def test_a_weight_more_or_less_is_another_model(tmp_path: Path) -> None:
 def test_collections(
     tmp_path: Path, changes: dict[str, dict[str, str]], *, documents_differ: bool, judgements_differ: bool
 ) -> None:
-    """Their texts, and their judgements; not their folder."""
     parts = {"documents": DOCUMENTS, "queries": QUERIES, "qrels": QRELS, "split": "train"}
     one = open_collection(write_collection(tmp_path / "one", **parts))
     other = open_collection(write_collection(tmp_path / "other", **parts | changes))

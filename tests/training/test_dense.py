@@ -1,4 +1,4 @@
-"""Search by vectors: the nearest texts, in the words of the model, and files that are used again."""
+"""Search by vectors: the nearest texts, the model's wording of queries and texts, and vectors kept in files."""
 
 import random
 from dataclasses import replace
@@ -21,7 +21,7 @@ from bandrank_training.scoring import Question, score_offline
 
 
 def test_the_nearest_by_vectors(tmp_path: Path) -> None:
-    """Those of highest cosine, best first; vectors come from their files, where there are some."""
+    """Hits are those of highest cosine, best first; a second index takes its vectors from the files of the first."""
     save_bi_encoder(tmp_path / "model")
     rng = random.Random(2)
     texts = [random_text(rng, 5) for _ in range(300)]  # more than a file holds
@@ -37,13 +37,15 @@ def test_the_nearest_by_vectors(tmp_path: Path) -> None:
     again = DenseIndex(load_model(str(tmp_path / "model")), texts, CPU, folder=tmp_path / "vectors")
     assert (again.vectors == index.vectors).all()
     assert {file: file.stat().st_mtime_ns for file in sorted((tmp_path / "vectors").glob("*.npy"))} == before
-    save_cross_encoder(tmp_path / "cross")
-    with pytest.raises(BadInput, match="expected a bi-encoder that compares by the cosine"):
-        DenseIndex(load_model(str(tmp_path / "cross")), texts, CPU)
+    save_cross_encoder(tmp_path / "other")
+    other = load_model(str(tmp_path / "other"))
+    for no_index in (other, replace(other, scorer=tiny_bi_encoder(separate_towers=True))):
+        with pytest.raises(BadInput, match="expected a bi-encoder of one encoder that compares by the cosine"):
+            DenseIndex(no_index, texts, CPU)
 
 
 def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Path) -> None:
-    """A query is not encoded as a text is."""
+    """The same text has another vector as a query than as a candidate."""
     plain = tiny_bi_encoder()
     config = replace(plain.config, query_wording=Wording("she {text}"), candidate_wording=Wording("he {text}"))
     scorer = checkpoint.assemble(type(plain), config, plain.state_dict(), source="the test")
@@ -58,7 +60,7 @@ def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Pat
 
 
 def test_vectors_of_another_dtype_are_not_taken_from_their_files(tmp_path: Path) -> None:
-    """They are those that would be encoded anew."""
+    """Vectors that were kept in float32 are not used for bfloat16; the texts are encoded anew."""
     model = load_model(str(save_bi_encoder(tmp_path / "model")))
     texts, low = ["the man", "was it", "no"], Placement(CPU.device, torch.bfloat16)
     exact = DenseIndex(model, texts, CPU, folder=tmp_path / "vectors").vectors
@@ -72,7 +74,7 @@ def test_vectors_of_another_dtype_are_not_taken_from_their_files(tmp_path: Path)
 
 @needs_native
 def test_vectors_in_int8(tmp_path: Path) -> None:
-    """Nearly those of float32; the model stays as it is."""
+    """Vectors in int8 are nearly those of float32, and the model itself is not quantised."""
     model = load_model(str(save_bi_encoder(tmp_path / "model")))
     texts = [random_text(random.Random(number), 5) for number in range(40)]
     coarse, exact = (

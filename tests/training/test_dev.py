@@ -1,4 +1,4 @@
-"""Measuring on the way, and the picture of a run."""
+"""Measures on dev groups during training, and the plot of a run."""
 
 import random
 from pathlib import Path
@@ -21,7 +21,7 @@ from bandrank_training.scoring import OfflineScorer
 @settings(max_examples=60)
 @given(labels=st.lists(st.integers(-1, 3), min_size=1, max_size=15), cutoff=st.sampled_from([1, 3, CUTOFF]))
 def test_ndcg_is_that_of_ir_measures(labels: list[int], cutoff: int) -> None:
-    """Of any labels in ranked order, negative ones included; 0 where nothing is relevant."""
+    """Labels may be negative, and a ranking without a relevant candidate has an nDCG of 0."""
     qrels = [ir_measures.Qrel("q", f"d{place}", label) for place, label in enumerate(labels)]
     run = [ir_measures.ScoredDoc("q", f"d{place}", -float(place)) for place in range(len(labels))]
     expected = ir_measures.calc_aggregate([ir_measures.nDCG @ cutoff], qrels, run)[ir_measures.nDCG @ cutoff]
@@ -30,7 +30,7 @@ def test_ndcg_is_that_of_ir_measures(labels: list[int], cutoff: int) -> None:
 
 
 def dev_set(folder: Path, *groups: Group) -> DevSet:
-    """Of groups whose candidates are their own texts."""
+    """Returns a dev set of these groups, in which the id of a candidate is its text."""
     for group in groups:
         write_collection(Path(group.collection), documents={text: text for text in group.candidates})
     write_groups(folder / "dev.jsonl", groups)
@@ -38,12 +38,12 @@ def dev_set(folder: Path, *groups: Group) -> DevSet:
 
 
 def measured(dev: DevSet, **scores: float) -> float:
-    """By a scorer of first words."""
+    """Measures a scorer that scores each text by its first word."""
     return dev.measure(OfflineScorer.in_training(loaded(lookup(**scores))))
 
 
 def test_collections_count_alike(tmp_path: Path) -> None:
-    """However many groups they have; groups without a relevant candidate do not count."""
+    """Collections weigh the same, however many groups they have; groups without a relevant candidate do not count."""
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
     words = ["man", "she", "you"]
     dev = dev_set(
@@ -61,7 +61,7 @@ def test_collections_count_alike(tmp_path: Path) -> None:
 
 
 def test_a_tie_counts_against_the_scorer(tmp_path: Path) -> None:
-    """Groups name the relevant candidate first: one score for all is not a perfect ranking."""
+    """Groups name the relevant candidate first, so equal scores for all must not count as a perfect ranking."""
     dev = dev_set(tmp_path, Group(str(tmp_path / "one"), "who", ["man", "she", "you"], [1, 0, 0], {}))
 
     assert measured(dev) == pytest.approx(0.5)
@@ -69,7 +69,7 @@ def test_a_tie_counts_against_the_scorer(tmp_path: Path) -> None:
 
 
 def test_scores_of_the_groups_are_added(tmp_path: Path) -> None:
-    """To the scorer's; a group without them is told."""
+    """The groups' scores are added to the scorer's with a weight; a group that lacks them is an error."""
     group = Group(str(tmp_path / "one"), "who", ["man", "she"], [1, 0], {"other": [4.0, 1.0]})
     dev = dev_set(tmp_path, group)
     offline = OfflineScorer.in_training(loaded(lookup(she=2.0)))
@@ -81,7 +81,6 @@ def test_scores_of_the_groups_are_added(tmp_path: Path) -> None:
 
 
 def test_measuring_changes_nothing(tmp_path: Path) -> None:
-    """A scorer that is being trained stays in that mode, with its gradients."""
     rng = random.Random(0)
     words = rng.sample(["man", "she", "you", "he", "it"], 5)
     dev = dev_set(tmp_path, Group(str(tmp_path / "one"), "who", words, [0, 0, 1, 0, 0], {}))
@@ -94,14 +93,12 @@ def test_measuring_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_dev_set_without_a_relevant_candidate_is_told(tmp_path: Path) -> None:
-    """It can measure nothing."""
     with pytest.raises(BadGroups, match=r"dev\.jsonl: no group with a relevant candidate to measure with"):
         dev_set(tmp_path, Group(str(tmp_path / "one"), "who", ["man"], [0], {}))
 
 
 @pytest.mark.parametrize("measured_at", [[], [50, 100, 120]])
 def test_a_log_is_drawn(tmp_path: Path, measured_at: list[int]) -> None:
-    """As valid SVG with a line of losses, and one of dev measures if there are any."""
     rng = random.Random(0)
     log: list[dict[str, float]] = [{"step": step, "loss": rng.random()} for step in range(1, 121)]
     log += [{"step": step, "dev": rng.random()} for step in measured_at]

@@ -46,18 +46,16 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A tiny cross-encoder's folder."""
     return save_cross_encoder(tmp_path / "scorer")
 
 
 def evaluate(folder: Path, model: object, *more: object) -> int:
-    """The exit code; results go to out/."""
     arguments = ["evaluate", model, folder / "tiny", "--device", "cpu", "--out", folder / "out", *more]
     return main([str(argument) for argument in arguments])
 
 
 def test_a_first_stage_is_measured_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Missing documents stay missing, a query without candidates counts as 0, ties keep the order of the run."""
+    """Relevant documents that the run lacks count as not found, queries without candidates as 0; ties keep order."""
     assert evaluate(folder, "run", "--run", folder / "bm25.test.trec.gz") == 0
 
     evaluation = read_evaluation(folder / "out" / "tiny.test.run.bm25.json")
@@ -80,7 +78,7 @@ def test_a_first_stage_is_measured_as_it_is(folder: Path, capsys: pytest.Capture
 
 
 def test_results_of_another_run_file_are_not_written_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor those of another depth; the same command again writes the same. The error says what to do."""
+    """The same run cut at another depth has other results; the same command can be run again."""
     command = ["evaluate", "run", str(folder / "tiny"), "--run", str(folder / "bm25.test.trec.gz"), "--tag", "bm25"]
     command += ["--out", str(folder / "kept")]
     assert main(command) == 0
@@ -97,7 +95,7 @@ def test_results_of_another_run_file_are_not_written_over(folder: Path, capsys: 
 def test_results_of_others_of_the_same_names_are_not_written_over(
     folder: Path, model: Path, changed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As another collection in a folder of the same name has them, or another file of candidates."""
+    """Folders and files of the same name may hold other judgements or candidates; their digests tell them apart."""
     assert evaluate(folder, model, "--candidates", folder / "lists.tsv") == 0
     before = contents(folder / "out")
     if changed == "judgements":
@@ -116,7 +114,7 @@ def test_results_of_others_of_the_same_names_are_not_written_over(
 def test_results_of_another_model_are_not_written_over(
     folder: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor those of a first stage: models in folders of the same name have the same tag."""
+    """Models in folders of the same name have the same tag, and a first stage can be given that tag, too."""
     other, source = save_cross_encoder(folder / "other" / "scorer", seed=1), ["--run", folder / "bm25.test.trec.gz"]
     assert evaluate(folder, model, *source) == 0
     before = contents(folder / "out")
@@ -134,7 +132,7 @@ def test_results_of_another_model_are_not_written_over(
 def test_results_in_another_dtype_are_not_written_over(
     folder: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run in int8 beside one in float32 has a tag of its own."""
+    """Results of two dtypes need two tags."""
     assert evaluate(folder, model, "--pool") == 0
     before = contents(folder / "out")
     assert evaluate(folder, model, "--pool", "--dtype", "bfloat16") == 2
@@ -145,7 +143,7 @@ def test_results_in_another_dtype_are_not_written_over(
 
 
 def test_the_same_weights_in_another_folder_are_the_same_model(folder: Path, model: Path) -> None:
-    """The results name it without the folders above it, which are those of one machine."""
+    """The results name the model's folder without the folders above it, which differ between machines."""
     assert evaluate(folder, model, "--pool") == 0
     (result,) = (folder / "out").glob("*.json")
     before = result.read_bytes()
@@ -159,7 +157,7 @@ def test_the_same_weights_in_another_folder_are_the_same_model(folder: Path, mod
 
 
 def test_results_of_older_versions_are_read(folder: Path, model: Path) -> None:
-    """They do not tell of which model, judgements and candidates they are, and the same command writes them anew."""
+    """Older results lack the model, the dtype and the digests, and the same command may replace them."""
     assert evaluate(folder, model, "--pool") == 0
     (result,) = (folder / "out").glob("*.json")
     content, evaluation = result.read_bytes(), read_evaluation(result)
@@ -176,7 +174,7 @@ def test_results_of_older_versions_are_read(folder: Path, model: Path) -> None:
 def test_candidates_that_are_all_relevant_are_told(
     folder: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the pools of judgements are that name nothing else: whatever ranks them is perfect."""
+    """Pools of judgements may name relevant documents alone, and then every order of them is perfect."""
     assert evaluate(folder, model, "--pool") == 0
 
     said = "all candidates of 2 of 3 queries are relevant: any order puts a relevant one first"
@@ -184,7 +182,7 @@ def test_candidates_that_are_all_relevant_are_told(
 
 
 def test_ids_with_spaces_come_back(tmp_path: Path, model: Path) -> None:
-    """As names of files have them: a run that was written can be read."""
+    """Ids may be file names with spaces; a run with such ids can be read again."""
     qrels = {"query 1": {"User guide.pdf": 1, "d\u00a02": 0}, "q2": {"d\u00a02": 2}}
     texts, queries = {"User guide.pdf": "man", "d\u00a02": "she"}, {"query 1": "who", "q2": "what"}
     write_collection(tmp_path / "tiny", documents=texts, queries=queries, qrels=qrels)
@@ -209,13 +207,13 @@ def test_ids_with_spaces_come_back(tmp_path: Path, model: Path) -> None:
 def test_results_are_whole_or_not_there(
     folder: Path, capsys: pytest.CaptureFixture[str], most_bytes: int, there: list[str], not_written: str
 ) -> None:
-    """Half a ranking would be taken for one, and half of the values be refused as results of something else by the same
-    command; the file that a full disk had no room for is named.
+    """Half a ranking would pass for a whole one, and the same command would refuse half of the values as those of
+    something else. The error names the file that the full disk had no room for.
     """
     command = ["evaluate", "run", str(folder / "tiny"), "--run", str(folder / "bm25.test.trec.gz")]
     command += ["--out", str(folder / "out")]
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))  # the ranking takes 150, the values more
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))  # the ranking takes 150 bytes, the values more
     try:
         assert main(command) == 2
     finally:
@@ -240,7 +238,7 @@ def test_results_are_whole_or_not_there(
 def test_candidates_are_re_ranked(
     folder: Path, model: Path, source: list[Any], expected: dict[str, set[str]], stem: str
 ) -> None:
-    """Those of a run, of the judged pools, or of a list, of the judged queries; by the scores of the model."""
+    """Only judged queries are ranked, by the model's scores; their candidates are those of a run, a pool or a list."""
     source = [folder / each if str(each).endswith(("gz", "tsv")) else each for each in source]
     assert evaluate(folder, model, *source) == 0
 
@@ -256,7 +254,7 @@ def test_candidates_are_re_ranked(
 
 
 def test_scores_are_those_of_the_dtype_that_was_asked_for(folder: Path, model: Path) -> None:
-    """bfloat16 keeps 8 bits: near, and not the same."""
+    """bfloat16 keeps 8 bits of a number, so scores are near those of float32 but not the same."""
     runs = []
     for dtype in ("float32", "bfloat16"):
         assert evaluate(folder, model, "--pool", "--dtype", dtype, "--tag", dtype) == 0
@@ -268,7 +266,7 @@ def test_scores_are_those_of_the_dtype_that_was_asked_for(folder: Path, model: P
 
 
 def test_the_least_relevance_is_kept_with_the_values(folder: Path) -> None:
-    """MRR and R@1 with another one are other measures."""
+    """With another `min_relevance`, MRR and R@1 are other measures."""
     assert evaluate(folder, "run", "--run", folder / "bm25.test.trec.gz", "--min-relevance", 2, "--tag", "a b/c") == 0
 
     path = folder / "out" / "tiny.test.run.a-b-c.json"
@@ -278,7 +276,7 @@ def test_the_least_relevance_is_kept_with_the_values(folder: Path) -> None:
 
 
 def test_ties_keep_the_order_given(tmp_path: Path) -> None:
-    """Whatever the ids are, as in an answer of the service."""
+    """Ids do not break ties, as they do not in an answer of the service."""
     ids = ["m", "z", "a", "10", "9", "Z"]
     words = {"m": "you", "z": "man", "a": "she", "10": "he", "9": "man", "Z": "it"}
     collection = open_collection(write_collection(tmp_path, documents=words, queries={"q": "who"}))
@@ -290,7 +288,6 @@ def test_ties_keep_the_order_given(tmp_path: Path) -> None:
 
 
 def test_a_score_that_is_nan_is_told(tmp_path: Path) -> None:
-    """With its query: it cannot be ranked."""
     collection = open_collection(write_collection(tmp_path / "tiny", documents={"d": "man"}, queries={"q": "who"}))
 
     with pytest.raises(BadInput, match="query 'who': the model gave a score that is not a number"):
@@ -305,7 +302,7 @@ def test_a_score_that_is_nan_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_texts_that_are_missing_are_told(tmp_path: Path, candidates: dict[str, list[str]], message: str) -> None:
-    """Ranking without them would measure something else."""
+    """Ranking without the missing texts would measure something else."""
     collection = open_collection(write_collection(tmp_path / "tiny", documents={"d": "man"}, queries={"q": "who"}))
 
     with pytest.raises(BadCollection, match=message):
@@ -329,7 +326,6 @@ def test_texts_that_are_missing_are_told(tmp_path: Path, candidates: dict[str, l
 def test_what_cannot_be_used_is_told(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: Callable[[Path], list[Any]], message: str
 ) -> None:
-    """In one sentence on stderr, with exit code 2, and nothing is written."""
     write_lines(folder / "empty.trec")
 
     assert main(["evaluate", *map(str, arguments(folder)), "--out", str(folder / "out")]) == 2

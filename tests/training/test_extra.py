@@ -1,6 +1,4 @@
-"""The start of a command: without the libraries of the extra, interrupted before it has read its arguments, or with
-arguments that make no sense.
-"""
+"""The start of a command: missing libraries, an early Ctrl-C, the number of threads, and arguments without sense."""
 
 import os
 import runpy
@@ -18,7 +16,7 @@ from bandrank_training.__main__ import main
 
 
 def test_what_is_missing_and_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as after `make serve`: no traceback."""
+    """After `make serve` the libraries of the extra are missing; the command says so without a traceback."""
     monkeypatch.setitem(sys.modules, "ir_measures", None)
     monkeypatch.delattr(bandrank_training, "comparison")
     for name in ("comparison", "measures", "__main__"):
@@ -30,7 +28,7 @@ def test_what_is_missing_and_how_to_install_it(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("library", ["torch", "ir_measures"])
 def test_ctrl_c_while_libraries_are_imported_is_told(tmp_path: Path, library: str) -> None:
-    """Which takes seconds: in the sentence, and with the exit code, of later moments."""
+    """Imports take seconds; Ctrl-C during them has the message and the exit code of a later one."""
     (tmp_path / f"{library}.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     command = [sys.executable, "-m", "bandrank_training", "compare", "x.json"]
@@ -44,7 +42,7 @@ def test_ctrl_c_while_libraries_are_imported_is_told(tmp_path: Path, library: st
 
 
 def test_a_command_has_as_many_threads_as_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the service has: more threads than processors take many times as long."""
+    """A command keeps to its share of the processors, as the service does: more threads than that are far slower."""
     monkeypatch.setattr(cpus, "quota", lambda: 1.0)
     monkeypatch.delenv(cpus.THREADS, raising=False)
     before = torch.get_num_threads()
@@ -66,7 +64,6 @@ def test_a_command_has_as_many_threads_as_it_may_run(monkeypatch: pytest.MonkeyP
     + [["score", "g", "m", "o", "--dtype", "int4"], ["score", "g", "m", "o", "--max-tokens", "0"]],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """With the usage, and exit code 2."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
 

@@ -1,4 +1,4 @@
-"""fine-tune: what is written, from judged queries of one's own."""
+"""`fine-tune`: what it chooses, writes and refuses, given one's own judged queries."""
 
 import random
 import shutil
@@ -38,7 +38,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ends(toy: Path) -> tuple[LoadedModel, LoadedModel, DevSet]:
-    """A scorer, one that ranks the dev groups the other way round, and these."""
+    """A scorer, one that ranks the dev groups the other way round, and those groups."""
     start = load_model(str(toy / "cross_encoder"))
     weights = {name: -value if "classifier" in name else value for name, value in start.scorer.state_dict().items()}
     scorer = checkpoint.assemble(type(start.scorer), start.scorer.config, weights, source="the test")
@@ -48,7 +48,7 @@ def ends(toy: Path) -> tuple[LoadedModel, LoadedModel, DevSet]:
 def test_the_scorer_that_ranks_the_queries_set_apart_best_is_chosen(
     ends: tuple[LoadedModel, LoadedModel, DevSet],
 ) -> None:
-    """The same one, whether it is the start or was trained; the mean of both, which ranks nothing, is neither."""
+    """The better scorer is chosen, whether it is the start or the trained one; the mean of both scores all alike."""
     one, other, dev = ends
 
     first, choices = choose(one, other, dev)
@@ -61,7 +61,6 @@ def test_the_scorer_that_ranks_the_queries_set_apart_best_is_chosen(
 
 
 def test_a_scorer_that_is_no_better_for_it_stays(ends: tuple[LoadedModel, LoadedModel, DevSet]) -> None:
-    """Of equals the start is chosen."""
     start, _, dev = ends
 
     chosen, _ = choose(start, start, dev)
@@ -72,7 +71,7 @@ def test_a_scorer_that_is_no_better_for_it_stays(ends: tuple[LoadedModel, Loaded
 def test_what_is_written_can_be_served(
     own: Path, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the queries set apart, and what is relevant to them, left out of training."""
+    """The fine-tuned model loads, and the queries that were set apart are not trained on."""
     out = tmp_path / "tuned"
 
     assert main(["fine-tune", str(own), "--start", str(toy / "cross_encoder"), "--out", str(out)]) == 0
@@ -103,7 +102,7 @@ def test_figures_that_flatter_are_told(toy: Path, tmp_path: Path, capsys: pytest
 
 
 def test_a_second_run_finds_the_first_done(own: Path, toy: Path, tmp_path: Path) -> None:
-    """Nothing is mined or trained again, and the same is written."""
+    """The second run mines and trains nothing, and writes the same model."""
     out = tmp_path / "tuned"
     command = ["fine-tune", str(own), "--start", str(toy / "cross_encoder"), "--out", str(out)]
     assert main(command) == 0
@@ -113,7 +112,7 @@ def test_a_second_run_finds_the_first_done(own: Path, toy: Path, tmp_path: Path)
 
     assert (out / "training" / "log.jsonl").read_text(encoding="utf-8") == log
     for name, value in load_model(str(out)).scorer.state_dict().items():
-        torch.testing.assert_close(value, first[name])  # the constant is of scores, which round by their batches
+        torch.testing.assert_close(value, first[name])  # the constant is fitted to scores, which round by their batches
 
 
 MINED = "what was mined (by the texts, the judgements, --split, --most-queries or --dtype)"
@@ -123,8 +122,8 @@ MINED = "what was mined (by the texts, the judgements, --split, --most-queries o
 def test_a_run_of_others_is_refused(
     own: Path, toy: Path, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither what was mined nor what was learnt of other judgements, texts or weights is taken for that of these, and
-    the finished run stays as it is, its groups too; what differs is said in the words of the command line.
+    """What was mined and learnt from other judgements, texts or weights is not used. The finished run stays as it is,
+    and the error names what differs by its options.
     """
     collection, start, out = tmp_path / "own", tmp_path / "start", tmp_path / "tuned"
     shutil.copytree(own, collection)
@@ -161,7 +160,6 @@ def test_a_run_of_others_is_refused(
 def test_a_run_with_other_options_is_refused(
     own: Path, toy: Path, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are named, and the finished run stays as it is."""
     out = tmp_path / "tuned"
     command = ["fine-tune", str(own), "--start", str(toy / "cross_encoder"), "--out", str(out)]
     assert main(command) == 0
@@ -174,12 +172,11 @@ def test_a_run_with_other_options_is_refused(
 
 
 def finished(out: Path) -> dict[Path, bytes]:
-    """The files of a fine-tuning, without those that mining keeps for another run."""
+    """Returns the files of a fine-tuning, without those that mining keeps for another run."""
     return {path: content for path, content in contents(out).items() if path.parent != out / "mined"}
 
 
 def test_the_scores_stay_added_to_those_of_the_fast_scorer(own: Path, toy: Path, tmp_path: Path) -> None:
-    """As the start's are, with the same weight."""
     fusion = Fusion(str(toy / "mix_encoder"), 0.5)
     checkpoint.save(tiny_cross_encoder(), tmp_path / "start", tokenizer=TOKENIZER_FILE, fusion=fusion)
 
@@ -191,7 +188,7 @@ def test_the_scores_stay_added_to_those_of_the_fast_scorer(own: Path, toy: Path,
 def test_candidates_that_are_all_relevant_are_told(
     toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There is nothing to learn, and every order of them is perfect."""
+    """If all candidates are relevant, every order of them is perfect, and there is nothing to learn."""
     words = ["man", "she", "you", "who", "one", "her"]
     documents, queries = (
         {f"d{n}": word for n, word in enumerate(words)},
@@ -220,7 +217,6 @@ def test_candidates_that_are_all_relevant_are_told(
 def test_what_the_queries_set_apart_say(
     ends: tuple[LoadedModel, LoadedModel, DevSet], values: list[float], said: str
 ) -> None:
-    """Of a gain, and of one on a single query, which no test can be made of."""
     before = Choice("as it was", ends[0].scorer, [], [0.0] * len(values))
 
     assert evidence(replace(before, name="trained", values=values), before) == said
@@ -229,7 +225,7 @@ def test_what_the_queries_set_apart_say(
 def test_a_start_of_another_kind_is_refused(
     own: Path, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is mined."""
+    """The architecture of the start is checked before anything is mined."""
     command = ["fine-tune", str(own), "--start", str(toy / "bi_encoder"), "--out", str(tmp_path / "tuned")]
 
     assert main(command) == 2
@@ -242,7 +238,7 @@ def test_a_start_of_another_kind_is_refused(
 def test_the_start_is_not_written_over(
     own: Path, toy: Path, tmp_path: Path, part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither by the result nor by what is kept of the training: there would be no way back to it."""
+    """Neither the result nor the files of the training replace the start: there would be no way back to it."""
     start = tmp_path / "mine" / part
     shutil.copytree(toy / "cross_encoder", start)
     before = contents(tmp_path / "mine")

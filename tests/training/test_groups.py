@@ -1,4 +1,4 @@
-"""Files of groups: what is written is read, whole or not at all, and damage is named by its line."""
+"""Files of groups: they are written whole or not at all, and an error names the damaged line."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +17,14 @@ GROUPS = [
 
 @pytest.mark.parametrize("name", ["groups.jsonl", "deep/er/groups.jsonl.gz"])
 def test_groups_come_back(tmp_path: Path, name: str) -> None:
-    """As they were, plain or compressed, unjudged ones too; the folder is made."""
+    """Groups are read as they were written, plain or compressed, judged or not, and the file's folder is made."""
     assert write_groups(tmp_path / name, GROUPS) == 2
 
     assert list(read_groups(tmp_path / name)) == GROUPS
 
 
 def test_scores_are_kept_to_five_digits(tmp_path: Path) -> None:
-    """However small they are: more would be noise that takes a third of the file."""
+    """Small scores keep their first five digits, too; more would be noise that takes a third of the file."""
     scores = [1.23456789, 1.23456789e-6, -2.0e-6]
     write_groups(tmp_path / "x.jsonl", [Group("c", "q", ["a", "b", "c"], None, {"one": scores})])
 
@@ -32,7 +32,7 @@ def test_scores_are_kept_to_five_digits(tmp_path: Path) -> None:
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
-    """Until then, an older one stays; what was not completed takes no room."""
+    """An older file stays until the new one is whole, and a new one that is never completed is removed."""
     path = tmp_path / "groups.jsonl.gz"
     write_groups(path, GROUPS)
 
@@ -71,7 +71,6 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str, message: str) -> None:
-    """By file and number; the lines before it were good."""
     path = tmp_path / "groups.jsonl"
     write_groups(path, GROUPS)
     write_lines(path, *path.read_text(encoding="utf-8").splitlines(), line)
@@ -91,7 +90,6 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str, message: str) -> Non
     ],
 )
 def test_a_file_that_is_none_is_told(tmp_path: Path, change: Any, message: str) -> None:
-    """Not there, cut off, or not compressed."""
     path = tmp_path / "groups.jsonl.gz"
     write_groups(path, GROUPS * 50)
     change(path)

@@ -1,4 +1,4 @@
-"""What is distilled from a teacher's layers, against sums written out pair by pair on dense tensors."""
+"""Losses on the inner layers of a teacher, against sums over pairs on dense tensors."""
 
 import random
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from bandrank_training.internals import deformer_states, virt_maps
 
 
 def a_batch(scorer: Scorer) -> ScoreBatch:
-    """Two queries with three candidates."""
+    """Returns two queries with three candidates in all."""
     rng = random.Random(3)
 
     def text(template: Any, pieces: int) -> list[int]:
@@ -32,7 +32,7 @@ def a_batch(scorer: Scorer) -> ScoreBatch:
 
 
 def dense_states(scorer: Any, ids: list[int], types: list[int], layers: int) -> list[Tensor]:
-    """What enters each of the first `layers` layers, and what leaves the last of them; full attention, one sequence."""
+    """Returns what enters each of the first `layers` layers and leaves the last, for a sequence and full attention."""
     encoder, ids_ = scorer.encoder, torch.tensor(ids)
     hidden = encoder.embeddings(ids_, torch.arange(len(ids)), torch.tensor(types))
     states = [hidden]
@@ -42,7 +42,7 @@ def dense_states(scorer: Any, ids: list[int], types: list[int], layers: int) -> 
 
 
 def dense_layer(layer: Any, hidden: Tensor) -> Tensor:
-    """One layer over one sequence."""
+    """Returns the output of a layer for one sequence with full attention."""
     query, key, value = layer.qkv(hidden).view(len(hidden), 3, layer.num_heads, -1).permute(1, 2, 0, 3)
     weights = (query @ key.transpose(1, 2) / layer.head_dim**0.5).softmax(-1)
     attended = (weights @ value).transpose(0, 1).flatten(1)
@@ -62,7 +62,7 @@ def crossing(of: Tensor, to: Tensor, heads: int) -> Tensor:
 
 
 def test_virt_maps() -> None:
-    """Layer by layer, head by head, pair by pair."""
+    """The loss compares the maps of attention between query and candidate in each layer, head and pair."""
     student, teacher = tiny_virt(num_layers=3), tiny_cross_encoder(num_layers=3)
     batch = a_batch(student)
     heads = student.config.encoder.num_heads
@@ -87,7 +87,7 @@ def test_virt_maps() -> None:
 
 
 def test_deformer_states() -> None:
-    """States above the split and the pooled [CLS]."""
+    """The loss compares the hidden states above the split, and the pooled [CLS]."""
     student, teacher = tiny_deformer(num_layers=4, split=1), tiny_cross_encoder(num_layers=4)
     batch = a_batch(student)
     states: list[list[Tensor]] = [[] for _ in range(4)]
@@ -112,7 +112,7 @@ def test_deformer_states() -> None:
 
 @pytest.mark.parametrize("loss", [virt_maps, deformer_states])
 def test_gradients_reach_the_student_alone(loss: Callable[[Scorer, CrossEncoder, ScoreBatch], Tensor]) -> None:
-    """And its hooks are gone afterwards."""
+    """The teacher gets no gradient, and the loss leaves no hook behind in either model."""
     student = tiny_virt(num_layers=3) if loss is virt_maps else tiny_deformer(num_layers=3, split=1)
     teacher = tiny_cross_encoder(num_layers=3)
     student.requires_grad_(requires_grad=True)
@@ -127,7 +127,6 @@ def test_gradients_reach_the_student_alone(loss: Callable[[Scorer, CrossEncoder,
 
 @pytest.mark.parametrize("loss", [virt_maps, deformer_states])
 def test_another_student_is_refused(loss: Callable[[Scorer, CrossEncoder, ScoreBatch], Tensor]) -> None:
-    """With a sentence that says what can be trained so."""
     student = tiny_bi_encoder()
 
     with pytest.raises(BadRecipe, match=r"not a bi_encoder|trains a deformer"):

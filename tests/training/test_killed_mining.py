@@ -1,4 +1,4 @@
-"""Mining that is killed goes on where it was."""
+"""Mining that was killed goes on from where it was."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def dying(patch: pytest.MonkeyPatch, at: int) -> list[str]:
-    """The queries that are searched for from now on, until this search, which is interrupted."""
+    """Interrupts the search of number `at`, and returns a list that collects the queries searched for until then."""
     searched: list[str] = []
     searches, search = count(1), BM25.search
 
@@ -48,7 +48,7 @@ def dying(patch: pytest.MonkeyPatch, at: int) -> list[str]:
 
 
 def test_a_killed_run_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Sources that were done are not mined again, and at the end nothing but groups is left. Ctrl-C is one line."""
+    """Sources that were done are not mined again, the groups are those of a whole run, and Ctrl-C prints one line."""
     sources = [{"collection": str(folder / "col"), "queries": each} for each in ("judged", "keywords", "titles")]
     values = {"out": str(folder / "groups.jsonl"), "sources": sources, "depth": 12, "hard": 4}
     (folder / "mine.toml").write_text(toml(values))
@@ -72,7 +72,7 @@ def test_a_killed_run_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_finished_run_is_not_done_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is searched for anew, but for one more source, and by another version; vectors are not left behind."""
+    """Only queries of a new source are searched for, or all of them in another version; no vectors are left behind."""
     save_bi_encoder(folder / "retriever")
     out, sources = folder / "groups.jsonl", [{"collection": str(folder / "col")}]
     counts = []
@@ -92,7 +92,7 @@ def test_a_finished_run_is_not_done_again(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_a_killed_run_goes_on_inside_a_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a collection of one's own: parts that are done are not made again; the groups are those of a whole run."""
+    """The parts of a source that were done are not mined again, and the groups are those of a whole run."""
     monkeypatch.setattr(miner, "PART", 2)
     recipe = MiningRecipe(str(folder / "groups.jsonl"), (Source(str(folder / "col")),), depth=12, hard=4, drawn=3)
     with monkeypatch.context() as patch:
@@ -110,7 +110,7 @@ def test_a_killed_run_goes_on_inside_a_source(folder: Path, monkeypatch: pytest.
 
 
 def test_scores_of_another_dtype_are_not_taken_for_these(folder: Path, tmp_path: Path) -> None:
-    """What was kept in float32 is mined anew in bfloat16, and found again in each."""
+    """What was kept in float32 is mined anew in bfloat16, and found again in float32."""
     save_cross_encoder(folder / "scorer")
     recipe = MiningRecipe("", (Source(str(folder / "col")),), teachers={"scorer": str(folder / "scorer")})
     groups = {}

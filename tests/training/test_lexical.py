@@ -1,4 +1,4 @@
-"""Giving a scorer lexical evidence: document frequencies, and the gate that is fitted."""
+"""Lexical evidence for a scorer: how rare a piece is, and the gate that is fitted."""
 
 import math
 from collections import Counter
@@ -28,7 +28,7 @@ from bandrank_training.scoring import score_offline
 
 
 def test_rarity_is_lucenes() -> None:
-    """By the number of texts that have a piece, however often; special tokens weigh nothing."""
+    """The weight of a piece depends on the number of texts that have it; special tokens weigh nothing."""
     texts = ["he is he", "she is", "they were"]
     tokenizer = tiny_tokenizer()
     idf, average = rarity(texts, TextEncoder(tokenizer, tiny_cross_encoder()))
@@ -44,7 +44,7 @@ def test_rarity_is_lucenes() -> None:
 
 
 def with_evidence(folder: Path, scorer: Scorer) -> tuple[Asked, DevSet]:
-    """Toy groups, where the relevant candidate has a word of the query's, and a random scorer's scores."""
+    """Returns the evidence for toy groups, whose relevant candidates share a word with the query, and the groups."""
     dev = DevSet.read(write_toy(folder)["groups"])
     model = loaded(scorer)
     frequencies = rarity(toy_documents().values(), TextEncoder(model.tokenizer, model.scorer))
@@ -53,7 +53,7 @@ def with_evidence(folder: Path, scorer: Scorer) -> tuple[Asked, DevSet]:
 
 @pytest.mark.parametrize("make", [tiny_cross_encoder, tiny_mix_encoder])
 def test_a_gate_is_fitted(tmp_path: Path, make: Callable[[], Scorer]) -> None:
-    """It ranks better than none, no small change of it has a lower loss, and chances add up as relevance does."""
+    """The gate ranks better than none and minimises the loss, and relevant candidates weigh as much as the others."""
     asked, dev = with_evidence(tmp_path, make())
     gate = fit(asked)
 
@@ -61,7 +61,7 @@ def test_a_gate_is_fitted(tmp_path: Path, make: Callable[[], Scorer]) -> None:
     assert dev.measure_scores(asked.rows(gate)) > dev.measure_scores(asked.rows(none)) + 0.1
 
     def loss(changed: torch.Tensor) -> float:
-        """Of the scores times what makes the loss least."""
+        """Returns the loss of the gated scores at the scale that makes it least."""
 
         def times(worth: torch.Tensor) -> float:
             ranked = contrastive(asked.gated(worth * changed, worth=worth), LossRecipe("contrastive"))
@@ -85,7 +85,7 @@ def test_a_gate_is_fitted(tmp_path: Path, make: Callable[[], Scorer]) -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Writes a checkpoint that is served, whose measures are those printed, and that training goes on from."""
+    """`lexical` writes a checkpoint that measures as printed and can be trained further."""
     paths = write_toy(tmp_path)
     checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)
 
@@ -112,7 +112,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """There would be no way back to it."""
     paths = write_toy(tmp_path)
     checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)
     before = contents(tmp_path / "model")
@@ -125,7 +124,7 @@ def test_the_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_what_gets_no_evidence_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another scorer than a cross-encoder, and groups that are all left out."""
+    """Only cross-encoders and MixEncoders take lexical evidence, and some group must be left to fit to."""
     with pytest.raises(BadInput, match="lexical evidence is for a cross_encoder or a mix_encoder, not a bi_encoder"):
         with_lexical(loaded(tiny_bi_encoder()), torch.zeros(1), 9.0)
     paths = write_toy(tmp_path)

@@ -30,7 +30,7 @@ class Row:
 
     @property
     def teacher(self) -> list[float]:
-        """As `TEACHER` weighs them."""
+        """The sum of the teachers' scores, weighted as in `TEACHER`."""
         return [TEACHER["one"] * one + TEACHER["two"] * two for one, two in zip(self.one, self.two, strict=True)]
 
 
@@ -119,14 +119,14 @@ every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=str)
 
 
 def random_row(rng: random.Random, labels: list[int]) -> Row:
-    """Scores of the order of 1, none of them equal."""
+    """Returns a group with these labels and random scores of the order of 1, none of them equal."""
     scores, one, two = ([rng.gauss(0, 1.5) for _ in labels] for _ in range(3))
     return Row(scores, labels, one, two)
 
 
 @st.composite
 def groups(draw: st.DrawFn) -> list[Row]:
-    """Up to five, of one to six candidates: graded, some with single unknown labels, or not judged at all."""
+    """Up to five groups of one to six candidates, with graded labels, some labels unknown, or not judged at all."""
     rng = random.Random(draw(st.integers(0, 999), label="seed"))
     judged = st.lists(st.sampled_from([0, 0, 1, 2, UNKNOWN]), min_size=1, max_size=6)
     unjudged = st.integers(1, 6).map(lambda size: [UNKNOWN] * size)
@@ -134,7 +134,7 @@ def groups(draw: st.DrawFn) -> list[Row]:
 
 
 def scored(rows: Sequence[Row], *, extra: int = 0, seed: int = 0) -> Scored:
-    """Padded to the longest group and `extra` more, with numbers and labels that would be noticed."""
+    """Pads groups to the longest of them and `extra` more, with numbers and labels that would change a loss."""
     width = max(len(row.labels) for row in rows) + extra
     rng = random.Random(seed)
 
@@ -157,7 +157,6 @@ def scored(rows: Sequence[Row], *, extra: int = 0, seed: int = 0) -> Scored:
 
 
 def loss_and_gradient(recipe: LossRecipe, given_scores: Scored) -> tuple[float, Tensor]:
-    """The loss, and its gradient by the scores."""
     leaf = given_scores.scores.clone().requires_grad_()
     loss = LOSSES[recipe.name](replace(given_scores, scores=leaf), recipe)
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it bare
@@ -166,7 +165,7 @@ def loss_and_gradient(recipe: LossRecipe, given_scores: Scored) -> tuple[float, 
 
 
 def test_every_loss_is_here() -> None:
-    """A loss that joins the table is tested by these laws."""
+    """A loss that is added to the table must be added here as well."""
     assert {recipe.name for recipe in RECIPES} == set(LOSSES) == set(FORMULAS)
 
 
@@ -174,7 +173,7 @@ def test_every_loss_is_here() -> None:
 @few_examples
 @given(rows=groups(), extra=st.integers(0, 3))
 def test_a_loss_is_its_formula(recipe: LossRecipe, rows: list[Row], extra: int) -> None:
-    """The mean of its terms, 0 if there are none."""
+    """A loss is the mean of its terms, and 0 if there are none."""
     terms = FORMULAS[recipe.name](rows, recipe)
 
     loss, _ = loss_and_gradient(recipe, scored(rows, extra=extra))
@@ -186,7 +185,7 @@ def test_a_loss_is_its_formula(recipe: LossRecipe, rows: list[Row], extra: int) 
 @few_examples
 @given(rows=groups())
 def test_gradients_are_numbers_and_those_of_the_formula(recipe: LossRecipe, rows: list[Row]) -> None:
-    """Padding has none, whatever is in it; a real score's is the difference quotient of the formula."""
+    """The gradient of a score is the difference quotient of the formula; padding has none, whatever is in it."""
     _, gradient = loss_and_gradient(recipe, scored(rows, extra=2))
 
     def value(changed: Sequence[Row]) -> float:
@@ -208,7 +207,7 @@ def test_gradients_are_numbers_and_those_of_the_formula(recipe: LossRecipe, rows
 @few_examples
 @given(rows=groups(), size=st.integers(1, 6))
 def test_a_group_that_nobody_judged_changes_nothing(recipe: LossRecipe, rows: list[Row], size: int) -> None:
-    """Nor the gradients of the others, where labels decide."""
+    """Where labels decide, an unjudged group changes neither the loss nor the gradients of the other groups."""
     unjudged = random_row(random.Random(1), [UNKNOWN] * size)
 
     loss, gradient = loss_and_gradient(recipe, scored(rows))
@@ -223,7 +222,7 @@ def test_a_group_that_nobody_judged_changes_nothing(recipe: LossRecipe, rows: li
 @few_examples
 @given(rows=groups())
 def test_margin_mse_of_a_student_who_is_the_teacher(rows: list[Row]) -> None:
-    """Is 0, also where a constant is added in each group."""
+    """The loss is 0, also if a constant is added to all scores of a group."""
     shifted = [
         replace(row, scores=[score + 10 * shift for score in row.teacher]) for shift, row in enumerate(rows, start=-2)
     ]
@@ -250,7 +249,7 @@ def test_ranknet_of_two_documents() -> None:
 
 
 def test_denoising_leaves_out_negatives_that_the_teacher_likes() -> None:
-    """The limit is the worst relevant one's 1 and 0.5 more: of 1.4, 1.5 and 7, only the first stays."""
+    """The limit is 0.5 above the 1 of the worst relevant candidate: of 1.4, 1.5 and 7, only the first stays."""
     row = Row([0.0] * 5, [1, 2, 0, 0, 0], [1.0, 3.0, 1.4, 1.5, 7.0], [0.0] * 5)
     recipe = LossRecipe("contrastive", teacher={"one": 1.0}, denoise=0.5)
     loss, gradient = loss_and_gradient(recipe, scored([row]))
@@ -272,14 +271,13 @@ def test_denoising_leaves_out_negatives_that_the_teacher_likes() -> None:
     ],
 )
 def test_what_no_loss_can_be_is_told(arguments: dict[str, Any], message: str) -> None:
-    """When the recipe is made, not at the first step."""
+    """The error comes when the recipe is made, not at the first step."""
     with pytest.raises(ValueError, match=message):
         LossRecipe(**arguments)
 
 
 @pytest.mark.parametrize("name", ["margin_mse", "ranknet", "distil", "contrastive"])
 def test_a_teacher_whose_scores_are_not_there_is_told(name: str) -> None:
-    """With the names of those that are."""
     recipe = LossRecipe(name, teacher={"one": 1.0, "three": 1.0}, denoise=1.0 if name == "contrastive" else None)
 
     with pytest.raises(BadInput, match=r"no teacher scores \['three'\]; the groups have \['one', 'two'\]"):

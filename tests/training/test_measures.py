@@ -1,4 +1,4 @@
-"""Measures by hand."""
+"""Measures of rankings, against values worked out by hand."""
 
 import math
 
@@ -14,14 +14,13 @@ IDEAL = 2 + 1 / math.log2(3) + 0.5
 
 @pytest.mark.parametrize(("min_relevance", "reciprocal_rank", "first"), [(1, 1.0, 1.0), (2, 1 / 3, 0.0)])
 def test_by_hand(min_relevance: int, reciprocal_rank: float, first: float) -> None:
-    """Document c was never a candidate and stays in the ideal; `min_relevance` moves MRR and R@1 alone."""
+    """Document c was not ranked but counts in the ideal; `min_relevance` changes MRR and R@1 alone."""
     values = measure({"q": ["b", "x", "a"]}, GRADED, min_relevance=min_relevance)
 
     assert values["q"] == pytest.approx({"nDCG@10": GAIN / IDEAL, "MRR@10": reciprocal_rank, "R@1": first})
 
 
 def test_what_comes_after_rank_10_does_not_count() -> None:
-    """The tenth does: 1 / log2(11)."""
     others = [f"x{number}" for number in range(9)]
 
     assert measure({"q": [*others, "a"]}, {"q": {"a": 1}})["q"] == pytest.approx(
@@ -31,14 +30,13 @@ def test_what_comes_after_rank_10_does_not_count() -> None:
 
 
 def test_the_order_of_the_ranking_counts_and_not_that_of_ids() -> None:
-    """Rankings say all there is to say of ties."""
     ids = ["m", "a", "z", "A", "10", "9"]
     for place, relevant in enumerate(ids):
         assert measure({"q": ids}, {"q": {relevant: 1}})["q"]["MRR@10"] == pytest.approx(1 / (place + 1))
 
 
 def test_a_query_without_a_ranking_gets_0() -> None:
-    """It stays in the mean; one that is not judged does not enter it."""
+    """A judged query without a ranking counts in the mean, and an unjudged one does not."""
     values = measure({"q1": ["a"], "q3": ["a"], "q4": []}, {"q1": {"a": 1}, "q2": {"a": 1}, "q4": {"a": 1}})
 
     assert list(values) == ["q1", "q2", "q4"]
@@ -46,7 +44,7 @@ def test_a_query_without_a_ranking_gets_0() -> None:
 
 
 def test_queries_with_nothing_to_find_are_left_out() -> None:
-    """Nothing of at least that relevance was judged."""
+    """A query counts only if a document was judged to be at least as relevant as asked for."""
     qrels = {"q1": {"a": 2, "b": 0}, "q2": {"a": 1}, "q3": {"a": 0}, "q4": {"a": -1}}
 
     assert list(judged(qrels, 1)) == ["q1", "q2"]

@@ -28,7 +28,7 @@ NOUNS = ["river", "engine", "castle", "violin", "planet", "garden", "doctor", "w
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A collection of 30 documents and 5 queries of its words, and a teacher."""
+    """A folder with a collection of 30 documents and 7 queries of the same nouns, and a teacher."""
     made = tmp_path_factory.mktemp("mining")
     rng = random.Random(0)
     documents = {f"d{n}": f"{' '.join(rng.choices(NOUNS, k=4))}. {random_text(rng, 6)}" for n in range(30)}
@@ -47,14 +47,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(folder: Path, out: Path, source: dict[str, Any] | None = None, **more: Any) -> MiningRecipe:
-    """Of one source, with one teacher."""
     settings: dict[str, Any] = {"teachers": {"cross": str(folder / "teacher")}, "depth": 12, "hard": 4, "random": 2}
     sources = (Source(str(folder / "col"), **source or {}),)
     return MiningRecipe(str(out), sources, **settings | {"max_judged": 3} | more)
 
 
 def mined(folder: Path, out: Path, source: dict[str, Any] | None = None, **more: Any) -> list[Group]:
-    """The groups by their query."""
     count = mine(recipe(folder, out, source, **more))
     groups = list(read_groups(out))
     assert len(groups) == count
@@ -62,12 +60,11 @@ def mined(folder: Path, out: Path, source: dict[str, Any] | None = None, **more:
 
 
 def texts(folder: Path) -> dict[str, str]:
-    """Of the documents."""
     return dict(open_collection(folder / "col").documents())
 
 
 def test_judged_documents_are_in_their_group(folder: Path, tmp_path: Path) -> None:
-    """With their labels, the best of them if there are too many; whatever else is there nobody judged, and no twice."""
+    """A group has the best judged documents, at most `max_judged`; all others have the label 0; none comes twice."""
     collection = open_collection(folder / "col")
     queries, qrels = collection.queries(), collection.qrels("train")
     by_query = {group.query: group for group in mined(folder, tmp_path / "groups.jsonl.gz")}
@@ -105,7 +102,7 @@ def test_a_list_as_a_search_gives_it(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_list_is_drawn(folder: Path, tmp_path: Path) -> None:
-    """With `drawn`, all judged candidates stay, and so many of the others, with the labels and scores that they had."""
+    """With `drawn`, all judged candidates and so many of the others stay, with unchanged labels and scores."""
     collection = open_collection(folder / "col")
     qrels = collection.qrels("train")
     judged_of = {text: qrels.get(name, {}).keys() for name, text in collection.queries().items()}
@@ -124,14 +121,13 @@ def test_a_part_of_a_list_is_drawn(folder: Path, tmp_path: Path) -> None:
 
 
 def rows(group: Group) -> dict[str, tuple[float, ...]]:
-    """The label and the scores of each candidate."""
     assert group.labels is not None
     columns = zip(group.labels, *(group.scores[name] for name in sorted(group.scores)), strict=True)
     return dict(zip(group.candidates, columns, strict=True))
 
 
 def test_scores_are_those_of_the_teachers(folder: Path, tmp_path: Path) -> None:
-    """As the offline scorer and a search give them."""
+    """The scores in a group are those of the offline scorer and of a BM25 search."""
     documents = texts(folder)
     scorer = score_offline(load_model(str(folder / "teacher")))
     index = BM25(list(documents.values()))
@@ -144,7 +140,6 @@ def test_scores_are_those_of_the_teachers(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_seed_decides(folder: Path, tmp_path: Path) -> None:
-    """Two files of one seed have the same lines in the same order, of another seed others."""
     files = [tmp_path / f"{place}.jsonl" for place in range(3)]
     for file, seed in zip(files, (1, 1, 2), strict=True):
         mine(recipe(folder, file, seed=seed, teachers={}))
@@ -154,7 +149,6 @@ def test_the_seed_decides(folder: Path, tmp_path: Path) -> None:
 
 
 def test_where_a_collection_lies_decides_nothing(folder: Path, tmp_path: Path) -> None:
-    """The same groups come from a copy of its folder."""
     shutil.copytree(folder, tmp_path / "copy")
     here, there = (mined(where, tmp_path / f"{n}.gz") for n, where in enumerate((folder, tmp_path / "copy")))
 
@@ -169,7 +163,7 @@ def test_where_a_collection_lies_decides_nothing(folder: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize(("most", "count"), [(1, 1), (40, 2), (0, 0)])
 def test_dev_groups_are_kept_apart(folder: Path, tmp_path: Path, most: int, count: int) -> None:
-    """So many of eight with a relevant candidate; what they ask is trained on in no form, and all else is."""
+    """At most `dev_groups` groups with a relevant candidate are set apart; what they ask is trained on in no form."""
 
     def asked(groups: Iterable[Group]) -> set[frozenset[str]]:
         return {frozenset(group.query.split()) - FUNCTION_WORDS for group in groups}
@@ -188,7 +182,7 @@ def test_dev_groups_are_kept_apart(folder: Path, tmp_path: Path, most: int, coun
 
 
 def test_a_single_judged_query_is_too_few(folder: Path, tmp_path: Path) -> None:
-    """To train with one and to measure with another."""
+    """Mining needs one query to train on and another to measure with."""
     with pytest.raises(BadCollection, match="no query is left to train on beside 1 to measure with"):
         mine(recipe(folder, tmp_path / "x.jsonl", {"max_queries": 1}, dev_out=str(tmp_path / "dev.jsonl")))
 
@@ -196,7 +190,7 @@ def test_a_single_judged_query_is_too_few(folder: Path, tmp_path: Path) -> None:
 
 
 def test_keywords_leave_out_function_words(folder: Path, tmp_path: Path) -> None:
-    """And keep the judgements."""
+    """Queries of keywords also keep their judgements."""
     groups = mined(folder, tmp_path / "groups.jsonl", {"queries": "keywords"}, teachers={})
 
     assert all(word in NOUNS for group in groups for word in group.query.split())
@@ -205,7 +199,7 @@ def test_keywords_leave_out_function_words(folder: Path, tmp_path: Path) -> None
 
 
 def test_titles_are_judged_by_nobody(folder: Path, tmp_path: Path) -> None:
-    """They are first sentences, and their own document is found."""
+    """Titles are the first sentences of documents, and a search for one finds that document."""
     documents = texts(folder)
     groups = mined(folder, tmp_path / "groups.jsonl", {"queries": "titles", "max_queries": 6}, teachers={}, hard=12)
 
@@ -216,7 +210,6 @@ def test_titles_are_judged_by_nobody(folder: Path, tmp_path: Path) -> None:
 
 
 def test_queries_that_are_left_out_are_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """How many were judged, and of how many no group can be made."""
     mined(folder, tmp_path / "groups.jsonl", teachers={})
 
     said = "col: 2 of 6 judged queries have no text or no relevant document, and are left out"
@@ -224,7 +217,7 @@ def test_queries_that_are_left_out_are_told(folder: Path, tmp_path: Path, capsys
 
 
 def test_a_query_without_a_word_is_left_out(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As a search box that was left empty logs it: all such queries were one, which asks for nothing."""
+    """Search boxes that were left empty log queries without a word; together they would be one that asks nothing."""
     shutil.copytree(folder, tmp_path / "copy")
     col = tmp_path / "copy" / "col"
     write_lines(
@@ -237,7 +230,7 @@ def test_a_query_without_a_word_is_left_out(folder: Path, tmp_path: Path, capsys
 
 
 def test_ids_that_do_not_meet_are_told(folder: Path, tmp_path: Path) -> None:
-    """With one of each file, as judgements of another export have them; a file that holds none is told as such."""
+    """Another export may have other ids, so the error shows the first ones of each file; an empty file is named."""
     shutil.copytree(folder, tmp_path / "copy")
     write_lines(tmp_path / "copy" / "col" / "qrels" / "train.tsv", "1\t7.0\t1")
 
@@ -254,7 +247,7 @@ def test_ids_that_do_not_meet_are_told(folder: Path, tmp_path: Path) -> None:
 
 
 def test_documents_beyond_the_limit_are_not_there(folder: Path, tmp_path: Path) -> None:
-    """Nor queries without a relevant one before it; none at all is told."""
+    """Queries whose relevant documents lie beyond `max_documents` are left out; if none is left, it is an error."""
     groups = mined(folder, tmp_path / "groups.jsonl", {"max_documents": 9}, teachers={})
 
     assert len(groups) == 3
@@ -267,7 +260,7 @@ def test_documents_beyond_the_limit_are_not_there(folder: Path, tmp_path: Path) 
 
 
 def test_from_a_collection_to_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`mine` writes groups, `train` a scorer; the same commands again end well, from the saved recipe too."""
+    """`mine` writes groups and `train` a scorer; the same commands succeed again, also from the saved recipe."""
     documents = {f"d{n}": f"{word} {random_text(random.Random(n), 4)}" for n, word in enumerate(WORDS[30:50])}
     queries = {f"q{n}": text for n, text in enumerate(list(documents.values())[:6])}
     write_collection(

@@ -1,4 +1,4 @@
-"""Mixtures: what is drawn of collections, the forms of queries, and groups mined from the whole."""
+"""Mixtures: what is drawn from collections, the forms of queries, and groups mined from all parts together."""
 
 import gzip
 import json
@@ -34,12 +34,11 @@ PAGE = 5  # passages of a page
 
 
 def sentence(rng: random.Random, words: int) -> str:
-    """Of random words, with a capital and a full stop."""
     return f"{' '.join(rng.choices(WORDS, k=words)).capitalize()}."
 
 
 def write_pages(folder: Path, *, count: int = 60) -> Path:
-    """Passages of three sentences, each second one without a title; the first of a page answers two questions."""
+    """Writes pages of five passages, every second one without a title; the first of a page answers two questions."""
     rng = random.Random(folder.name)
     rows = [
         {
@@ -59,13 +58,11 @@ def write_pages(folder: Path, *, count: int = 60) -> Path:
 
 
 def drawn(folder: Path, **settings: Any) -> Drawn:
-    """Of a collection of pages."""
     part = Part(str(write_pages(folder)), "letters", **{"max_documents": 60} | settings)
     return draw(part, BeirFolder(folder), seed=3)
 
 
 def test_keywords_and_requests() -> None:
-    """Function words go; questions become sentences of one text."""
     assert keywords("What is the speed of light?") == "speed light"
     assert keywords("to be or not to be") == "not"
     assert keywords("who are you") == "who are you"
@@ -75,7 +72,7 @@ def test_keywords_and_requests() -> None:
 
 
 def test_an_opening_is_taken_out_of_its_text() -> None:
-    """Both parts together are the text, at the end of a sentence; a short text has no such parts."""
+    """The opening ends with a sentence and makes up the text together with the rest; a short text is not split."""
     rng = random.Random(1)
     text = " ".join(sentence(rng, 15) for _ in range(8))
     for seed in range(20):
@@ -89,7 +86,7 @@ def test_an_opening_is_taken_out_of_its_text() -> None:
 
 
 def test_queries_of_every_form(tmp_path: Path) -> None:
-    """As many as the part asks for, each with what is relevant to it."""
+    """Each form has as many queries as the part asks for, each with its relevant passage."""
     made = drawn(tmp_path / "pages", questions=6, keywords=5, requests=4, openings=7, dev=0.5)
     texts = {passage.id: passage.text for passage in made.passages}
     source = {f"pages/{name}": text for name, text in BeirFolder(tmp_path / "pages").documents()}
@@ -108,7 +105,7 @@ def test_queries_of_every_form(tmp_path: Path) -> None:
 
 
 def test_titles_ask_for_the_only_passage_of_a_page(tmp_path: Path) -> None:
-    """Which loses its title, or the title would be the only thing to look for."""
+    """A passage whose title becomes a query loses it, or the title would be the only thing to look for."""
     folder = tmp_path / "articles"
     rows = [
         {"_id": f"d{n}", "title": f"On {word}" if n % 3 else "Twice", "text": word} for n, word in enumerate(WORDS[:12])
@@ -126,7 +123,7 @@ def test_titles_ask_for_the_only_passage_of_a_page(tmp_path: Path) -> None:
 
 
 def test_neighbours_are_joined_within_their_page(tmp_path: Path) -> None:
-    """No text is lost or doubled, and what was relevant is in what is relevant now."""
+    """No text is lost or doubled, and the passage that was relevant is part of the one that is relevant now."""
     folder = tmp_path / "pages"
     made = drawn(folder, questions=100, joined=0.6, pages=True)
     rows = list(BeirFolder(folder).titled_documents())
@@ -144,7 +141,7 @@ def test_neighbours_are_joined_within_their_page(tmp_path: Path) -> None:
 
 
 def test_no_query_to_measure_with_is_trained_on(tmp_path: Path) -> None:
-    """Also where the collection has one in both splits, or the same words in other order of function words."""
+    """A query of the training split is left out if it differs from a dev query in function words alone."""
     documents = {f"d{n}": f"{word} and more" for n, word in enumerate(WORDS[:3])}
     queries = {"q0": "what is a planet", "q1": "what is the planet", "q2": "what is a comet"}
     folder = write_collection(
@@ -160,7 +157,7 @@ def test_no_query_to_measure_with_is_trained_on(tmp_path: Path) -> None:
 
 
 def test_a_question_that_was_asked_twice_keeps_all_its_answers(tmp_path: Path) -> None:
-    """Under two ids, and none of them is a passage that nobody asked for."""
+    """One question under two ids becomes one query, with the relevant passages of both."""
     documents = {f"d{n}": f"{word} and more" for n, word in enumerate(WORDS[:3])}
     queries, qrels = {"q0": "what is it", "q1": "what is it"}, {"q0": {"d0": 1}, "q1": {"d1": 1, "d0": 0}}
     folder = write_collection(tmp_path / "col", documents=documents, queries=queries, qrels=qrels, split="train")
@@ -170,7 +167,7 @@ def test_a_question_that_was_asked_twice_keeps_all_its_answers(tmp_path: Path) -
 
 
 def test_passages_come_in_runs(tmp_path: Path) -> None:
-    """Of neighbours, as many as asked for, and queries of no other passage."""
+    """As many passages as asked for are drawn in runs of neighbours, and each query is about one of them."""
     made = drawn(tmp_path / "pages", questions=100, max_documents=40)
     numbers = [int(passage.id.removeprefix("pages/d")) for passage in made.passages]
 
@@ -189,7 +186,7 @@ def test_passages_come_in_runs(tmp_path: Path) -> None:
     ],
 )
 def test_no_domain_has_more_than_its_share(counts: dict[str, int], share: float) -> None:
-    """Smaller ones keep all they have; two domains cannot both have less than a quarter, and stay as they are."""
+    """Smaller domains keep all they have; two domains cannot both have less than a quarter, and stay as they are."""
     kept = {domain: part * counts[domain] for domain, part in allowed(counts, share).items()}
 
     if len(counts) * share > 1:
@@ -200,7 +197,7 @@ def test_no_domain_has_more_than_its_share(counts: dict[str, int], share: float)
 
 
 def test_passages_of_a_page_that_answers_are_no_negatives(tmp_path: Path) -> None:
-    """Others are, also by vectors alone."""
+    """Passages of other pages are negatives, also one that only the vectors find."""
     folder = write_collection(tmp_path / "col", queries={"q": "cat"}, qrels={"q": {"a0": 1}}, split="train")
     rows = [{"_id": f"{page}{n}", "text": f"cat {page} {n}", "page": page} for page in "ab" for n in range(3)]
     rows.append({"_id": "c", "text": "dog"})
@@ -221,7 +218,7 @@ def test_passages_of_a_page_that_answers_are_no_negatives(tmp_path: Path) -> Non
 
 
 def test_the_share_of_bm25_does_not_grow_with_the_query(tmp_path: Path) -> None:
-    """Twice the same words have twice the score, and the same share."""
+    """A query with all its words twice has twice the score and the same share."""
     folder = write_collection(
         tmp_path / "col",
         documents={"a": "cat dog mouse", "b": "cat bird", "c": "fish"},
@@ -238,7 +235,7 @@ def test_the_share_of_bm25_does_not_grow_with_the_query(tmp_path: Path) -> None:
 
 
 def test_a_domain_can_be_left_out(tmp_path: Path) -> None:
-    """Of training; leaving out all is told."""
+    """A domain can be left out of training; to leave out all of them, or an unknown one, is an error."""
     toy = write_toy(tmp_path)
     groups = [replace(group, domain="ab"[n % 2]) for n, group in enumerate(read_groups(toy["groups"]))]
     write_groups(toy["groups"], groups)
@@ -264,8 +261,8 @@ def test_a_domain_can_be_left_out(tmp_path: Path) -> None:
 def test_the_command_makes_a_collection_and_its_groups(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Candidates of all parts are negatives of each. What is there is not made again; what is missing is, and so is
-    what other settings or another model make.
+    """Candidates of all parts are negatives of each query. A second run makes what is missing, and what depends on
+    settings or a model that have changed.
     """
     save_bi_encoder(tmp_path / "model")
     parts = [
@@ -336,5 +333,5 @@ def test_the_command_makes_a_collection_and_its_groups(
 
 
 def test_a_group_of_old_has_no_domain() -> None:
-    """Its area is its collection."""
+    """Groups in older files have no domain; their area is their collection."""
     assert Group("col", "q", ["a"], None, {}).area == "col"

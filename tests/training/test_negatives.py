@@ -1,4 +1,4 @@
-"""Mining: what is a negative of a query, and what of the queries set apart is trained on."""
+"""Mining: which documents are negatives of a query, and which queries become one or are kept out of training."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ QUERY = {"q0": "which castle"}
 
 
 def mined(folder: Path, documents: dict[str, str], qrels: dict[str, int]) -> dict[str, int]:
-    """The labels in the group of the only query, by document."""
+    """Mines a collection of one query, and returns the labels of its group by document."""
     write_collection(folder / "col", documents=documents, queries=QUERY, qrels={"q0": qrels}, split="train")
     out = folder / "groups.jsonl"
     assert mine(MiningRecipe(str(out), (Source(str(folder / "col")),), hard=20, random=0, max_judged=2)) == 1
@@ -23,14 +23,14 @@ def mined(folder: Path, documents: dict[str, str], qrels: dict[str, int]) -> dic
 
 
 def test_what_was_judged_irrelevant_is_a_negative(tmp_path: Path) -> None:
-    """However much of what the search finds was judged: these are the negatives that nobody has to doubt."""
+    """Documents that were judged irrelevant are the surest negatives, so all of them are in the group."""
     qrels = {"d0": 2} | {f"d{n}": 0 for n in range(1, 6)} | {"d6": -1}
 
     assert mined(tmp_path, DOCUMENTS, qrels) == dict.fromkeys(DOCUMENTS, 0) | {"d0": 2}
 
 
 def test_a_relevant_document_that_was_left_out_is_none(tmp_path: Path) -> None:
-    """Nor one with its text, nor one with that of a relevant one that is there, unless it was judged irrelevant."""
+    """A copy of a relevant document's text is no negative either, unless the copy was judged irrelevant."""
     documents = DOCUMENTS | {"copy": DOCUMENTS["d0"], "of the third": DOCUMENTS["d2"], "irrelevant": DOCUMENTS["d1"]}
     qrels = {"d0": 3, "d1": 2, "d2": 1, "irrelevant": 0}
 
@@ -39,7 +39,7 @@ def test_a_relevant_document_that_was_left_out_is_none(tmp_path: Path) -> None:
 
 
 def test_a_query_that_was_asked_twice_has_one_group(tmp_path: Path) -> None:
-    """What answers it under one id is no negative of it under another: a log gives each search an id of its own."""
+    """A log gives each search its own id; what answers a query under one id is no negative of it under another."""
     queries = {"q0": "which castle", "q1": "which castle", "q2": "the castle", "q3": "castle by the river"}
     qrels = {"q0": {"d0": 1, "d1": 0}, "q1": {"d1": 2}, "q2": {"d2": 1}, "q3": {"d3": 0}}
     write_collection(tmp_path / "col", documents=DOCUMENTS, queries=queries, qrels=qrels, split="train")
@@ -56,7 +56,7 @@ def test_a_query_that_was_asked_twice_has_one_group(tmp_path: Path) -> None:
 
 
 def test_a_query_set_apart_is_not_trained_on_in_another_case(tmp_path: Path) -> None:
-    """As a log of what people typed holds it."""
+    """A log holds the same query in several cases, as people typed it."""
     texts = [text for n in range(4) for text in (f"Which Castle by {n}?", f"which castle BY {n}")]
     queries = {f"q{n}": text for n, text in enumerate(texts)}
     qrels = {name: {f"d{n // 2}": 1} for n, name in enumerate(queries)}
@@ -71,5 +71,5 @@ def test_a_query_set_apart_is_not_trained_on_in_another_case(tmp_path: Path) -> 
 
 
 def words(group: Group) -> str:
-    """Of the group's query, without case and punctuation."""
+    """Returns the query of a group without case and question marks."""
     return group.query.lower().strip("?")

@@ -12,7 +12,7 @@ from bandrank_training.pairs import read_pairs
 
 
 def test_a_line_is_a_group(tmp_path: Path) -> None:
-    """The relevant document first, each with its score; from a plain or a compressed file; ids may have spaces."""
+    """The relevant document comes first, each document has its score, and ids may have spaces."""
     folder = str(write_collection(tmp_path / "c", queries={"q1": "who?", "q2": "where?"}))
     file = write_lines(tmp_path / "pairs.tsv.gz", "9.5\t-1.25\tq2\td 7\td1\r", "3\t4\tq1\td1\td2")
 
@@ -32,7 +32,6 @@ def test_a_line_is_a_group(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str, said: str) -> None:
-    """Too few parts, no number, one that is none, an unknown query."""
     folder = str(write_collection(tmp_path / "c", queries={"q1": "who?"}))
     file = write_lines(tmp_path / "pairs.tsv", "1\t2\tq1\td1\td2", line)
 
@@ -41,7 +40,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str, said: str) -> None:
 
 
 def test_the_command_writes_groups(tmp_path: Path) -> None:
-    """And exits with 2, leaving no file, if it cannot."""
+    """If `pairs` cannot find the collection, it exits with 2 and leaves no file."""
     folder = str(write_collection(tmp_path / "c", queries={"q1": "who?"}))
     file = write_lines(tmp_path / "pairs.tsv", "1\t2\tq1\td1\td2")
     out = tmp_path / "groups.jsonl"

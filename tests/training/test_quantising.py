@@ -22,7 +22,7 @@ from bandrank_training.scoring import Question
 DOCUMENTS = {f"d{number}": random_text(random.Random(number), 5 + number) for number in range(12)}
 # Words of the documents themselves, so that BM25 finds some; q9 has none, and is not judged.
 QUERIES = {f"q{number}": " ".join(DOCUMENTS[f"d{number}"].split()[:3]) for number in range(1, 6)} | {"q9": "zzzz"}
-QRELS = {f"q{number}": {f"d{number}": 1} for number in range(1, 6)} | {"q8": {"d8": 1}}  # which has no text
+QRELS = {f"q{number}": {f"d{number}": 1} for number in range(1, 6)} | {"q8": {"d8": 1}}  # q8 has no text
 
 
 @pytest.fixture
@@ -34,7 +34,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def quantise(folder: Path, *more: str) -> int:
-    """The exit code."""
     return main(["quantise", str(folder / "scorer"), "--dev", str(folder / "tiny"), *more])
 
 
@@ -42,7 +41,7 @@ def quantise(folder: Path, *more: str) -> int:
 def test_a_checkpoint_that_loses_little_is_marked(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the table says what changes; scores do, so int8 was computed."""
+    """The table says what changes; the scores do change, which proves that int8 was computed."""
     monkeypatch.setattr(quantising, "MARGIN", 1.0)
 
     assert quantise(folder) == 0
@@ -58,7 +57,7 @@ def test_a_checkpoint_that_loses_little_is_marked(
 
 
 def test_a_single_candidate_has_nothing_to_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a warning of the library that computes Kendall's tau."""
+    """Kendall's tau of a single candidate is 1, without a warning from the library that computes it."""
     assert quantise(folder, "--dtype", "bfloat16", "--depth", "1") == 0
 
     assert (
@@ -69,7 +68,7 @@ def test_a_single_candidate_has_nothing_to_order(folder: Path, capsys: pytest.Ca
 
 @needs_native
 def test_a_checkpoint_that_loses_too_much_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mark from before is taken back."""
+    """A checkpoint that loses too much also loses the mark that it had."""
     save_precision(folder / "scorer", Precision(("int8",)))
     monkeypatch.setattr(quantising, "MARGIN", -1.0)
 
@@ -83,7 +82,7 @@ def test_a_checkpoint_that_loses_too_much_is_not(folder: Path, monkeypatch: pyte
 def test_what_is_not_measured_to_its_end_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """The checkpoint keeps the mark, and the layers in float32, that it had."""
+    """If measuring is cut short, the checkpoint gets back its mark and its list of float32 layers."""
     before = Precision(("int8",), ("head.pooler",))
     save_precision(folder / "scorer", before)
 
@@ -102,7 +101,7 @@ def test_what_is_not_measured_to_its_end_changes_nothing(
 def test_each_dtype_has_a_mark_of_its_own(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One neither gives nor takes the other's."""
+    """The result of one dtype neither sets nor removes the mark of another."""
     monkeypatch.setattr(quantising, "MARGIN", 1.0)
     assert quantise(folder, "--dtype", "bfloat16") == 0
     assert "| | queries | float32 | bfloat16 |" in capsys.readouterr().out
@@ -118,8 +117,8 @@ def test_each_dtype_has_a_mark_of_its_own(
 def test_layers_that_lose_too_much_stay_in_float32(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Here one that has a large weight for an input that is always zero: in float32 it counts for nothing, in int8 it
-    leaves a few steps to all others. The other layers compute in int8; what was said of them before is forgotten.
+    """One layer has a large weight for an input that is always zero: in float32 it counts for nothing, in int8 it
+    leaves only a few steps to all others. The other layers compute in int8, and the list from before is replaced.
     """
     monkeypatch.setattr(quantising, "MARGIN", 1.0)
     scorer = tiny_cross_encoder()
@@ -139,7 +138,7 @@ def test_layers_that_lose_too_much_stay_in_float32(
 
 @needs_native
 def test_calibration_says_which_layer_changes_most(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where all stay in int8; the shares are those that layers have, and not all alike."""
+    """With all layers in int8, the one that changes scores most is named, and each has a share of its own."""
     quantise(folder)
     assert "all 8 layers in int8: most is changed by encoder.layers." in capsys.readouterr().out
     model = load_model(str(folder / "scorer"))
@@ -155,13 +154,13 @@ def test_calibration_says_which_layer_changes_most(folder: Path, capsys: pytest.
 
 @pytest.mark.parametrize(("change", "passes"), [(0.01, True), (0.0, True), (-0.003, True), (-0.0031, False)])
 def test_the_margin_is_three_thousandths(change: float, passes: bool) -> None:
-    """Of nDCG@10, to the worse side alone."""
+    """The margin is in nDCG@10, and limits losses but not gains."""
     assert Row("c", [0.0], [change], 1, 1, 0, 1).passes == passes
 
 
 @pytest.mark.parametrize(("changed", "passes"), [(1, True), (4, False)])
 def test_one_query_of_forty_may_lose_by_chance(changed: int, passes: bool) -> None:
-    """Where several lose, chance does not explain it."""
+    """A loss beyond the margin that comes from one query may be chance; one that comes from several is not."""
     nears = [0.5] * changed + [0.9] * (40 - changed)
     row = Row("c", [0.9] * 40, nears, 1, 1, 0, 1)
 
@@ -172,7 +171,6 @@ def test_one_query_of_forty_may_lose_by_chance(changed: int, passes: bool) -> No
 def test_what_cannot_be_marked_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model in another format, a machine without kernels, queries that find nothing."""
     assert main(["quantise", str(folder / "tiny"), "--dev", str(folder / "tiny")]) == 2
     assert "config.json" in capsys.readouterr().err
     monkeypatch.setattr(quantising, "why_not_quantised", lambda _: "there is no compiler")

@@ -1,4 +1,4 @@
-"""Recipes that cannot be used, and options beside a recipe: what is said of them."""
+"""Recipes that cannot be used, options that do not go with a recipe, and what is said of them."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from bandrank_training.recipe import BadRecipe, read_recipe
     [
         ("train", "x = ", "recipe.toml: Invalid value"),
         ("train", "stepz = 3", "recipe.toml: unknown keys: stepz"),
-        ("train", "\ufeffseed = 3", "recipe.toml: missing keys: data"),  # a mark, as editors on Windows write it
+        ("train", "\ufeffseed = 3", "recipe.toml: missing keys: data"),  # a byte order mark, from an editor on Windows
         ("train", "seed = 3", "recipe.toml: missing keys: data, losses, model, optimiser, out"),
         ("train", "[optimiser]\nsteps = 'x'", "recipe.toml: optimiser: steps: expected int, got 'x'"),
         ("train", "[optimiser]\nsteps = 0", "recipe.toml: optimiser: steps must be at least 1, got 0"),
@@ -37,7 +37,6 @@ from bandrank_training.recipe import BadRecipe, read_recipe
 def test_a_recipe_that_cannot_be_used_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, content: str, message: str
 ) -> None:
-    """In one sentence on stderr, with exit code 2."""
     write_lines(tmp_path / "recipe.toml", content)
 
     assert main([command, str(tmp_path / "recipe.toml")]) == 2
@@ -49,7 +48,7 @@ def test_a_recipe_that_cannot_be_used_is_told(
 
 @pytest.mark.parametrize("option", ["--split", "--out", "--dev-out", "--dev-groups"])
 def test_what_a_recipe_says_is_not_said_again(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
-    """It would have no effect."""
+    """An option for what the recipe sets would have no effect."""
     write_lines(tmp_path / "recipe.toml", "out = 'x'", "sources = []")
 
     assert main(["mine", str(tmp_path / "recipe.toml"), option, "7"]) == 2
@@ -57,7 +56,6 @@ def test_what_a_recipe_says_is_not_said_again(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:
-    """A run needs a file with a loss, and a dtype that needs no scaled one."""
     paths = write_toy(tmp_path)
     plain = {"out": "x", "model": {}, "data": {"groups": [paths["groups"]]}, "losses": [], "optimiser": {"steps": 1}}
     write_lines(tmp_path / "recipe.toml", toml(plain))
@@ -71,7 +69,7 @@ def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:
 
 
 def test_a_start_that_adds_to_another_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As sparse-w4 is: what is trained from it alone ranks worse than it did, and nothing else would say why."""
+    """A start such as sparse-w4 ranks worse than before if it is trained by itself, and nothing else would say why."""
     checkpoint.save(tiny_cross_encoder(), tmp_path / "start", tokenizer=TOKENIZER_FILE, fusion=Fusion("good", 0.5))
     plain = values(toy, tmp_path / "out", optimiser={"steps": 1}, model={"start": str(tmp_path / "start")})
     write_lines(tmp_path / "recipe.toml", toml(plain))

@@ -1,4 +1,4 @@
-"""score: a scorer's scores beside those that are in the groups."""
+"""`score`: it adds a scorer's scores to those in the groups."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from bandrank_training.scoring import score_offline
 
 
 def test_scores_are_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Under the folder's name, those of the scorer itself; all else is as it was. The progress knows its end."""
+    """The scores are added under the name of the scorer's folder, nothing else changes, and progress ends at 100%."""
     groups, model, out = write_toy(tmp_path)["dev"], tmp_path / "fast", tmp_path / "out.jsonl"
     checkpoint.save(tiny_bi_encoder(), model, tokenizer=TOKENIZER_FILE)
 
@@ -30,7 +30,6 @@ def test_scores_are_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_scores_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A name that is taken is told, and nothing is written."""
     groups, out = write_toy(tmp_path)["groups"], tmp_path / "out.jsonl"
     checkpoint.save(tiny_bi_encoder(), tmp_path / "fast", tokenizer=TOKENIZER_FILE)
 

@@ -1,4 +1,4 @@
-"""Scoring offline: company changes no score, nothing is encoded twice, and no thread is left behind."""
+"""Scoring offline: no score depends on other candidates, nothing is encoded twice, and no thread is left behind."""
 
 import math
 import os
@@ -26,7 +26,7 @@ from bandrank.models.scorer import Scorer
 from bandrank_training.errors import BadInput
 from bandrank_training.scoring import CANDIDATES_IN_FLIGHT, SETTINGS, OfflineScorer, Question, score_offline
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # in float32, between a candidate's score alone and in company, for any scorer
 SCORERS: dict[str, Callable[[], Scorer]] = {
     "cross-encoder": tiny_cross_encoder,
     "sparse cross-encoder": lambda: tiny_cross_encoder(pattern=sparse(4)),
@@ -36,7 +36,7 @@ SCORERS: dict[str, Callable[[], Scorer]] = {
 
 
 def questions(seed: int = 0) -> list[Question]:
-    """Three, one of them without candidates; texts of 0 to 60 words, two of them shared."""
+    """Returns three questions, one of them without candidates; texts have 0 to 60 words, and two of them are shared."""
     rng = random.Random(seed)
     shared = [random_text(rng, 30), random_text(rng, 3)]
     return [
@@ -48,7 +48,7 @@ def questions(seed: int = 0) -> list[Question]:
 
 @cache
 def one_by_one(kind: str) -> list[list[float]]:
-    """The scores of candidates that come one at a time."""
+    """Returns the scores of candidates that are scored one at a time."""
     scorer = score_offline(loaded(SCORERS[kind]()))
     return [
         [next(scorer.score([Question(question.query, [text])]))[0] for text in question.candidates]
@@ -58,7 +58,7 @@ def one_by_one(kind: str) -> list[list[float]]:
 
 @pytest.mark.parametrize("kind", SCORERS)
 def test_scores_do_not_depend_on_company(kind: str) -> None:
-    """They are those of candidates scored one by one, in the order given; no candidates, no scores."""
+    """Scores are those of candidates scored one by one, in the given order; a question without candidates has none."""
     scores = list(score_offline(loaded(SCORERS[kind]())).score(questions()))
 
     assert [len(row) for row in scores] == [8, 0, 6]
@@ -68,7 +68,7 @@ def test_scores_do_not_depend_on_company(kind: str) -> None:
 
 
 def test_fused_scorers_are_summed(tmp_path: Path) -> None:
-    """As a checkpoint says: its own score, and half of that of the fast scorer that it names."""
+    """The checkpoint asks for its own score plus half of that of the fast scorer that it names."""
     fast, accurate = tmp_path / "fast", tmp_path / "accurate"
     checkpoint.save(tiny_bi_encoder(), fast, tokenizer=TOKENIZER_FILE)
     checkpoint.save(tiny_cross_encoder(), accurate, tokenizer=TOKENIZER_FILE, fusion=Fusion(str(fast), 0.5))
@@ -81,7 +81,7 @@ def test_fused_scorers_are_summed(tmp_path: Path) -> None:
 
 
 def test_a_representation_is_made_once() -> None:
-    """However many questions share it, and until it is forgotten."""
+    """However many questions share a candidate, it is encoded once until `forget` is called."""
     batches: list[Ragged] = []
     scorer = score_offline(loaded(encoded_lookup(batches.append, man=1.0, she=2.0)))
 
@@ -100,7 +100,7 @@ def test_a_representation_is_made_once() -> None:
 
 @pytest.mark.parametrize("size", [1, CANDIDATES_IN_FLIGHT // 4, 2 * CANDIDATES_IN_FLIGHT])
 def test_questions_are_read_as_scores_are_taken(size: int) -> None:
-    """Enough of them to fill batches, not all: whoever waits sees a bar that moves."""
+    """Only enough questions to fill batches are read ahead, so that a progress bar moves."""
     asked = 0
 
     def endless() -> Iterator[Question]:
@@ -118,7 +118,7 @@ def test_questions_are_read_as_scores_are_taken(size: int) -> None:
 
 @pytest.mark.parametrize("end", ["all scores are taken", "closed", "a score is NaN"])
 def test_the_scoring_thread_ends_with_the_scores(end: str) -> None:
-    """However they end, also with questions in flight."""
+    """The thread ends however the scores do, also with questions in flight."""
     before = set(threading.enumerate())
     words = ["man"] * CANDIDATES_IN_FLIGHT
     asked = [Question("who", words), Question("which", ["she"]), Question("what", words)]
@@ -138,7 +138,7 @@ def test_the_scoring_thread_ends_with_the_scores(end: str) -> None:
 
 @pytest.mark.slow
 def test_a_process_ends_while_scores_are_left() -> None:
-    """After an error elsewhere, which its traceback keeps the iterator alive for."""
+    """After an error elsewhere, the traceback keeps the iterator alive, which must not keep the process alive."""
     code = """
 from support.models import tiny_cross_encoder
 from support.scorers import loaded
@@ -157,7 +157,7 @@ raise SystemExit("something else went wrong")
 
 @pytest.mark.parametrize("make", [tiny_cross_encoder, tiny_colbert])
 def test_a_scorer_in_training_is_scored_between_steps(make: Callable[[], Scorer]) -> None:
-    """With the weights that it has then, and nothing that it computes with is left in inference mode."""
+    """A scorer in training is scored with its current weights, and no tensor it needs is left in inference mode."""
     model, (first, *_) = loaded(make().train()), questions()
     offline = OfflineScorer.in_training(model)
     before = next(offline.score([first]))
@@ -176,8 +176,8 @@ def test_a_scorer_in_training_is_scored_between_steps(make: Callable[[], Scorer]
 
 @pytest.mark.parametrize(("kind", "words"), [("cross-encoder", 6), ("bi-encoder", 5)])
 def test_a_limit_on_candidates_cuts_the_long_ones(kind: str, words: int) -> None:
-    """To as many words as leave room for what the template adds; the scorer's template is as it was, and a limit above
-    its own does nothing.
+    """A long candidate keeps as many words as fit beside the tokens of the template. The scorer's own template does not
+    change, and a limit above its own does nothing.
     """
     model, limited = loaded(SCORERS[kind]()), loaded(SCORERS[kind]())
     text = random_text(random.Random(5), 30)
@@ -203,12 +203,12 @@ def test_representations_of_many_rows_stay_apart() -> None:
 
 
 def test_long_documents_are_not_turned_away() -> None:
-    """However many characters are to be tokenised: there is nobody else to keep room for."""
+    """Offline there is no limit on the characters in the queue, as there is nobody else to keep room for."""
     texts = ["man" + " " * SETTINGS.max_candidate_characters + str(number) for number in range(150)]
 
     assert next(score_offline(loaded(lookup(man=1.0))).score([Question("who", texts)])) == [1.0] * len(texts)
 
 
 def test_representations_leave_most_of_the_memory() -> None:
-    """A larger collection is scored more slowly, and not killed by the system at its end."""
+    """A large collection should be scored more slowly rather than killed for its memory."""
     assert SETTINGS.cache_memory_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

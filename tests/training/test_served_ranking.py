@@ -17,12 +17,12 @@ from bandrank_training.collection import read_run
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # in float32, between a candidate's score alone and in company, for any scorer
 
 
 @pytest.mark.parametrize("save", [save_cross_encoder, save_sparse_cross_encoder, save_bi_encoder])
 async def test_offline_and_served_rankings_are_the_same(tmp_path: Path, save: Callable[[Path], Path]) -> None:
-    """Of the same checkpoint for the same pools: ids, order, and raw scores; long texts are cut alike."""
+    """Ids, order and raw scores are equal for the same checkpoint and pools, and long texts are cut alike."""
     rng = random.Random(2)
     documents = {f"d{number}": random_text(rng, length) for number, length in enumerate([0, 300, *range(2, 60, 2)])}
     queries = {"short": random_text(rng, 4), "long": random_text(rng, 250)}

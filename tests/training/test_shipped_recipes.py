@@ -22,7 +22,6 @@ RECIPES = sorted(FOLDER.glob("*.toml"))
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.stem))
 def test_it_can_be_read(path: Path) -> None:
-    """As what `mine`, `mix` or `train` takes."""
     kind = (
         MiningRecipe if path.stem.startswith("mine-") else MixtureRecipe if path.stem == "mixture" else TrainingRecipe
     )
@@ -33,7 +32,7 @@ def test_it_can_be_read(path: Path) -> None:
     "path", [path for path in RECIPES if not path.stem.startswith(("mine-", "mixture"))], ids=lambda path: path.stem
 )
 def test_its_config_is_one_of_its_architecture(path: Path) -> None:
-    """For an encoder of MiniLM's shape; hub and folder of the start stay unread."""
+    """The config is checked with an encoder of MiniLM's shape; the start itself is not loaded."""
     model = read_recipe(path).model
     name = model.architecture or ("bi_encoder" if path.stem in {"bi-encoder", "leaf"} else "cross_encoder")
     encoder = checkpoint.load(shipped.FOLDER / "sparse-w4").config.encoder
@@ -46,13 +45,13 @@ def test_its_config_is_one_of_its_architecture(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["sparse-w4", "broader"])
 def test_the_default_accurate_scorer_is_trained_for_the_sum_that_is_served(name: str) -> None:
-    """Else what it learns to add would be weighed otherwise."""
+    """With another fusion, the scorer would learn to add to another sum than the one that is served."""
     assert read_recipe(FOLDER / f"{name}.toml").fusion == checkpoint.load_fusion(shipped.FOLDER / "sparse-w4")
 
 
 @pytest.mark.parametrize("name", ["leaf", "mix-b", "broader"])
 def test_what_the_cards_call_unseen_is_left_out(name: str) -> None:
-    """Of the lists that the cards measure on, a training by the recipe sees the domains of half."""
+    """The cards name all of the seven lists whose domains a training by the recipe does not see."""
     without = read_recipe(FOLDER / f"{name}.toml").data.without
     parts = read_recipe(FOLDER / "mixture.toml", MixtureRecipe).parts
     seen = {part.name for part in parts if part.domain not in without}
@@ -68,7 +67,7 @@ def test_what_the_cards_call_unseen_is_left_out(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a folder of one's own: a checkpoint to serve, added to the same scores as its start, and its measures."""
+    """On a folder of one's own, the commands make a checkpoint with the fusion of its start, and measure it."""
     documents = toy_documents()
     queries = {f"q{n}": " ".join(random.Random(n).sample(documents[f"d{n}"].split(), 2)) for n in range(10)}
     qrels = {f"q{n}": {f"d{n}": 1} for n in range(10)}

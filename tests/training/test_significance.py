@@ -23,13 +23,13 @@ def cauchy_tail(t: float) -> float:
 
 
 def test_difference_by_hand() -> None:
-    """With t = 0.005 / 0.005 = 1, two-sided."""
+    """Here t = 0.005 / 0.005 = 1, and the test is two-sided."""
     assert difference_p(TWO) == pytest.approx(2 * cauchy_tail(1))
     assert difference_p(TWO) == pytest.approx(0.5)
 
 
 def test_equivalence_by_hand() -> None:
-    """With t = (0.02 - 0.005) / 0.005 = 3 from above; from below it is 5, whose p is smaller."""
+    """Here t = (0.02 - 0.005) / 0.005 = 3 from above; from below it is 5, whose p is smaller."""
     assert equivalence_p(TWO, margin=MARGIN) == pytest.approx(cauchy_tail(3))
     assert equivalence_p([-each for each in TWO], margin=MARGIN) == pytest.approx(cauchy_tail(3))
 
@@ -43,7 +43,6 @@ def test_equivalence_at_the_table_s_quantile() -> None:
 
 
 def test_scipy_agrees() -> None:
-    """On differences of 30 queries, centred anywhere."""
     rng = random.Random(3)
     for _ in range(10):
         center = rng.uniform(-0.05, 0.05)
@@ -57,7 +56,7 @@ def test_scipy_agrees() -> None:
 
 @given(noise=noise, mean=st.floats(0.03, 1), sign=st.sampled_from([-1, 1]))
 def test_equivalence_is_never_claimed_far_outside(noise: list[float], mean: float, sign: int) -> None:
-    """However certain the mean is; the difference is then certain too, save with very few queries."""
+    """However certain a mean outside the margin is, it is not equivalent, and the difference is significant."""
     differences = [sign * mean + each for each in noise]
 
     assert equivalence_p(differences, margin=MARGIN) > 0.5
@@ -66,12 +65,12 @@ def test_equivalence_is_never_claimed_far_outside(noise: list[float], mean: floa
 
 @given(noise=noise, mean=st.floats(-0.01, 0.01))
 def test_equivalence_is_always_claimed_well_inside(noise: list[float], mean: float) -> None:
-    """When the differences hardly vary."""
+    """The differences hardly vary, so the mean is certain."""
     assert equivalence_p([mean + each for each in noise], margin=MARGIN) < 0.05
 
 
 def test_equivalence_is_claimed_wrongly_as_rarely_as_promised() -> None:
-    """At the margin itself, the worst case, in about 5 of 100 draws."""
+    """At the margin itself, which is the worst case, equivalence is claimed in about 5 of 100 draws."""
     rng = random.Random(5)
     draws = [[rng.gauss(MARGIN, 0.03) for _ in range(20)] for _ in range(400)]
     claimed = sum(equivalence_p(draw, margin=MARGIN) < 0.05 for draw in draws)
@@ -93,7 +92,7 @@ def test_equal_differences_leave_no_doubt(difference: float, equivalence: float,
 
 @pytest.mark.parametrize("least", [1e-17, 1e-200, 5e-324])
 def test_differences_that_hardly_differ_leave_hardly_a_doubt(least: float) -> None:
-    """However small their variance is, nothing overflows or warns."""
+    """Nothing overflows or warns, however small the variance is."""
     assert equivalence_p([0.0, least] * 50, margin=MARGIN) == 0.0
     assert equivalence_p([0.1, 0.1 + least], margin=MARGIN) == 1.0
     assert difference_p([0.1, 0.1 + least]) < 1e-15
@@ -109,7 +108,7 @@ def test_too_few_queries_are_refused(differences: list[float]) -> None:
 
 
 def test_what_is_no_number_is_refused() -> None:
-    """Instead of a p that is NaN and below no threshold."""
+    """Otherwise p would be NaN, which is below no threshold."""
     with pytest.raises(ValueError, match="finite"):
         difference_p([0.1, math.nan])
     with pytest.raises(ValueError, match=r"margin must be positive, got -0.02"):
@@ -117,7 +116,7 @@ def test_what_is_no_number_is_refused() -> None:
 
 
 def test_holm_by_hand() -> None:
-    """0.005 * 4, 0.01 * 3, 0.03 * 2; 0.04 * 1 is less than that, and stays behind it."""
+    """The values are 0.005 * 4, 0.01 * 3 and 0.03 * 2; 0.04 * 1 is less than the last of these, and is raised to it."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.6]) == [1.0, 1.0]
     assert holm([0.04]) == [0.04]
@@ -126,7 +125,7 @@ def test_holm_by_hand() -> None:
 
 @given(st.lists(st.floats(0, 1), max_size=12))
 def test_holm_keeps_the_order(p_values: list[float]) -> None:
-    """No p gets smaller, none passes 1, and none passes one that was larger; Bonferroni's are never smaller."""
+    """No p gets smaller, passes 1 or Bonferroni's value, or overtakes one that was larger."""
     corrected = holm(p_values)
 
     assert all(

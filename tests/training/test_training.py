@@ -1,4 +1,4 @@
-"""Training: a run that is killed ends as if it had not been; what is kept of it."""
+"""Training runs: they survive being killed, keep their best checkpoint, and are not mixed up with other runs."""
 
 import json
 import os
@@ -32,12 +32,11 @@ HANG_S = 120  # far beyond what a slow machine takes to start a process
 
 
 def losses(trainer: Trainer) -> list[dict[str, float]]:
-    """The log without its times."""
     return [{name: value for name, value in entry.items() if name != "seconds"} for entry in trainer.progress.log]
 
 
 def assert_same_weights(one: Trainer, other: Trainer) -> None:
-    """To the bit, the optimiser's moments too."""
+    """Checks that two runs have the same weights and moments of the optimiser, to the bit."""
     for ours, theirs in zip(one.scorer.state_dict().items(), other.scorer.state_dict().items(), strict=True):
         assert torch.equal(ours[1], theirs[1]), ours[0]
     states = [trainer.optimiser.state_dict()["state"] for trainer in (one, other)]
@@ -47,7 +46,7 @@ def assert_same_weights(one: Trainer, other: Trainer) -> None:
 
 
 def killed_in_mid_run(plain: dict[str, Any], folder: Path) -> int:
-    """Runs `train` in a process of its own, kills it after its third step's saved state, returns the lines logged."""
+    """Runs `train` in its own process, kills it once its third step is saved, and returns how many lines it logged."""
     file, log = folder / "recipe.toml", Path(plain["out"]) / "log.jsonl"
     file.write_text(toml(plain | {"checkpoint_minutes": 0.0}), encoding="utf-8")
     command = [sys.executable, "-m", "bandrank_training", "train", str(file)]
@@ -73,7 +72,7 @@ def killed_in_mid_run(plain: dict[str, Any], folder: Path) -> int:
 def test_a_killed_run_ends_as_if_it_had_not_been(
     toy: Path, tmp_path: Path, start: str, named: list[dict[str, Any]]
 ) -> None:
-    """Losses step for step, weights, dev measures and moments to the bit, after SIGKILL at no particular moment."""
+    """After SIGKILL at no particular moment, losses, weights, dev measures and moments are the same to the bit."""
     dev = {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 10}
     endless = values(toy, tmp_path / "killed", start, losses=named, optimiser={"steps": 10**6}, dev=dev)
     steps = 5 + killed_in_mid_run(endless, tmp_path)
@@ -92,7 +91,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
 
 
 def test_a_finished_run_can_be_made_longer(toy: Path, tmp_path: Path) -> None:
-    """It goes on as if it had been meant so; run again as it is, it does nothing."""
+    """A longer run goes on as if it had been that long from the start; the same run again does nothing."""
     train(toy, tmp_path / "longer", optimiser={"steps": 3})
     longer = train(toy, tmp_path / "longer", optimiser={"steps": 7})
     again = train(toy, tmp_path / "longer", optimiser={"steps": 7})
@@ -107,7 +106,7 @@ def test_a_finished_run_can_be_made_longer(toy: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_whose_rate_falls_cannot_be_made_longer(toy: Path, tmp_path: Path) -> None:
-    """It would jump, also where it falls only now; until then the end may be moved."""
+    """If the rate falls already, or would have by the new end, it would jump; until then the end may be moved."""
     train(toy, tmp_path / "out", optimiser={"steps": 3, "decay_steps": 0})
     trainer = train(toy, tmp_path / "out", optimiser={"steps": 5, "decay_steps": 2})
     whole = train(toy, tmp_path / "whole", optimiser={"steps": 5, "decay_steps": 2})
@@ -136,7 +135,6 @@ def test_a_run_whose_rate_falls_cannot_be_made_longer(toy: Path, tmp_path: Path)
     ],
 )
 def test_a_state_of_another_run_is_refused(toy: Path, tmp_path: Path, changes: dict[str, Any], names: str) -> None:
-    """With the names of what differs."""
     train(toy, tmp_path / "out", optimiser={"steps": 1})
 
     with pytest.raises(BadRecipe, match=rf"state\.pt is of another run: {names}.*choose another `out`"):
@@ -144,7 +142,7 @@ def test_a_state_of_another_run_is_refused(toy: Path, tmp_path: Path, changes: d
 
 
 def test_the_same_groups_may_lie_elsewhere(toy: Path, tmp_path: Path) -> None:
-    """A run goes on with them: what they hold counts, and not the name of the file."""
+    """A run goes on with another file of the same groups, because only the contents count."""
     train(toy, tmp_path / "out", optimiser={"steps": 2})
     shutil.copy(toy / "groups.jsonl", tmp_path / "moved.jsonl")
     moved = {"groups": [str(tmp_path / "moved.jsonl")]}
@@ -153,7 +151,6 @@ def test_the_same_groups_may_lie_elsewhere(toy: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """When there is no room for the state of a run, in place of what torch says."""
     file = tmp_path / "recipe.toml"
     file.write_text(toml(values(toy, tmp_path / "out")), encoding="utf-8")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -168,7 +165,7 @@ def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("content", [b"", b"PK half of an archive", b"no archive"])
 def test_a_damaged_state_is_told(toy: Path, tmp_path: Path, content: bytes) -> None:
-    """As a disk leaves it that failed; in place of what torch says."""
+    """A disk that failed may leave such a state; the error says what to do, where torch's does not."""
     train(toy, tmp_path / "out", optimiser={"steps": 1})
     (tmp_path / "out" / "state.pt").write_bytes(content)
 
@@ -177,7 +174,7 @@ def test_a_damaged_state_is_told(toy: Path, tmp_path: Path, content: bytes) -> N
 
 
 def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
-    """Under the same name, also at the end of a run, which would be taken for one from the new weights."""
+    """A start of the same name may have other weights, and a finished run would pass for one that began with them."""
     shutil.copytree(toy / "cross_encoder", tmp_path / "start")
     model = {"start": str(tmp_path / "start")}
     train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)
@@ -191,7 +188,7 @@ def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
 def test_a_model_that_is_read_is_not_written_over(
     toy: Path, tmp_path: Path, written_over: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The start would be lost, and the run could not be resumed, as its start would be another."""
+    """Otherwise the start would be lost, and the run could not be resumed, because its start would be another."""
     out = tmp_path / "out"
     shutil.copytree(toy / "bi_encoder", out)
     changes: dict[str, Any] = (
@@ -210,7 +207,7 @@ def test_a_model_that_is_read_is_not_written_over(
 
 @pytest.mark.parametrize(("patience", "steps"), [(0, 1), (2, 3), (None, 5)])
 def test_a_run_that_gets_no_better_ends(toy: Path, tmp_path: Path, patience: int | None, steps: int) -> None:
-    """With a rate of 0 the start stays the best; `patience` more measurements may pass, and one ends the run."""
+    """With a rate of 0 the start stays the best; `patience` measurements may bring no gain, one more ends the run."""
     dev = {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 1} | ({} if patience is None else {"patience": patience})
     optimiser = {"steps": 5, "learning_rate": 0.0}
     trainer = train(toy, tmp_path / "out", optimiser=optimiser, dev=dev)
@@ -220,7 +217,7 @@ def test_a_run_that_gets_no_better_ends(toy: Path, tmp_path: Path, patience: int
 
 
 def test_the_best_checkpoint_is_kept(toy: Path, tmp_path: Path) -> None:
-    """What loads from the folder measures on dev, and scores there, what the best of the run did."""
+    """The folder has the weights of the best step, and loaded from there they measure and score the same."""
     dev = {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 1}
     trainer = train(toy, tmp_path / "out", optimiser={"steps": 6, "learning_rate": 5e-3}, dev=dev)
     measured = {entry["step"]: entry["dev"] for entry in trainer.progress.log if "dev" in entry}
@@ -241,7 +238,7 @@ def test_the_best_checkpoint_is_kept(toy: Path, tmp_path: Path) -> None:
 
 
 def test_a_start_that_is_the_best_stays(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Training towards what is not relevant leaves the checkpoint that it began with, to the bit, and says so."""
+    """Training on inverted labels leaves the start's weights in the folder, to the bit, and the command says so."""
     start = train(toy, tmp_path / "start", optimiser={"steps": 30, "learning_rate": 1e-2})
     wrong = [
         replace(group, labels=[1 - label for label in group.labels or []])
@@ -268,7 +265,7 @@ def test_a_start_that_is_the_best_stays(toy: Path, tmp_path: Path, capsys: pytes
 
 
 def test_another_dev_set_starts_its_own_best(toy: Path, tmp_path: Path) -> None:
-    """A measure of other groups cannot be beaten, or is beaten too easily. A run at its end has no use for one."""
+    """A best measure on other groups may be impossible or too easy to beat; a finished run keeps its own."""
     dev = tmp_path / "dev.jsonl"
     write_groups(dev, read_groups(toy / "dev.jsonl.gz"))
     trained = train(toy, tmp_path / "out", dev={"groups": str(dev)}).progress
@@ -287,7 +284,7 @@ def test_another_dev_set_starts_its_own_best(toy: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_recipe_gives_the_same_run(toy: Path, tmp_path: Path) -> None:
-    """Another seed gives another, and random parts of the model are drawn from it."""
+    """Another seed gives another run, and new parts of the model are drawn by the seed."""
     runs = [
         train(toy, tmp_path / str(place), "bi_encoder", model={"architecture": "cross_encoder"}, seed=seed)
         for place, seed in enumerate((3, 3, 4))

@@ -33,7 +33,6 @@ TABLES = {
 
 
 def test_every_command_has_a_row() -> None:
-    """In the order of the help."""
     rows = [
         line.split()[1].removeprefix("`") for line in README.splitlines() if line.startswith("| `") and "[" not in line
     ]
@@ -43,7 +42,7 @@ def test_every_command_has_a_row() -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_field_of_a_recipe_is_named(table: str) -> None:
-    """In the row of its table; those at the top that are tables have rows of their own."""
+    """A field is in the row of its table; fields that are tables have rows of their own."""
     (row,) = (line for line in README.splitlines() if line.startswith(f"| {table} |"))
     named = {
         field.name
@@ -55,7 +54,6 @@ def test_every_field_of_a_recipe_is_named(table: str) -> None:
 
 
 def test_every_loss_and_every_field_of_a_group_is_named() -> None:
-    """What a file of groups has, and what a recipe may ask for."""
     names = {*(f"`{name}`" for name in (*LOSSES, *MODEL_LOSSES)), *(f'"{field.name}"' for field in fields(Group))}
 
     assert {name for name in names if name not in README} == set()

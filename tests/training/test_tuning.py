@@ -1,4 +1,4 @@
-"""What export sets on dev groups: a fusion's weight, and the numbers that make scores logits."""
+"""What `export --tune` sets by dev groups: the weight of a fusion, and the numbers that make scores logits."""
 
 import math
 from pathlib import Path
@@ -24,12 +24,12 @@ from bandrank_training.tuning import calibrated, intercept, platt, tune
 
 
 def mix_encoder() -> Scorer:
-    """One whose scores have a constant."""
+    """Returns a MixEncoder whose scores have a constant."""
     return tiny_mix_encoder(similarity="scaled_dot", bi_encoder_weight=5.0)
 
 
 def test_relevant_ones_and_others_weigh_the_same() -> None:
-    """However many there are of each."""
+    """The constant balances relevant and irrelevant candidates, however many there are of each."""
     scores = [12.0, 9.0, 15.0, 8.0, 11.0]
     constant = intercept(scores, [True, False, True, False, False])
     chances = [1 / (1 + math.exp(-score - constant)) for score in scores]
@@ -39,7 +39,7 @@ def test_relevant_ones_and_others_weigh_the_same() -> None:
 
 @pytest.mark.parametrize("make", [tiny_cross_encoder, mix_encoder])
 def test_tuned_scores_are_probabilities(tmp_path: Path, make: type[Scorer]) -> None:
-    """Of dev candidates, the fifth that is relevant counting as much as the others; their order is as before."""
+    """Relevant candidates are a fifth of all but count as much as the others, and scores are only shifted."""
     dev = DevSet.read(write_toy(tmp_path)["dev"])
     model = loaded(make())
     before = dev.scores(score_offline(loaded(make())))
@@ -56,7 +56,7 @@ def test_tuned_scores_are_probabilities(tmp_path: Path, make: type[Scorer]) -> N
 
 
 def test_the_best_weight_of_a_fusion_is_found(tmp_path: Path) -> None:
-    """By measuring each, the old one too; the exported folder has it, and ranks as it was measured."""
+    """All weights are measured, the old one too; the exported model has the best one and ranks as it was measured."""
     paths = write_toy(tmp_path)
     dev = DevSet.read(paths["dev"])
     fast, accurate, out = tmp_path / "fast", tmp_path / "accurate", tmp_path / "out"
@@ -77,13 +77,12 @@ def test_the_best_weight_of_a_fusion_is_found(tmp_path: Path) -> None:
 
 
 def test_a_scorer_without_a_constant_is_told() -> None:
-    """A MixEncoder as in the paper has none."""
     with pytest.raises(BadInput, match="a mix_encoder has no constant to set; leave out --tune"):
         calibrated(tiny_mix_encoder(), 1.0, 1.0)
 
 
 def test_a_logistic_regression_is_found_again() -> None:
-    """From relevance drawn by its chances; scores that tell nothing, or the opposite, are told."""
+    """Relevance is drawn by known chances, whose slope and constant are found; an inverted ranking is an error."""
     rng = np.random.default_rng(1)
     scores = rng.normal(30.0, 4.0, 20_000)
     relevant = rng.random(20_000) < 1 / (1 + np.exp(-(0.5 * scores - 15.0)))
@@ -98,7 +97,7 @@ def test_a_logistic_regression_is_found_again() -> None:
 
 @pytest.mark.parametrize("make", [tiny_colbert, tiny_bi_encoder, tiny_poly_encoder, tiny_virt, tiny_deformer])
 def test_similarities_become_logits(make: type[Scorer]) -> None:
-    """Every score is the old one, scaled and shifted, twice over; stored representations stay valid."""
+    """Each score is scaled and shifted, twice here, while stored representations stay valid."""
     before = make()
     scale = 1.0 if make is tiny_deformer else 0.25
     after = calibrated(calibrated(before, scale, 2.0), scale, 1.0)
@@ -112,7 +111,7 @@ def test_similarities_become_logits(make: type[Scorer]) -> None:
 
 
 def test_a_colbert_is_exported_with_scores_that_differ(tmp_path: Path) -> None:
-    """Its sums of MaxSim alone would all be 1 as sigmoids."""
+    """Without tuning, the sigmoids of a ColBERT's sums of MaxSim would all be 1."""
     paths = write_toy(tmp_path)
     save_bi_encoder(tmp_path / "bi_encoder")
     run = train(tmp_path, tmp_path / "run", "bi_encoder", model={"architecture": "colbert", "config": {"dim": 16}})

@@ -1,4 +1,4 @@
-"""What a bi-encoder learns of another's vectors, against the vectors of one text at a time."""
+"""The loss by which a bi-encoder learns another's vectors, against vectors of one text at a time."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ QUERIES, CANDIDATES = ["who is he", "the man"], ["he is the man", "they were", "
 
 
 def batch_of(scorer: BiEncoder) -> ScoreBatch:
-    """The texts, two candidates for the first query and one for the second."""
+    """Returns a batch of the texts, with two candidates for the first query and one for the second."""
     encoder = TextEncoder(tiny_tokenizer(), scorer)
     candidates, _ = encoder.candidates(encoder.pieces(CANDIDATES), query_tokens=0)
     queries = Ragged.from_token_ids([encoder.query(text)[0] for text in QUERIES])
@@ -33,7 +33,7 @@ def batch_of(scorer: BiEncoder) -> ScoreBatch:
 
 
 def vector(scorer: BiEncoder, text: str, *, query: bool = False, most: int = 100) -> Tensor:
-    """Of one text by itself."""
+    """Returns the vector of one text that is encoded by itself."""
     encoder = TextEncoder(tiny_tokenizer(), scorer, most)
     if query:
         ids = encoder.query(text)[0].tolist()
@@ -44,7 +44,7 @@ def vector(scorer: BiEncoder, text: str, *, query: bool = False, most: int = 100
 
 @pytest.mark.parametrize("most", [100, 4])
 def test_it_is_one_less_the_cosine(most: int) -> None:
-    """Of queries and of candidates, on the average of each; the teacher has a prompt, and reads as far as told."""
+    """The means over queries and candidates are added; the teacher has a prompt, and reads at most `most` tokens."""
     student, teacher = tiny_bi_encoder(), tiny_bi_encoder(seed=1, pooling="cls")
     teacher = BiEncoder(replace(teacher.config, query_wording=Wording("was {text}"))).eval()
     loss = VectorLoss(loaded(teacher), most)
@@ -58,7 +58,7 @@ def test_it_is_one_less_the_cosine(most: int) -> None:
 
 
 def test_a_text_is_read_once_by_the_teacher() -> None:
-    """Although it comes again, in the batch or in another; and no gradient reaches the teacher."""
+    """A text that comes again, in the same batch or in another, is not encoded again; the teacher gets no gradient."""
     student, teacher = tiny_bi_encoder(), tiny_bi_encoder(seed=1)
     student.requires_grad_(requires_grad=True)
     teacher.requires_grad_(requires_grad=True)
@@ -80,16 +80,16 @@ def test_a_text_is_read_once_by_the_teacher() -> None:
 
 
 def test_who_cannot_learn_or_teach() -> None:
-    """Is told, with what can."""
-    with pytest.raises(BadRecipe, match="tiny is a cross_encoder"):
-        VectorLoss(loaded(tiny_cross_encoder()), 100)
+    """Teacher and student must be bi-encoders whose vectors have the same size; a teacher has one encoder."""
+    for teacher in (tiny_cross_encoder(), tiny_bi_encoder(separate_towers=True)):
+        with pytest.raises(BadRecipe, match="a bi-encoder of one encoder, which tiny is not"):
+            VectorLoss(loaded(teacher), 100)
     loss, student = VectorLoss(loaded(tiny_bi_encoder()), 100), tiny_cross_encoder()
     with pytest.raises(BadRecipe, match=r"vectors have \d+ numbers; see `align`"):
         loss(student, batch_of(tiny_bi_encoder()), QUERIES, CANDIDATES)
 
 
 def test_training_brings_vectors_near(toy: Path, tmp_path: Path) -> None:
-    """A run of this loss alone, whose log has it."""
     checkpoint.save(tiny_bi_encoder(seed=9), tmp_path / "teacher", tokenizer=TOKENIZER_FILE)
     loss = {"name": "vectors", "teacher": str(tmp_path / "teacher")}
     trainer = train(
@@ -107,7 +107,7 @@ def test_training_brings_vectors_near(toy: Path, tmp_path: Path) -> None:
 
 
 def test_a_cross_encoder_with_a_window_cannot_be_looked_into(toy: Path, tmp_path: Path) -> None:
-    """Its layers are not those that a VIRT or a Deformer learns from."""
+    """A VIRT or a Deformer learns from the layers of a teacher with full attention."""
     loss = {"name": "virt_maps", "teacher": str(toy / "cross_encoder")}
     with pytest.raises(BadRecipe, match="takes a cross-encoder with full attention"):
         train(toy, tmp_path / "out", model_losses=[loss])

@@ -24,7 +24,6 @@ from bandrank_training.training import Trainer
 
 
 def test_frozen_parameters_stay(toy: Path, tmp_path: Path) -> None:
-    """Those whose names start so, and all others change."""
     frozen = ["encoder.embeddings", "encoder.layers.0."]
     before = load_model(str(toy / "mix_encoder")).scorer.state_dict()
     after = train(toy, tmp_path / "out", "mix_encoder", optimiser={"frozen": frozen, "steps": 2}).scorer.state_dict()
@@ -32,12 +31,11 @@ def test_frozen_parameters_stay(toy: Path, tmp_path: Path) -> None:
     changed = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
     kept = {name for name in after if name.startswith(tuple(frozen))}
     assert kept
-    # Queries do not run the encoder's last layer behind its keys, and a softmax drops the bias of keys.
     assert changed == after.keys() - kept
 
 
 def test_modernbert_is_trained(toy: Path, tmp_path: Path) -> None:
-    """Every weight changes, as of any other model."""
+    """Training changes every weight of a ModernBERT."""
     before = load_model(str(toy / "sequence_cross_encoder")).scorer.state_dict()
     after = train(toy, tmp_path / "out", "sequence_cross_encoder", optimiser={"steps": 3}).scorer.state_dict()
 
@@ -45,7 +43,7 @@ def test_modernbert_is_trained(toy: Path, tmp_path: Path) -> None:
 
 
 def test_candidates_encoded_once(toy: Path, tmp_path: Path) -> None:
-    """Give the losses of candidates encoded each time, to rounding."""
+    """Candidates encoded once give the losses of candidates that are encoded at each step, up to rounding."""
     optimiser = {"frozen": ["encoder", "context_codes"], "steps": 12}
     each, once = (
         train(toy, tmp_path / str(mode), "mix_encoder", optimiser=optimiser, data={"encode_once": mode})
@@ -95,7 +93,7 @@ def test_candidates_encoded_once(toy: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_trained_is_told(
     toy: Path, tmp_path: Path, start: str, changes: dict[str, Any], message: str
 ) -> None:
-    """Before the first step, in one sentence."""
+    """The error comes before the first step, and is one line."""
     with pytest.raises(BadRecipe, match=message) as raised:
         Trainer(recipe(toy, tmp_path / "out", start, **changes), device=CPU)
 
@@ -103,7 +101,7 @@ def test_what_cannot_be_trained_is_told(
 
 
 def test_what_is_clipped_is_told_by_name(toy: Path, tmp_path: Path) -> None:
-    """The gate's gradients alone, with a norm that nothing is left below: the gate stays, but for its weight decay."""
+    """With a tiny norm for the gradients of the gate, the gate stays and all other weights change."""
     optimiser = {"clipped": ["gate."], "max_norm": 1e-30, "steps": 2, "weight_decay": 0.0}
     before = load_model(str(toy / "mix_encoder")).scorer.state_dict()
     after = train(toy, tmp_path / "out", "mix_encoder", optimiser=optimiser).scorer.state_dict()
@@ -113,7 +111,7 @@ def test_what_is_clipped_is_told_by_name(toy: Path, tmp_path: Path) -> None:
 
 
 def test_dropout_is_for_training_alone(toy: Path, tmp_path: Path) -> None:
-    """Losses change, scores of the trained scorer do not depend on chance, and a resumed run drops the same."""
+    """Dropout changes the losses but not the scores of the trained scorer, and a resumed run drops the same numbers."""
     dropout = {"dropout": 0.3, "steps": 6}
     plain = train(toy, tmp_path / "plain", losses=[{"name": "contrastive"}])
     whole = train(toy, tmp_path / "whole", losses=[{"name": "contrastive"}], optimiser=dropout)
@@ -129,7 +127,7 @@ def test_dropout_is_for_training_alone(toy: Path, tmp_path: Path) -> None:
 
 
 def test_dropout_leaves_out_what_is_frozen(toy: Path, tmp_path: Path) -> None:
-    """So that candidates can still be encoded once."""
+    """Dropout in frozen parts would change candidates that are encoded only once."""
     optimiser = {"frozen": ["encoder", "context_codes"], "dropout": 0.5, "steps": 1}
     trainer = train(toy, tmp_path / "out", "mix_encoder", optimiser=optimiser, data={"encode_once": True})
 
@@ -142,7 +140,7 @@ def test_dropout_leaves_out_what_is_frozen(toy: Path, tmp_path: Path) -> None:
 
 
 def test_a_colbert_has_no_vectors_of_punctuation(toy: Path) -> None:
-    """Unless the recipe says so: as one that was trained elsewhere."""
+    """A recipe may ask for vectors of punctuation, as some ColBERTs that were trained elsewhere have them."""
     made = {
         name: build(
             parse(ModelRecipe, {"start": str(toy / "bi_encoder"), "architecture": "colbert", "config": config}), seed=1
@@ -157,7 +155,7 @@ def test_a_colbert_has_no_vectors_of_punctuation(toy: Path) -> None:
 
 @pytest.mark.parametrize("start", ["bi_encoder", "cross_encoder"])
 def test_a_sentence_token_is_added(toy: Path, tmp_path: Path, start: str) -> None:
-    """Behind the vocabulary, as the mean of all tokens; it is trained, saved, and read before each sentence."""
+    """The token comes after the vocabulary as the mean of all tokens, is saved, and is read before each sentence."""
     model = {"architecture": "cross_encoder", "add_sentence_token": True, "config": {"pattern": {"window": 4}}}
     run = train(toy, tmp_path / "out", start, model=model, optimiser={"steps": 1})
     old = load_model(str(toy / start)).scorer
@@ -173,7 +171,7 @@ def test_a_sentence_token_is_added(toy: Path, tmp_path: Path, start: str) -> Non
 
 
 def test_a_loss_that_is_no_number_ends_the_run(toy: Path, tmp_path: Path) -> None:
-    """Before it gets into the weights."""
+    """The run ends before a loss of NaN gets into the weights."""
     trainer = Trainer(recipe(toy, tmp_path / "out", losses=[{"name": "ranknet", "weight": float("nan")}]), device=CPU)
     before = {name: weight.clone() for name, weight in trainer.scorer.state_dict().items()}
 
@@ -183,7 +181,9 @@ def test_a_loss_that_is_no_number_ends_the_run(toy: Path, tmp_path: Path) -> Non
 
 
 def test_a_scorer_learns_what_to_add(toy: Path, tmp_path: Path) -> None:
-    """To scores in the groups: where their sum is right, there is nothing to learn; the checkpoint names whose."""
+    """A scorer learns to add to scores in the groups: if those are right already, there is nothing to learn. The
+    checkpoint names the scorer that they come from.
+    """
     contrastive = [{"name": "contrastive"}]
     fusion = {"scorer": "good", "weight": 100.0}
     (alone,) = train(toy, tmp_path / "alone", losses=contrastive, optimiser={"steps": 1}).progress.log
@@ -203,7 +203,7 @@ def test_a_scorer_learns_what_to_add(toy: Path, tmp_path: Path) -> None:
 
 
 def test_scores_that_are_not_in_the_groups(toy: Path, tmp_path: Path) -> None:
-    """Cannot be added to, nor learnt from; which is told before the first step, also of the last group."""
+    """Missing scores can be neither added to nor learnt from; no step is made even if one group alone lacks them."""
     with pytest.raises(
         BadGroups, match=r"has no scores of mix-b; it has those of good, noisy, and `score` adds others"
     ):
@@ -217,7 +217,7 @@ def test_scores_that_are_not_in_the_groups(toy: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["contrastive", "in_batch", "ranknet"])
 def test_groups_that_teach_nothing_are_told(toy: Path, tmp_path: Path, name: str) -> None:
-    """A run would end as it began. One group is enough, and so is a teacher."""
+    """A run on unjudged groups would end as it began; a single judged group is enough, and so is a teacher."""
     groups = [replace(group, labels=None) for group in read_groups(toy / "groups.jsonl")]
     write_groups(tmp_path / "groups.jsonl", groups)
     data, losses = {"groups": [str(tmp_path / "groups.jsonl")]}, [{"name": name}]
@@ -241,13 +241,13 @@ def test_groups_that_teach_nothing_are_told(toy: Path, tmp_path: Path, name: str
 def test_recipes_that_train_nothing_are_refused(
     toy: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    """Nothing to compare is drawn, or nothing is left of the gradients."""
+    """These settings leave nothing to compare, or nothing of the gradients."""
     with pytest.raises(ValueError, match=message):
         recipe(toy, tmp_path / "out", **changes)
 
 
 def test_a_loss_may_be_named_twice(toy: Path, tmp_path: Path) -> None:
-    """Each has its part in the sum, and its name in the log."""
+    """Both losses are part of the sum, and each has its name in the log."""
     twice = [
         {"name": "distil", "teacher": {name: 1.0}, "weight": weight} for name, weight in (("good", 1.0), ("noisy", 2.0))
     ]
@@ -273,7 +273,7 @@ every_architecture = pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys()
 
 
 def steps_of(toy: Path, out: Path, name: str, steps: int, precision: str = "float32") -> list[float]:
-    """The losses of a run of this architecture from a bi-encoder's weights."""
+    """Trains an architecture from the weights of a bi-encoder, and returns the losses."""
     model = {"architecture": name, "config": CONFIGS[name]} if name != "bi_encoder" else {}
     named = [{"name": "contrastive", "temperature": 0.2 if name in {"bi_encoder", "virt", "mix_encoder"} else 1.0}]
     optimiser = {"steps": steps, "learning_rate": 2e-3}
@@ -293,7 +293,7 @@ def steps_of(toy: Path, out: Path, name: str, steps: int, precision: str = "floa
 
 @every_architecture
 def test_every_architecture_learns(toy: Path, tmp_path: Path, name: str) -> None:
-    """To tell the candidate that holds the query's first word: the loss falls by a quarter."""
+    """The relevant candidate has the query's first word, and learning that lowers the loss by a quarter."""
     found = steps_of(toy, tmp_path / "out", name, 12)
 
     assert sum(found[-3:]) < 3 / 4 * sum(found[:3])
@@ -302,7 +302,7 @@ def test_every_architecture_learns(toy: Path, tmp_path: Path, name: str) -> None
 
 @every_architecture
 def test_every_architecture_trains_in_bfloat16(toy: Path, tmp_path: Path, name: str) -> None:
-    """The first steps' losses are those of float32, to three digits of products."""
+    """Products in bfloat16 have about three digits, so the first losses are near those of float32 but not the same."""
     exact, rounded = (steps_of(toy, tmp_path / each, name, 2, each) for each in ("float32", "bfloat16"))
 
     assert rounded == pytest.approx(exact, rel=0.03)

@@ -9,7 +9,6 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from bandrank.models.architectures import BiEncoder
 from bandrank.models.checkpoint import whole
 from bandrank.models.ids import RaggedIds
 from bandrank.models.loading import LoadedModel
@@ -54,8 +53,8 @@ class DenseIndex:
 
         Raises BadInput for any other scorer, and for a dtype that cannot be computed.
         """
-        if not isinstance(model.scorer, BiEncoder) or model.scorer.config.similarity != "cosine":
-            raise BadInput(f"{model.name}: expected a bi-encoder that compares by the cosine")
+        if not model.scorer.embeds or model.scorer.config.similarity != "cosine":
+            raise BadInput(f"{model.name}: expected a bi-encoder of one encoder that compares by the cosine")
         self._size = model.scorer.representation_size
         self._folder, self._name = folder, f"{of_model(model) if folder else ''} {max_tokens} {placement.dtype}"
         try:

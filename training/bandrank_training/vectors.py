@@ -25,8 +25,8 @@ class VectorLoss:
 
     def __init__(self, teacher: LoadedModel, max_candidate_tokens: int) -> None:
         """max_candidate_tokens: of a candidate. Raises BadRecipe for a teacher that is not a bi-encoder."""
-        if not isinstance(teacher.scorer, BiEncoder):
-            raise BadRecipe(f"vectors are learnt from a bi-encoder; {teacher.name} is a {teacher.scorer.architecture}")
+        if not teacher.scorer.embeds:
+            raise BadRecipe(f"vectors are learnt from a bi-encoder of one encoder, which {teacher.name} is not")
         self._scorer = teacher.scorer
         self._encoder = TextEncoder(teacher.tokenizer, teacher.scorer, max_candidate_tokens)
         self._of_queries: dict[str, Tensor] = {}

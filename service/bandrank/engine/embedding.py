@@ -57,7 +57,7 @@ async def embed(
     if found is None:
         others = [name for name, other in models.by_name.items() if gives_embeddings(other)]
         raise NoEmbeddings(
-            f"model {chosen.name!r} gives no embeddings: none of its scorers is a bi-encoder; "
+            f"model {chosen.name!r} gives no embeddings: none of its scorers is a bi-encoder of one encoder; "
             + (f"models that do: {', '.join(others)}" if others else "neither does any other that is served here")
         )
     scorer, source = found

@@ -41,7 +41,7 @@ class Scorer(nn.Module, ABC):
 
     architecture: ClassVar[str]
     precomputes: ClassVar[bool]  # False: representations are the token ids themselves, and not worth storing
-    embeds: ClassVar[bool] = False  # True: a representation is one vector, by which any two texts can be compared
+    embeds: bool = False  # True: a representation is one vector, by which any two texts can be compared
     config_class: ClassVar[type[Any]]
     config: Any  # the architecture's frozen dataclass, saved as config.json
     query_template: TokenTemplate

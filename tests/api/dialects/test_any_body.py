@@ -1,4 +1,4 @@
-"""Bodies drawn for every path: allowed by its description or refused, and nothing else."""
+"""Random bodies on every path: those that the OpenAPI description allows are answered, and all others are refused."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ KEYS = ["text", "id", "query", "score", "title", "mode", "content", "instruction
 OBJECTS = st.dictionaries(st.sampled_from(KEYS), SCALARS | PARTS, max_size=3)
 VALUES = SCALARS | OBJECTS | st.lists(TEXTS | OBJECTS, max_size=4) | st.lists(SCALARS, max_size=3)
 ADDED = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4)
-# Refusals that no schema can say.
+# parts of messages about faults that a JSON schema cannot express
 UNSAYABLE = ("cannot be paired", "none of the rank_fields", "is to be ranked once", "which they differ")
 
 
 @dataclass(frozen=True)
 class Described:
-    """A service, and its description."""
+    """A service and its OpenAPI description."""
 
     running: RunningApp
     document: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Described:
         return self._is_valid(content["application/json"]["schema"], body)
 
     def is_described(self, path: str, status: int, answer: Any) -> bool:
-        """Whether the description has an answer."""
+        """Whether an answer fits the schema that the description has for its status."""
         content = self.operation(path)["responses"][str(status)]["content"]
         return self._is_valid(content["application/json"]["schema"], answer)
 
@@ -67,7 +67,7 @@ class Described:
 
 @pytest.fixture
 async def described() -> AsyncIterator[Described]:
-    """A service with two stages that takes at most three candidates."""
+    """A described service with two stages that takes at most three candidates."""
     limits = Settings(device="cpu", max_candidates=3)
     async with running_app(lookup(man=1.5), fast=encoded_lookup(man=1.0), settings=limits) as running:
         yield Described(running, (await running.client.get("/openapi.json")).json())
@@ -80,7 +80,7 @@ async def described() -> AsyncIterator[Described]:
 async def test_what_is_allowed_is_answered(
     described: Described, speaker: Speaker, added: dict[str, Any], texts: list[str]
 ) -> None:
-    """And what is not allowed is refused, each with an answer that the description has."""
+    """A body that the description does not allow is refused; answers and refusals alike fit the description."""
     body = speaker.body("who", texts) | added
     response = await described.running.client.post(speaker.path, json=body)
     status, answer = response.status_code, response.json()

@@ -43,7 +43,6 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("client", SENT)
 async def test_clients_get_what_they_read(client: str) -> None:
-    """All of them read some of this."""
     path, body = SENT[client]
     answer = (await ask(path, body)).json()
 
@@ -63,14 +62,14 @@ async def test_clients_get_what_they_read(client: str) -> None:
 
 @pytest.mark.parametrize(("num_documents", "units"), [(1, 1), (100, 1), (101, 2), (200, 2)])
 async def test_search_units_are_counted_as_cohere_counts_them(num_documents: int, units: int) -> None:
-    """A query with up to a hundred documents is one; LangChain4j's client fails without them."""
+    """Up to a hundred documents are one search unit; LangChain4j's client fails on an answer without units."""
     answers = [(await ask(path, BODY | {"documents": ["man"] * num_documents})).json() for path in PATHS]
 
     assert [answer["meta"]["billed_units"] for answer in answers] == [{"search_units": units}] * 2
 
 
 def parse_strictly(item: dict[str, Any]) -> None:
-    """Reads a result as Elasticsearch's parser for Cohere does: no further key, and no null. Raises ValueError."""
+    """Reads a result as Elasticsearch's parser for Cohere does; an unknown key or a null raises ValueError."""
     if unknown := item.keys() - {"index", "relevance_score", "document"}:
         raise ValueError(f"unknown fields {unknown}")
     if type(item["index"]) is not int or type(item["relevance_score"]) is not float:
@@ -82,7 +81,7 @@ def parse_strictly(item: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"])
 @pytest.mark.parametrize("return_documents", [True, False])
 async def test_a_strict_parser_reads_every_result(path: str, return_documents: bool) -> None:
-    """Also where a cascade has two stages, which our own results name."""
+    """In bandrank's own format results name the stage of a cascade; in Cohere's they must not."""
     body = BODY | {"return_documents": return_documents}
     settings = Settings(device="cpu", cascade_depth=2)
     async with running_app(lookup(**RAW), fast=encoded_lookup(**RAW), settings=settings) as running:
@@ -94,7 +93,7 @@ async def test_a_strict_parser_reads_every_result(path: str, return_documents: b
 
 
 async def test_integers_never_stand_for_scores() -> None:
-    """OpenSearch casts what its JSON parser made of a score to a Double, and of 1 it makes an Integer."""
+    """OpenSearch casts a parsed score to Double, which fails for `1`, because its JSON parser makes that an Integer."""
     async with running_app(lookup(man=100.0, she=-200.0)) as running:
         text = (await running.client.post("/v2/rerank", json=BODY)).text
 
@@ -103,7 +102,7 @@ async def test_integers_never_stand_for_scores() -> None:
 
 
 async def test_documents_may_be_objects() -> None:
-    """What is ranked is `text`, and an object comes back as it was sent; a text becomes one."""
+    """An object is ranked by its `text` and comes back as it was sent; a plain text comes back as an object."""
     documents = [{"text": "man", "title": "she", "n": [None]}, "he", {"text": "she"}]
     answer = (await ask("/v1/rerank", BODY | {"documents": documents, "return_documents": True})).json()
 
@@ -122,8 +121,8 @@ async def test_documents_may_be_objects() -> None:
     ],
 )
 async def test_rank_fields_choose_what_is_ranked(documents: list[Any], best: int) -> None:
-    """Their values, in the order in which they are named; one with dots may be inside of objects; what is missing
-    counts as nothing.
+    """The values are joined in the order of `rank_fields`. A name with dots may lead into nested objects, and a missing
+    field counts as empty.
     """
     fields = ["title", "body", "meta.name"]
     answer = (await ask("/v1/rerank", BODY | {"documents": documents, "rank_fields": fields})).json()
@@ -133,7 +132,7 @@ async def test_rank_fields_choose_what_is_ranked(documents: list[Any], best: int
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 async def test_texts_may_come_in_parts(path: str) -> None:
-    """As vLLM's clients send them; each part is a line. One document may come alone, in parts or not."""
+    """Clients of vLLM may send a text in parts, each of which becomes a line, and a single document without a list."""
     query = in_parts("who", "is it")
     bodies = [
         {"query": "who\nis it", "documents": ["man\nshe", "he"]},
@@ -155,7 +154,7 @@ async def test_texts_may_come_in_parts(path: str) -> None:
 
 
 async def test_parts_are_a_field_like_others_to_rank() -> None:
-    """Where others are named they count for nothing."""
+    """The parts of a document, an image among them, count for nothing if `rank_fields` names other fields."""
     documents = [{"content": IMAGE["content"], "title": "she"}, {"content": [], "title": "he"}]
     answer = (await ask("/v1/rerank", BODY | {"documents": documents, "rank_fields": ["title"]})).json()
 
@@ -164,7 +163,7 @@ async def test_parts_are_a_field_like_others_to_rank() -> None:
 
 @pytest.mark.parametrize("path", ["/sglang/v1/rerank", "/infinity/rerank", "/voyage/v1/rerank", "/v1/models/rerank"])
 async def test_other_services_take_no_parts(path: str) -> None:
-    """Nor a text where they take several."""
+    """The dialects of other services also refuse a single text in place of a list of documents."""
     async with running_app(lookup()) as running:
         for fields in ({"documents": "man"}, {"documents": [in_parts("man")]}, {"query": in_parts("who")}):
             response = await running.client.post(path, json=BODY | fields)
@@ -172,7 +171,7 @@ async def test_other_services_take_no_parts(path: str) -> None:
 
 
 async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
-    """Clients look for one; what a document has under that name, though it is none, stays."""
+    """Clients look for `text`: if it is missing or null, the ranked text takes its place; any other value is kept."""
     documents = [{"a": "he", "b": "man"}, {"a": "she", "text": None}, {"a": "x", "text": ["p", 1]}]
     body = BODY | {"documents": documents, "rank_fields": ["b", "a"], "return_documents": True}
     answer = (await ask("/v1/rerank", body)).json()
@@ -224,7 +223,6 @@ async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
     ],
 )
 async def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], says: str) -> None:
-    """By name."""
     async with running_app(lookup()) as running:
         response = await running.client.post("/v1/rerank", json=BODY | fields)
 
@@ -233,7 +231,7 @@ async def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], says: str
 
 @pytest.mark.parametrize("fields", [{"raw_scores": True}, {"use_activation": False}, {"activation": "false"}])
 async def test_raw_scores_go_by_three_names(fields: dict[str, Any]) -> None:
-    """infinity's, and vLLM's of two ages."""
+    """`raw_scores` is infinity's name; `use_activation` and `activation` are those of two generations of vLLM."""
     answer = (await ask("/rerank", BODY | fields)).json()
 
     assert [result["relevance_score"] for result in answer["results"]] == [4.0, 1.5, 0.0, -2.0]
@@ -258,7 +256,7 @@ async def test_raw_scores_go_by_three_names(fields: dict[str, Any]) -> None:
     ],
 )
 async def test_the_answer_warns_of_what_was_not_done(fields: dict[str, Any], warned: list[str] | None) -> None:
-    """In place of spans that the scorer does not give, and of a cut that was not made."""
+    """The answer warns if the scorer gives no spans, or if a limit was not applied."""
     answer = (
         await ask("/v2/rerank", BODY | {"query": QUERIES[bool(fields.get("max_tokens_per_query"))]} | fields)
     ).json()
@@ -270,7 +268,7 @@ async def test_the_answer_warns_of_what_was_not_done(fields: dict[str, Any], war
 
 @pytest.mark.parametrize(("sent", "means"), [(None, 0), (0, 0), (7, 7), (-7, 0)])
 def test_a_priority_is_the_requests(sent: int | None, means: int) -> None:
-    """In both of vLLM's dialects; nothing goes before 0, which its clients may ask for."""
+    """In both of vLLM's dialects a negative priority counts as 0: clients may send it, but nothing goes before 0."""
     pairs = pair_scores.PairsRequest.model_validate({"text_1": "who", "text_2": WORDS, "priority": sent})
 
     assert cohere.read(cohere.CohereRequest.model_validate(BODY | {"priority": sent})).options.priority == means
@@ -278,7 +276,7 @@ def test_a_priority_is_the_requests(sent: int | None, means: int) -> None:
 
 
 async def test_pairs_are_cut_to_the_tokens_that_a_prompt_may_have() -> None:
-    """As if the documents had been sent so, in both of vLLM's dialects; from the left nothing is cut."""
+    """In both of vLLM's dialects a document is cut to the tokens that the query leaves, but never from the left."""
     texts = ["the man was " * 10, "she", "there who is it " * 5]
     async with running_app(tiny_cross_encoder()) as running:
 
@@ -301,7 +299,7 @@ async def test_pairs_are_cut_to_the_tokens_that_a_prompt_may_have() -> None:
 
 
 async def test_our_own_options_may_be_added() -> None:
-    """As additional parameters, which most clients let one send."""
+    """Most clients let one send additional parameters, so bandrank's own options work in Cohere's dialect."""
     async with running_app(lookup(**RAW), fast=encoded_lookup(**RAW)) as running:
         answer = await running.client.post("/v2/rerank", json=BODY | {"strategy": "fast", "budget_ms": 60000})
 
@@ -309,7 +307,7 @@ async def test_our_own_options_may_be_added() -> None:
 
 
 async def test_echoed_documents_are_bounded() -> None:
-    """By what JSON makes of them, whole objects included."""
+    """The limit applies to the documents as JSON, with all fields of an object."""
     settings = Settings(device="cpu", max_answer_bytes=100)
     documents = [{"text": "man", "more": "x" * 90}]
     async with running_app(lookup(), settings=settings) as running:

@@ -1,4 +1,4 @@
-"""Which dialect a body is in, where several share a path."""
+"""Where several dialects share a path, the fields of a body tell its dialect."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ OF_EACH: dict[str, tuple[dict[str, Any], set[str] | None]] = {  # a body, and th
 
 @pytest.mark.parametrize("name", OF_EACH)
 async def test_a_field_tells(name: str) -> None:
-    """One that is null is as good as none."""
+    """A field of the body tells its dialect, and a field that is null counts as absent."""
     body, keys = OF_EACH[name]
     answer = (await ask("/rerank", body)).json()
 
@@ -42,7 +42,7 @@ async def test_a_field_tells(name: str) -> None:
 
 @pytest.mark.parametrize("path", ["/rerank/", "//rerank", "/v1//rerank", "//v1/rerank//"])
 async def test_slashes_too_many_make_no_difference(path: str) -> None:
-    """Base URLs may end with one, and some clients add a path that begins with another."""
+    """Base URLs may end with a slash, and some clients add a path that begins with another one."""
     answer = (await ask(f"http://bandrank{path}", DOCUMENTS)).json()
 
     assert answer["results"][0]["index"] == 2
@@ -72,7 +72,7 @@ async def test_slashes_too_many_make_no_difference(path: str) -> None:
     ],
 )
 async def test_a_body_that_tells_nothing_is_in_the_dialect_of_its_path(path: str, body: Any, says: str) -> None:
-    """And is refused in its words."""
+    """The error message uses the field names of the path's own dialect."""
     async with running_app(lookup()) as running:
         response = await running.client.post(path, json=body)
 

@@ -1,4 +1,4 @@
-"""What holds in every dialect: the ranking of our own endpoint, its limits, its errors, and patience with clients."""
+"""What holds in every dialect: the ranking, limits and errors of bandrank's own, and tolerance of stray fields."""
 
 import json
 import random
@@ -18,29 +18,28 @@ from bandrank.settings import Settings
 pytestmark = pytest.mark.anyio
 
 WORDS = ["man", "she", "he", "you", "man"]
-SCORES = {"man": 1.5, "she": -200.0, "he": 100.0}  # as sigmoids 0 and 1; you: 0
+SCORES = {"man": 1.5, "she": -200.0, "he": 100.0}  # "she" and "he" have the sigmoids 0 and 1; "you" scores 0
 
 
 async def post(running: RunningApp, speaker: Speaker, body: Any, **headers: str) -> Any:
-    """The answer to a body at the speaker's path."""
     return await running.client.post(speaker.path, json=body, headers=headers)
 
 
 def dialects_at(path: str) -> Any:
-    """The dialects of a path that may have a name in it."""
+    """The dialects of a path, which may have a model's name in it."""
     templates = {path.replace("nvidia", "{model:path}").replace("ms-marco", "{model:path}"), path}
     return next(DIALECTS[template] for template in templates if template in DIALECTS)
 
 
 def test_every_path_has_a_speaker() -> None:
-    """No dialect of a path goes untested, but for our own."""
+    """SPEAKERS covers every dialect of every path, except for bandrank's own."""
     spoken = {(speaker.path, dialect_of(speaker.body("who", WORDS), dialects_at(speaker.path))) for speaker in SPEAKERS}
 
     assert len(spoken) == len(SPEAKERS) == sum(len(set(dialects)) for dialects in DIALECTS.values()) - 1
 
 
 async def test_the_ranking_is_our_own() -> None:
-    """A real model's candidates come in the same order with the same scores, or as sent, each with its score."""
+    """Every dialect gives a real model's candidates the scores of `/rerank`, in its order or in that of the request."""
     rng = random.Random(1)
     texts = [random_text(rng, rng.randint(0, 40)) for _ in range(20)]
     async with running_app(tiny_cross_encoder()) as running:
@@ -58,7 +57,7 @@ async def test_the_ranking_is_our_own() -> None:
 
 
 async def test_scores_are_floats() -> None:
-    """Also 0 and 1, which parsers of typed languages would take for integers."""
+    """Scores of 0 and 1 are written as floats too, because parsers of typed languages would take them for integers."""
     async with running_app(lookup(**SCORES)) as running:
         for speaker in ONE_OF_EACH:
             answer = await post(running, speaker, speaker.body("who", WORDS))
@@ -68,7 +67,7 @@ async def test_scores_are_floats() -> None:
 
 
 async def test_a_client_may_send_nulls_and_what_nobody_knows() -> None:
-    """And no Content-Type."""
+    """Null options, unknown fields and a missing Content-Type do not change the scores."""
     strays = {"return_len": None, "kwargs": "{}", "truncate": None, "user": {"a": [1]}, "priority": 0, "top": "x"}
     async with running_app(lookup(**SCORES)) as running:
         for speaker in SPEAKERS:
@@ -83,17 +82,17 @@ async def test_a_client_may_send_nulls_and_what_nobody_knows() -> None:
 
 @pytest.mark.parametrize("name", ["", "default", "default/not-specified"])
 async def test_a_request_may_name_no_model(name: str) -> None:
-    """Also where unknown ones are refused, and in the words with which infinity's clients name none."""
+    """A request without a model's name is answered even where unknown models are refused."""
     async with running_app(lookup(**SCORES), settings=Settings(device="cpu", unknown_model="refuse")) as running:
         for speaker in ONE_OF_EACH:
-            if "ms-marco" not in speaker.path:  # which names one
+            if "ms-marco" not in speaker.path:  # whose path names a model
                 answer = await post(running, speaker, speaker.body("who", WORDS) | {"model": name})
                 assert answer.status_code == 200, speaker
 
 
 @pytest.mark.parametrize("unknown", ["default", "refuse"])
 async def test_any_model_is_served_unless_unknown_ones_are_refused(unknown: Any) -> None:
-    """The default one stands in, and an answer that names a model names that one."""
+    """The default model stands in for an unknown one, and the answer names it; bandrank's own dialect refuses."""
     async with running_app(lookup(**SCORES), settings=Settings(device="cpu", unknown_model=unknown)) as running:
         for speaker in ONE_OF_EACH:
             body = speaker.body("who", WORDS)
@@ -110,7 +109,7 @@ async def test_any_model_is_served_unless_unknown_ones_are_refused(unknown: Any)
 
 
 async def test_bad_requests_get_the_flat_error() -> None:
-    """A query of nothing, no texts, texts that are none, too many of them, and no object at all."""
+    """Refused are an empty query, missing or malformed texts, too many texts, and a body that is not an object."""
     async with running_app(lookup(), settings=Settings(device="cpu", max_candidates=4)) as running:
         for speaker in ONE_OF_EACH:
             body = speaker.body("who", WORDS)
@@ -122,7 +121,7 @@ async def test_bad_requests_get_the_flat_error() -> None:
 
 
 async def test_keys_and_budgets_and_metrics_count(tmp_path: Path) -> None:
-    """As at our own endpoint."""
+    """Keys, `X-Budget-Ms` and the metrics work in every dialect as they do for bandrank's own requests."""
     settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))
     key = {"Authorization": f"Bearer {KEYS['rank']}"}
     async with running_app(lookup(), settings=settings) as running:
@@ -141,7 +140,7 @@ async def test_keys_and_budgets_and_metrics_count(tmp_path: Path) -> None:
 
 
 async def test_a_refusal_says_when_to_come_again(tmp_path: Path) -> None:
-    """In whole seconds, as every client that waits expects it."""
+    """Clients that wait expect `Retry-After` in whole seconds."""
     rate = key_table("rank", requests_per_s=1e-9)
     settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml", rank=rate))
     async with running_app(lookup(), settings=settings) as running:

@@ -1,4 +1,4 @@
-"""How far a document is read may be said by a request of any dialect that has a word for it."""
+"""A request may limit how much of each document is read, in every dialect that has a field for it."""
 
 import random
 from typing import Any
@@ -11,7 +11,7 @@ from support.scorers import lookup
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates
 QUERY = "who was the man"
 RNG = random.Random(1)
 TEXTS = [random_text(RNG, length) for length in (3, 8, 9, 100)]
@@ -43,7 +43,7 @@ def cuts(headers: Headers) -> dict[str, int]:
 
 @pytest.mark.parametrize("client", LIMITED)
 async def test_scores_with_a_limit_are_those_of_the_cut_texts(client: str) -> None:
-    """And the answer counts what was cut, where it has a place to say so."""
+    """The answer counts what was cut if its dialect has a place for that."""
     path, body = LIMITED[client]
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         limited, meta = await scores(running, path, body)
@@ -59,7 +59,7 @@ async def test_scores_with_a_limit_are_those_of_the_cut_texts(client: str) -> No
 
 @pytest.mark.parametrize("client", LIMITED)
 async def test_headers_tell_what_was_cut(client: str) -> None:
-    """Also in dialects whose answers have no place for it."""
+    """Headers count what was cut, even in dialects whose answers have no place for it."""
     path, body = LIMITED[client]
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         headers = (await running.client.post(path, json=body)).headers
@@ -72,7 +72,7 @@ async def test_headers_tell_what_was_cut(client: str) -> None:
 
 
 async def test_a_text_that_is_too_long_is_told_whatever_truncate_says() -> None:
-    """A scorer that reads it as a whole has no place for the rest."""
+    """A scorer that reads a text as a whole must cut it, even if the client asks for no truncation; headers tell so."""
     body = {"query": "who " * 70, "texts": ["man", "she " * 120], "truncate": False}
     async with running_app(lookup()) as running:
         tei = await running.client.post("/rerank", json=body)
@@ -89,8 +89,8 @@ async def test_a_text_that_is_too_long_is_told_whatever_truncate_says() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
 async def test_so_many_chunks_are_so_many_passages(path: str) -> None:
-    """One has the 57 words that fit with their [SEP] beside [CLS] and a query of 4 words and [SEP]; two have 29 more,
-    since a passage begins half a passage after the one before.
+    """A passage has 57 words, which fit into 64 positions with [CLS], a query of 4 words and two [SEP]. A second
+    passage adds 29, since it begins half a passage after the first.
     """
     cut = {}
     async with running_app(tiny_cross_encoder(positions=64)) as running:
@@ -103,7 +103,7 @@ async def test_so_many_chunks_are_so_many_passages(path: str) -> None:
 
 @pytest.mark.parametrize("limit", [0, None, 4096])
 async def test_no_limit_and_a_wide_one_cut_nothing(limit: int | None) -> None:
-    """0 is what other services send for all."""
+    """Other services take 0 to mean no limit."""
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         whole, meta = await scores(running, "/v2/rerank", COHERE | {"max_tokens_per_doc": limit})
         expected, _ = await scores(running, "/v2/rerank", COHERE)
@@ -114,7 +114,6 @@ async def test_no_limit_and_a_wide_one_cut_nothing(limit: int | None) -> None:
 
 @pytest.mark.parametrize("limit", [-1, 2.5, "8", True, [8]])
 async def test_what_is_no_count_is_refused(limit: Any) -> None:
-    """In every dialect that has the field."""
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         for path, body in LIMITED.values():
             wrong = {name: limit if name.startswith("max_tokens") else value for name, value in body.items()}

@@ -1,4 +1,4 @@
-"""Dialects that one client speaks each: Voyage, Mixedbread, ZeroEntropy, infinity, Pinecone, SGLang and NVIDIA NIM."""
+"""Dialects of one service each: Voyage, Mixedbread, ZeroEntropy, infinity, Pinecone, SGLang and NVIDIA NIM."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ BEST_TWO = pytest.approx([SIGMOIDS[index] for index in BEST_FIRST[:2]], rel=1e-6
 
 
 def column(items: list[dict[str, Any]], name: str) -> list[Any]:
-    """A field of each item; None where it is absent."""
+    """A field of each item, or None where it is absent."""
     return [item.get(name) for item in items]
 
 
 @pytest.mark.parametrize("fields", [{"top_k": None, "truncation": True}, {"top_k": 4}, {"truncation": "false"}])
 async def test_voyage_is_told_by_its_own_fields(fields: dict[str, Any]) -> None:
-    """Its SDK sends both, and at least `truncation` is not null."""
+    """Voyage's SDK always sends `top_k` and `truncation`, of which at least `truncation` is not null."""
     answer = (await ask("/v1/rerank", BODY | fields | {"model": "rerank-2.5"})).json()
 
     assert answer.keys() == {"object", "data", "model", "usage"}
@@ -30,7 +30,6 @@ async def test_voyage_is_told_by_its_own_fields(fields: dict[str, Any]) -> None:
 
 
 async def test_voyage_gives_texts_back_as_texts() -> None:
-    """And only so many results as were asked for."""
     answer = (await ask("/v1/rerank", BODY | {"top_k": 2, "return_documents": True})).json()
 
     assert column(answer["data"], "document") == ["he", "man"]
@@ -38,7 +37,7 @@ async def test_voyage_gives_texts_back_as_texts() -> None:
 
 
 async def test_mixedbread() -> None:
-    """Its documents are `input`, texts or objects, and come back as they were sent."""
+    """Mixedbread calls the documents `input`; they are texts or objects, and come back as they were sent."""
     sent = [{"title": "she", "text": "he"}, "man", {"text": "she"}]
     body = {"model": "mixedbread-ai/mxbai-rerank-large-v2", "query": "who", "input": sent, "top_k": 2}
     answer = (await ask("/v1/reranking", body | {"return_input": True, "rewrite_query": False})).json()
@@ -55,7 +54,6 @@ async def test_mixedbread() -> None:
 
 
 async def test_mixedbread_names_an_input_without_a_text() -> None:
-    """By its place, whether fields are named or not."""
     async with running_app(lookup()) as running:
         for fields, says in (({}, "input.1: expected a text"), ({"rank_fields": ["a"]}, "input.1: none of the rank_")):
             body = {"query": "who", "input": ["man", {"title": "she"}]} | fields
@@ -66,7 +64,7 @@ async def test_mixedbread_names_an_input_without_a_text() -> None:
 
 @pytest.mark.parametrize("latency", [None, "fast", "slow"])
 async def test_zeroentropy(latency: str | None) -> None:
-    """It tells the mode that was used, of which there is one, and bytes in UTF-8."""
+    """The answer names the latency mode, of which there is only one, and counts bytes in UTF-8."""
     body = {"query": "é", "documents": WORDS, "top_n": 2, "latency": latency, "model": "zerank-1"}
     answer = (await ask("/v1/models/rerank", body)).json()
 
@@ -76,7 +74,7 @@ async def test_zeroentropy(latency: str | None) -> None:
 
 
 async def test_pinecone_under_its_prefix() -> None:
-    """Its SDK makes objects of texts, which come back as they were sent unless they are not wanted."""
+    """Documents come back as they were sent, a plain text as an object, unless the client asks for none."""
     sent = [{"title": "she", "text": "he"}, "man", {"text": "she"}]
     body = {"model": "bge-reranker-v2-m3", "query": "who", "documents": sent, "top_n": 2, "parameters": {}}
     answer = (await ask("/pinecone/rerank", body | {"rank_fields": ["text"], "documents": [sent[0], sent[2]]})).json()
@@ -95,7 +93,7 @@ async def test_pinecone_under_its_prefix() -> None:
 
 
 async def test_infinity_under_its_prefix() -> None:
-    """The documents that it gives back are texts, as litellm's route for it needs them."""
+    """Documents come back as plain texts, as litellm's route for infinity needs them."""
     body = BODY | {"model": "BAAI/bge-reranker-base", "top_n": 2, "return_documents": True}
     answer = (await ask("/infinity/rerank", body)).json()
     raw = (await ask("/infinity/rerank", BODY | {"raw_scores": True})).json()
@@ -108,7 +106,7 @@ async def test_infinity_under_its_prefix() -> None:
 
 
 async def test_sglang_under_its_prefix() -> None:
-    """A bare list, with texts unless they are not wanted."""
+    """The answer is a bare list, with the documents' texts unless the client asks for none."""
     answer = (await ask("/sglang/v1/rerank", BODY | {"instruct": "judge"})).json()
     without = (await ask("/sglang/v1/rerank", BODY | {"return_documents": False, "top_n": 2})).json()
 
@@ -121,7 +119,6 @@ async def test_sglang_under_its_prefix() -> None:
     "path", ["/v1/ranking", "/ranking", "/v1/retrieval/nvidia/reranking", "/v1/retrieval/nvidia/a-b_2/reranking"]
 )
 async def test_nim_gets_logits(path: str) -> None:
-    """For every passage, best first; what is added is ignored."""
     body = {"model": "nvidia/rerank", "query": {"text": "who"}, "passages": [{"text": word} for word in WORDS]}
     answer = (await ask(path, body | {"truncate": "END"})).json()
 
@@ -131,7 +128,7 @@ async def test_nim_gets_logits(path: str) -> None:
 
 @pytest.mark.parametrize("top_k", [2, 0, -1, None, 9])
 async def test_nim_gets_as_many_as_litellm_asks_for(top_k: int | None) -> None:
-    """By `top_k`; that client does not cut what comes back."""
+    """The service must apply `top_k`, because litellm does not cut the answer itself."""
     body = {"query": {"text": "who"}, "passages": [{"text": word} for word in WORDS]}
     answer = (await ask("/v1/ranking", body | {"top_k": top_k})).json()
 
@@ -139,7 +136,6 @@ async def test_nim_gets_as_many_as_litellm_asks_for(top_k: int | None) -> None:
 
 
 async def test_nim_ranks_no_images() -> None:
-    """The message says where the text is missing."""
     body = {"query": {"text": "who"}, "passages": [{"text": "man"}, {"image": "data:image/png;base64,AAAA"}]}
     async with running_app(lookup(**RAW)) as running:
         response = await running.client.post("/v1/ranking", json=body)
@@ -149,7 +145,7 @@ async def test_nim_ranks_no_images() -> None:
 
 @pytest.mark.parametrize("fields", [{"query": " "}, {"documents": []}, {"top_n": -2}], ids=str)
 async def test_infinity_lists_what_is_wrong(fields: dict[str, Any]) -> None:
-    """Its generated client reads a list of faults, each with a place, a message and a type; other errors are flat."""
+    """The client of infinity is generated, and reads a list of faults with place, message and type."""
     async with running_app(lookup()) as running:
         response = await running.client.post("/infinity/rerank", json=BODY | fields)
         elsewhere = await running.client.post("/v1/rerank", json=BODY | fields)

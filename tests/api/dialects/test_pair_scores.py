@@ -1,4 +1,4 @@
-"""Scores of pairs, as clients of vLLM and SGLang ask for them, and Metarank."""
+"""Scores of pairs of texts, as clients of vLLM, SGLang and Metarank ask for them."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
     ids=lambda body: f"{[*body]}",
 )
 async def test_a_score_for_each_pair(body: dict[str, Any]) -> None:
-    """In the order of the request, under each of their names, one with many or one by one."""
+    """Clients have several names for either side, and pair one query with all texts or each text with its own."""
     answer = (await ask("/v1/score", body)).json()
 
     assert answer.keys() == {"id", "object", "created", "model", "data", "usage"}
@@ -39,7 +39,7 @@ async def test_a_score_for_each_pair(body: dict[str, Any]) -> None:
 
 
 async def test_one_pair_may_be_two_texts() -> None:
-    """With its raw score, if that is wanted."""
+    """Without a list on either side the answer has one score, which is raw if the client says so."""
     answer = (await ask("/score", {"text_1": "who", "text_2": "he", "use_activation": False})).json()
 
     assert [each["score"] for each in answer["data"]] == [4.0]
@@ -47,7 +47,6 @@ async def test_one_pair_may_be_two_texts() -> None:
 
 
 async def test_one_pair_may_come_in_parts() -> None:
-    """Each side by itself."""
     answer = (await ask("/score", {"text_1": in_parts("who"), "text_2": in_parts("he", "she")})).json()
 
     assert [each["score"] for each in answer["data"]] == pytest.approx([SIGMOIDS[2]], rel=1e-6)
@@ -62,14 +61,14 @@ async def test_one_pair_may_come_in_parts() -> None:
     ],
 )
 async def test_an_answer_warns_of_what_was_not_done(fields: dict[str, Any], warned: list[str]) -> None:
-    """For any of its queries."""
+    """One query to which a limit could not be applied is enough for a warning."""
     answer = (await ask("/score", {"text_1": ["who", "who is it"], "text_2": ["man", "he"]} | fields)).json()
 
     assert [warning.split()[0] for warning in answer["meta"]["warnings"]] == warned
 
 
 async def test_each_pair_is_scored_for_its_own_query() -> None:
-    """As if it were alone, also where queries come again."""
+    """A pair scores as it does alone, even if its query is in other pairs too."""
     queries = ["who is it", "the man", "who is it", "she"] * 5
     texts = [f"{word} {word}" for word in ["man", "she", "he", "you", "man"] * 4]
     async with running_app(tiny_cross_encoder()) as running:
@@ -104,7 +103,6 @@ async def test_each_pair_is_scored_for_its_own_query() -> None:
     ],
 )
 async def test_what_makes_no_pairs_is_refused(body: dict[str, Any], says: str) -> None:
-    """The message says what is missing."""
     async with running_app(lookup()) as running:
         response = await running.client.post("/score", json=body)
 
@@ -112,7 +110,6 @@ async def test_what_makes_no_pairs_is_refused(body: dict[str, Any], says: str) -
 
 
 async def test_many_queries_share_one_deadline() -> None:
-    """However many there are, the request as a whole is late, and what has not begun is given up."""
     gate = Gate()
     settings = Settings(device="cpu", request_timeout_s=0.3, patience=1e6)
     queries = [f"{number}" for number in range(100)]
@@ -126,8 +123,8 @@ async def test_many_queries_share_one_deadline() -> None:
 
 
 async def test_a_failure_ends_the_other_queries() -> None:
-    """One pair that is too large fails the request, and nothing of it waits any longer."""
-    settings = Settings(device="cpu", max_waiting_rows=50)  # too few for the self-test of a start
+    """A pair that is too large fails the whole request, and none of its other pairs stays in the queue."""
+    settings = Settings(device="cpu", max_waiting_rows=50)  # fewer than the self-test at startup needs
     async with running_app(lookup(**RAW), settings=settings, started=False) as running:
         body = {"text_1": ["who", "she " * 60, "is"], "text_2": ["man", "he " * 60, "man"]}
         refused = await running.client.post("/score", json=body)

@@ -1,4 +1,4 @@
-"""Best passages in answers: of our own request, and as the relevant spans of Cohere's."""
+"""The best passages in answers: in bandrank's own dialect, and as the relevant spans of Cohere's."""
 
 import random
 from typing import Any
@@ -13,7 +13,7 @@ from bandrank.api.dialects.dialect import sigmoid
 
 pytestmark = pytest.mark.anyio
 
-TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates
 QUERY = "who was the man"
 RNG = random.Random(1)
 LONG = " 🐝 ".join(random_text(RNG, 20) for _ in range(8))
@@ -29,7 +29,7 @@ async def post(running: RunningApp, path: str, **body: Any) -> Any:
 
 @pytest.mark.parametrize("raw", [False, True])
 async def test_the_passage_of_a_result_scores_alone_as_the_result(raw: bool) -> None:
-    """Its characters, sent as a candidate, get its score; a text that fits is one passage."""
+    """A passage's characters, sent as a candidate, get the passage's score; a text that fits is a single passage."""
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         more = {"raw_scores": raw, "return_passages": True}
         answer = await post(running, "/rerank", candidates=TEXTS, **more)
@@ -48,7 +48,7 @@ async def test_the_passage_of_a_result_scores_alone_as_the_result(raw: bool) -> 
 
 
 async def test_spans_of_joined_fields_are_of_the_text_that_was_ranked() -> None:
-    """It comes back where a document has no text of its own."""
+    """Where a document has no text of its own, its joined fields come back as one, and spans are positions in that."""
     documents = [{"title": "Bees 🐝", "body": LONG, "year": 1999}, {"title": "Honey"}]
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         asked = {"rank_fields": ["title", "body"], "return_documents": True, "relevant_spans": {"threshold": -1.0}}
@@ -65,7 +65,7 @@ async def test_spans_of_joined_fields_are_of_the_text_that_was_ranked() -> None:
 
 @pytest.mark.parametrize("raw", [False, True])
 async def test_a_span_below_the_threshold_is_left_out(raw: bool) -> None:
-    """The threshold is that of scores between 0 and 1, by default 0.1."""
+    """The threshold applies to scores between 0 and 1, even if raw scores are returned; it is 0.1 by default."""
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         own = await post(running, "/rerank", candidates=TEXTS, raw_scores=True)
         scores = sigmoid(np.array([each["relevance_score"] for each in own["results"]], np.float32))
@@ -84,7 +84,7 @@ async def test_a_span_below_the_threshold_is_left_out(raw: bool) -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"relevant_spans": None}, {"relevant_spans": {"mode": "disabled"}}])
 async def test_who_does_not_ask_gets_none(fields: dict[str, Any]) -> None:
-    """Strict parsers fail on further keys."""
+    """Strict parsers fail on keys that they do not know."""
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         answer = await post(running, "/v2/rerank", documents=TEXTS, **fields)
         own = await post(running, "/rerank", candidates=TEXTS, return_passages=None)
@@ -94,7 +94,7 @@ async def test_who_does_not_ask_gets_none(fields: dict[str, Any]) -> None:
 
 
 async def test_the_answer_warns_of_stages_that_read_candidates_whole() -> None:
-    """In a cascade, of the fast one alone; and only where a result is from that stage."""
+    """In a cascade, the warning names the fast stage, and is only there if a result comes from that stage."""
     words = ["man", "she", "he"]
     scorers = {"accurate": tiny_cross_encoder(positions=64), "fast": encoded_lookup(man=1.0)}
     async with running_app(scorers["accurate"], fast=scorers["fast"]) as running:
@@ -116,7 +116,6 @@ async def test_the_answer_warns_of_stages_that_read_candidates_whole() -> None:
 
 @pytest.mark.parametrize("wrong", [{"mode": "perhaps"}, {"threshold": "0.5"}, [], "enabled"])
 async def test_wishes_for_spans_that_are_none_are_refused(wrong: Any) -> None:
-    """With the field's name."""
     async with running_app(lookup()) as running:
         body = {"query": QUERY, "documents": TEXTS, "relevant_spans": wrong}
         message = assert_error(await running.client.post("/v2/rerank", json=body), 422, "invalid_input")

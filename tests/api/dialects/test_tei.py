@@ -21,7 +21,7 @@ SENT: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("client", SENT)
 async def test_clients_get_a_bare_list_of_all_texts(client: str) -> None:
-    """At the root, to which haystack posts whatever its base URL says; `top_n` is not for the server to apply."""
+    """Haystack posts to `/rerank` whatever its base URL is; clients that send `top_n` apply it themselves."""
     results = (await ask("/rerank", SENT[client])).json()
 
     assert [result.keys() for result in results] == [{"index", "score"}] * 4
@@ -30,7 +30,6 @@ async def test_clients_get_a_bare_list_of_all_texts(client: str) -> None:
 
 
 async def test_texts_and_raw_scores_are_for_the_asking() -> None:
-    """A text is a string."""
     results = (await ask("/rerank", BODY | {"raw_scores": True, "return_text": True})).json()
 
     assert [(result["text"], result["score"]) for result in results] == [
@@ -42,7 +41,7 @@ async def test_texts_and_raw_scores_are_for_the_asking() -> None:
 
 
 async def test_headers_tell_the_times() -> None:
-    """In whole milliseconds, as its own load test reads them; and what was computed."""
+    """Times are in whole milliseconds, as TEI's own load test reads them; other headers count characters and tokens."""
     headers = (await ask("/rerank", BODY)).headers
 
     assert (headers["x-compute-characters"], headers["x-compute-tokens"]) == (str(3 + 3 + 3 + 2 + 3), "10")
@@ -59,7 +58,7 @@ async def test_headers_tell_the_times() -> None:
 
 
 async def test_info_tells_clients_how_much_they_may_send() -> None:
-    """Those that split a request look for it."""
+    """Clients that split their requests read the largest number of texts from /info."""
     async with running_app(lookup()) as running:
         info = (await running.client.get("/info")).json()
         most = {"query": "who", "texts": ["man"] * info["max_client_batch_size"]}

@@ -14,7 +14,7 @@ BODY = {"query": "who", "documents": WORDS, "property": ""}
 
 
 async def test_scores_are_in_the_order_of_the_documents() -> None:
-    """The module finds a document by the position of its score; it sends no Content-Type."""
+    """Weaviate's module finds a document by the position of its score, and sends no Content-Type."""
     async with running_app(lookup(**RAW)) as running:
         response = await running.client.post("/rerank", content=json.dumps(BODY).encode())
 
@@ -23,11 +23,11 @@ async def test_scores_are_in_the_order_of_the_documents() -> None:
     assert [score["document"] for score in answer["scores"]] == WORDS
     assert [score["score"] for score in answer["scores"]] == pytest.approx(SIGMOIDS, rel=1e-6)
     assert (answer["query"], answer["property"]) == ("who", "")
-    assert "error" not in answer  # the module takes any text there for a failure
+    assert "error" not in answer  # the module takes any text there for an error
 
 
 async def test_chunks_of_a_query_come_at_once() -> None:
-    """A hundred documents are four requests, each of which has its own documents' scores."""
+    """Weaviate sends a hundred documents as four concurrent requests; each answer has its own documents' scores."""
     texts = [WORDS[number % 4] for number in range(100)]
     async with running_app(lookup(**RAW)) as running:
 
@@ -43,7 +43,7 @@ async def test_chunks_of_a_query_come_at_once() -> None:
 
 
 async def test_an_error_is_a_text() -> None:
-    """Which the module shows."""
+    """Weaviate's module shows the text of an error to its user."""
     async with running_app(lookup()) as running:
         message = assert_error(
             await running.client.post("/rerank", json=BODY | {"documents": []}), 422, "invalid_input"

@@ -1,4 +1,4 @@
-"""Small checkpoints of each family: what all systems read in them is the same."""
+"""Small checkpoints of each family, in which all systems read the same model."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -32,7 +32,7 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_all_systems_give_the_scores_of_the_reference(small: tuple[Published, Path]) -> None:
-    """Ours and padded batches of plain transformers, on passages of unequal length; and the scores differ."""
+    """Both bandrank and padded batches of plain transformers score passages of unequal length as the reference does."""
     published, checkpoint = small
     request = WORKLOADS["W1"].request(writer_of(published, load_tokenizer(checkpoint)), 0).head(20)
     reference = reference_scores(published, checkpoint, request)
@@ -48,7 +48,7 @@ def test_all_systems_give_the_scores_of_the_reference(small: tuple[Published, Pa
 
 @pytest.mark.parametrize("workload", ["W1", "W2"])
 def test_pairs_have_the_tokens_they_claim(small: tuple[Published, Path], workload: str) -> None:
-    """With what the family puts around the texts; and the query has its own number."""
+    """The token counts include what the family puts around the texts."""
     published, checkpoint = small
     tokenizer = load_tokenizer(checkpoint)
     writer = writer_of(published, tokenizer)
@@ -62,7 +62,7 @@ def test_pairs_have_the_tokens_they_claim(small: tuple[Published, Path], workloa
 
 
 def test_special_tokens_of_a_pair_are_those_of_the_family(small: tuple[Published, Path]) -> None:
-    """As the published tokenizers have them; a prompt is about as long as in a vocabulary of 150,000."""
+    """The counts are those of the published tokenizers; a prompt is about as long as with a vocabulary of 150,000."""
     published, checkpoint = small
     around = writer_of(published, load_tokenizer(checkpoint)).special_tokens
 
@@ -85,10 +85,10 @@ def test_the_chat_template_is_the_prompt(small: tuple[Published, Path]) -> None:
 
 @pytest.mark.parametrize("system", [OURS, THEIRS])
 def test_a_request_adds_memory(small: tuple[Published, Path], system: str) -> None:
-    """A document of 512 tokens has a point with the tokens of its pair, and the peak of a process is not negative."""
+    """Each document is a point with the tokens of its pair and the memory that it adds, which is not negative."""
     published, checkpoint = small
 
     points = probe(published, checkpoint, system, [[128], [512]])
 
     assert [point.tokens for point in points] == [128, 512]
-    assert min(point.added_bytes for point in points) >= 0  # of so small a model, either may fit into pages at hand
+    assert min(point.added_bytes for point in points) >= 0  # 0 if it fits into pages that the process has

@@ -1,4 +1,4 @@
-"""From canned samples and points to aims and a page."""
+"""The report on families: aims and a page, from canned samples and points."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,19 +28,18 @@ SAMPLES = [Sample("W1", name, 0, 1000, seconds, before_s=1.0, after_s=1.1) for (
 
 
 def rows() -> list[Row]:
-    """A table without floors."""
     systems = [System(*key[:2], "full", key[2], lambda *_: np.zeros(1)) for key in SECONDS]  # type: ignore[arg-type]
     return summarise(SAMPLES, systems, 1.0)
 
 
 def growth(system: str, *megabytes: int) -> Growth:
-    """What documents of 1,000, 2,000 and 4,000 tokens add."""
+    """Returns the memory that documents of 1,000, 2,000 and 4,000 tokens add."""
     points = [Point(1000 << number, each * 10**6) for number, each in enumerate(megabytes)]
     return Growth("Qwen3-0.6B", system, DOCUMENT, points)
 
 
 def test_each_family_has_its_aim_by_precision() -> None:
-    """2.0 over 1.5 s is short of the 1.5 of Qwen3 and enough for the 1.2 of the others; int8 and W2 have no aim."""
+    """A speed-up of 2.0 / 1.5 misses the 1.5 of Qwen3 and reaches the 1.2 of the others; int8 and W2 have no aim."""
     strict, lenient = (judge_speed(family, {"W1": rows(), "W2": rows()}) for family in ("Qwen3-0.6B", "XLM-R-base"))
 
     assert [aim.reached for aim in strict] == [False, False]
@@ -51,7 +50,7 @@ def test_each_family_has_its_aim_by_precision() -> None:
 
 @pytest.mark.parametrize(("megabytes", "reached"), [((10, 20, 40), True), ((10, 20, 51), False), ((10, 40, 12), True)])
 def test_memory_is_judged_at_a_quarter_of_the_longest(megabytes: tuple[int, ...], reached: bool) -> None:
-    """As much per token is linear; a point between does not count, and neither does another's process."""
+    """The longest document is compared with one a quarter as long; a point between or another system does not count."""
     (aim,) = judge_memory([growth(OURS, *megabytes), growth(THEIRS, 1, 2, 400)])
 
     assert aim.reached == reached
@@ -59,14 +58,12 @@ def test_memory_is_judged_at_a_quarter_of_the_longest(megabytes: tuple[int, ...]
 
 
 def test_nothing_added_at_a_quarter_has_no_ratio() -> None:
-    """Rather than an infinite one."""
     (aim,) = judge_memory([growth(OURS, 0, 20, 40)])
 
     assert (aim.value, aim.reached) == (None, False)
 
 
 def test_the_page_says_what_was_measured_and_what_was_not() -> None:
-    """A line of each table, as a reader sees it."""
     result = FamilyResults(
         family="Qwen3-0.6B",
         machine={"CPU": "a processor"},
@@ -92,7 +89,7 @@ def test_the_page_says_what_was_measured_and_what_was_not() -> None:
 
 
 def test_a_page_can_be_written_again_from_its_lines(tmp_path: Path) -> None:
-    """What was measured of a family survives a round trip; a file that is not there holds no family."""
+    """Results are the same after they were written as lines and read; a missing file holds no family."""
     lines = tmp_path / "page.jsonl"
     assert read(lines) == {}
     results = [
@@ -115,7 +112,6 @@ def test_a_page_can_be_written_again_from_its_lines(tmp_path: Path) -> None:
 
 
 def test_infinity_that_is_not_installed_is_left_out_with_the_reason(tmp_path: Path) -> None:
-    """And nothing is stopped."""
     with ExitStack() as stack:
         systems, left_out = open_infinity(stack, tmp_path / "model", tmp_path)
 

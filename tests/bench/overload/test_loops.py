@@ -1,4 +1,4 @@
-"""The generator against servers whose behaviour is known: it sends at its times, once, and from its own address."""
+"""The load generator, against servers of known behaviour: it sends on time, once, and from its own address."""
 
 import asyncio
 import os
@@ -20,7 +20,6 @@ WINDOW = Window(0.0, 0.1)
 
 
 def answer(body: bytes = RANKING, *, status: str = "200 OK", headers: str = "") -> bytes:
-    """The bytes of an answer."""
     return f"HTTP/1.1 {status}\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -66,8 +65,6 @@ async def test_a_request_does_not_wait_for_the_answer_of_another() -> None:
 
 
 async def test_senders_are_told_apart_by_their_address() -> None:
-    """Each gets the outcomes of its own requests."""
-
     async def handle(writer: asyncio.StreamWriter) -> bytes:
         refused = writer.get_extra_info("peername")[0] == "127.0.0.3"
         return answer(status="429 Too Many Requests", headers="Retry-After: 2\r\n") if refused else answer()
@@ -81,7 +78,7 @@ async def test_senders_are_told_apart_by_their_address() -> None:
 
 
 async def test_a_request_without_an_answer_is_lost_and_not_sent_again() -> None:
-    """Whether the connection is new or was kept."""
+    """Neither on a new connection nor on a kept one is a request sent twice."""
     come = 0
 
     async def handle(_: asyncio.StreamWriter) -> bytes | None:
@@ -109,7 +106,7 @@ async def test_a_closed_loop_has_as_many_requests_in_flight_as_connections() -> 
         if in_flight == 3:
             all_come.set()
         await all_come.wait()
-        await asyncio.sleep(0.01)  # in which a fourth would come
+        await asyncio.sleep(0.01)  # time for a fourth to come
         in_flight -= 1
         return answer()
 
@@ -136,7 +133,7 @@ async def test_a_connection_is_kept_unless_the_server_closes_it() -> None:
 
 
 def test_heads_are_read_whatever_the_case_of_their_names() -> None:
-    """An answer that does not tell its length cannot be read."""
+    """Reading an answer that does not tell its length is an error."""
     head = b"HTTP/1.1 429 Too Many Requests\r\nRETRY-AFTER: 3\r\ncontent-length:  12\r\n\r\n"
 
     assert parse_head(head) == (429, {"retry-after": "3", "content-length": "12"})

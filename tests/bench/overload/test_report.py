@@ -1,4 +1,4 @@
-"""From canned runs to aims, tables and a section of a page."""
+"""The report on overload: aims, tables and a section of a page, from canned runs."""
 
 from collections import Counter
 from dataclasses import replace
@@ -17,7 +17,7 @@ PLAN = Plan((0.9, 3.0, 5.0), 30.0, 3.0, 10.0, 60.0, 8, (10, 10, 10, 10, 30), {},
 
 
 def run(goodput: float = 100.0, *, p99: float = 100.0, refused: int = 0, refusal_ms: float = 5.0) -> Summary:
-    """What a client saw: 1,000 answers, and some refusals."""
+    """Returns what a client saw: 1,000 answers and some refusals."""
     return Summary(
         sent=1000 + refused,
         counts=Counter({"answered": 1000, "refused": refused} if refused else {"answered": 1000}),
@@ -35,7 +35,7 @@ def run(goodput: float = 100.0, *, p99: float = 100.0, refused: int = 0, refusal
 
 
 def measured(at_5: Summary) -> Measured:
-    """A service that reaches every aim but at 5 times its capacity, where this is what a client saw."""
+    """Returns measurements that reach every aim below 5 times the capacity; `at_5` is what a client saw there."""
     points = [
         Point(0.9, run(), run(90.0, p99=100.0), run()),
         Point(3.0, run(), run(95.0, p99=150.0, refused=2000), run()),
@@ -46,12 +46,11 @@ def measured(at_5: Summary) -> Measured:
 
 
 def missed(at_5: Summary) -> list[str]:
-    """The aims that are not reached."""
     return [aim.text for aim in aims(measured(at_5)) if not aim.reached]
 
 
 def test_a_service_on_the_bound_reaches_it() -> None:
-    """90% of the capacity, twice the p99 of 90% load, refusals within 20 ms, a polite p99 of 1.5 times that alone."""
+    """Bounds: 90% of the capacity, twice the p99 at 90% load, 20 ms for refusals, 1.5 times a client's p99 alone."""
     assert missed(run(90.0, p99=200.0, refused=4000, refusal_ms=20.0)) == []
 
 
@@ -65,14 +64,13 @@ def test_a_service_on_the_bound_reaches_it() -> None:
     ],
 )
 def test_a_service_beyond_a_bound_misses_that_aim_alone(seen: Summary, expected: str) -> None:
-    """Each aim looks at its own figure."""
     (text,) = missed(seen)
 
     assert text.startswith(expected)
 
 
 def test_goodput_is_a_share_of_the_capacity_of_its_own_minutes() -> None:
-    """A machine that has become half as fast between two measurements is met halfway."""
+    """If the machine becomes half as fast between the two measurements of its capacity, their mean counts."""
     point = Point(3.0, run(100.0), run(60.0), run(50.0))
 
     assert point.share == pytest.approx(0.8)
@@ -80,14 +78,12 @@ def test_goodput_is_a_share_of_the_capacity_of_its_own_minutes() -> None:
 
 
 def test_an_aim_that_was_not_measured_is_not_reached() -> None:
-    """A run without the points at 3 and 5 times the capacity says nothing about them."""
     only_low = Measured(run(), [Point(0.5, run(), run(50.0), run())], [])
 
     assert [aim.value for aim in aims(only_low) if not aim.reached] == [None] * 4
 
 
 def test_figures_of_a_busy_machine_do_not_count() -> None:
-    """The section says so at once, and not otherwise."""
     calm, busy = run(90.0, refused=4000), replace(run(90.0, refused=4000), busy=Busy(0.1, 1.0, 0.9))
 
     assert all(condition.reached for condition in conditions(measured(calm)))
@@ -96,7 +92,6 @@ def test_figures_of_a_busy_machine_do_not_count() -> None:
 
 
 def test_the_section_has_a_row_for_each_load_and_each_company() -> None:
-    """As a reader sees them."""
     seen = replace(run(90.0, refused=4000), statuses=Counter({503: 2}), sent=5003)
     seen.counts.update({"failed": 2, "lost": 1})
 
@@ -117,7 +112,7 @@ def test_the_section_has_a_row_for_each_load_and_each_company() -> None:
 
 
 def test_the_section_replaces_its_former_self_alone() -> None:
-    """What others wrote before and after it stays."""
+    """What others wrote before and after the section stays."""
     page = put_section("# Operations\n\n## Before\n", "old\n") + "\n## After\n"
 
     replaced = put_section(page, "new\n")
@@ -128,7 +123,6 @@ def test_the_section_replaces_its_former_self_alone() -> None:
 
 
 def test_the_plot_is_a_picture(tmp_path: Path) -> None:
-    """Also where nothing was refused."""
     plot(measured(run()), tmp_path / "overload.svg")
 
     assert "</svg>" in (tmp_path / "overload.svg").read_text(encoding="utf-8")

@@ -11,13 +11,12 @@ from bandrank_bench.overload.requests import PIECES_PER_WORD, Request, requests
 
 
 def taken(count: int, *, seed: int = 0, first: int = 1_000_000, **fields: Any) -> list[Request]:
-    """The first requests of a stream."""
     stream = requests(seed=seed, numbers=itertools.count(first), candidates=(10, 30), fields=fields)
     return list(itertools.islice(stream, count))
 
 
 def body_of(request: Request) -> dict[str, Any]:
-    """Its JSON, whose length the head tells."""
+    """Returns the request's JSON, after a check that its head tells the length."""
     head, _, content = request.message.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(content)}".encode() in head
     body: dict[str, Any] = json.loads(content)
@@ -25,7 +24,6 @@ def body_of(request: Request) -> dict[str, Any]:
 
 
 def test_a_request_has_as_many_candidates_as_it_says() -> None:
-    """The count is one of those asked for, and all of them come."""
     made = taken(40, budget_ms=50.0)
 
     assert {one.num_candidates for one in made} == {10, 30}
@@ -34,7 +32,6 @@ def test_a_request_has_as_many_candidates_as_it_says() -> None:
 
 
 def test_no_text_comes_twice() -> None:
-    """Neither a query nor a candidate, in one request or in two."""
     bodies = list(map(body_of, taken(200)))
     texts = [text for body in bodies for text in (body["query"], *body["candidates"])]
 
@@ -42,7 +39,6 @@ def test_no_text_comes_twice() -> None:
 
 
 def test_equal_seeds_give_equal_requests() -> None:
-    """And another seed gives others."""
     assert taken(5) == taken(5)
     assert taken(5) != taken(5, seed=1)
 
@@ -59,7 +55,7 @@ def test_other_numbers_change_nothing_but_the_numbers() -> None:
 
 
 def test_candidates_have_75_word_pieces_on_average() -> None:
-    """With the number's four; a log-normal of mean 75 and sigma 0.55 has a deviation of 45, and less when clipped."""
+    """The number in a text counts as four; a log-normal of mean 75 and sigma 0.55 deviates by 45, less if clipped."""
     lengths = [len(text.split()) - 1 for one in taken(100) for text in body_of(one)["candidates"]]
 
     assert 4 + PIECES_PER_WORD * mean(lengths) == pytest.approx(75, abs=3 * 45 / len(lengths) ** 0.5)

@@ -19,7 +19,6 @@ from bandrank_bench.service import running_service
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model's folder."""
     return save_sparse_cross_encoder(tmp_path_factory.mktemp("overload") / "model")
 
 
@@ -43,7 +42,7 @@ def test_every_request_is_accounted_for(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_writes_the_section_and_its_plot(model: Path, tmp_path: Path) -> None:
-    """A page that others began goes on to have what they wrote."""
+    """The command keeps what others wrote on the page."""
     page = tmp_path / "operations.md"
     page.write_text("# Operations\n\n## Start\n", encoding="utf-8")
     short = ["--seconds", "1", "--warm-up", "0.5", "--capacity-seconds", "0.5", "--polite-seconds", "1"]

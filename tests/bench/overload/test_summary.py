@@ -1,4 +1,4 @@
-"""From answers to outcomes, and from outcomes to rates and percentiles."""
+"""How responses become outcomes, and outcomes become rates and percentiles."""
 
 import json
 from typing import Any
@@ -17,14 +17,14 @@ RANKING = [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score":
 
 
 def outcome_of(status: int, results: Any = None, *, took_s: float = 1.0, **headers: str) -> Outcome:
-    """The outcome of a request with two candidates that was due at 1 s, sent 0.1 s late, with a limit of 2 s."""
+    """Returns the outcome of a request with two candidates, due at 1 s, sent 0.1 s late, with a limit of 2 s."""
     body = json.dumps({"results": results, "usage": {"total_tokens": 150}}).encode()
     response = Response(1.1, status, headers, body)
     return judge(Exchange(Request(b"", 2), 1.0, 1.1, 1.0 + took_s, response), 2.0)
 
 
 def test_a_ranking_of_all_candidates_is_an_answer() -> None:
-    """Its latency counts from when it was due, and so does the generator's lateness."""
+    """Latency and the generator's lateness count from when the request was due."""
     outcome = outcome_of(200, RANKING)
 
     assert outcome.kind == "answered"
@@ -46,12 +46,11 @@ def test_a_ranking_of_all_candidates_is_an_answer() -> None:
     ],
 )
 def test_any_other_ranking_is_wrong(results: Any) -> None:
-    """Candidates missing, twice or foreign; scores that rise, are no numbers or are missing."""
     assert outcome_of(200, results).kind == "wrong"
 
 
 def test_an_answer_of_tei_is_a_list() -> None:
-    """It tells no tokens."""
+    """An answer in the format of TEI has no count of tokens."""
     ranking = [{"index": 1, "score": 0.9}, {"index": 0, "score": 0.4}]
     for answer, kind in ((ranking, "answered"), (ranking[::-1], "wrong")):
         response = Response(1.0, 200, {}, json.dumps(answer).encode())
@@ -59,13 +58,12 @@ def test_an_answer_of_tei_is_a_list() -> None:
 
 
 def test_an_answer_beyond_the_limit_is_late() -> None:
-    """Right as it is."""
+    """A wrong answer stays wrong, however late it is."""
     assert outcome_of(200, RANKING, took_s=2.1).kind == "late"
     assert outcome_of(200, RANKING[:1], took_s=2.1).kind == "wrong"
 
 
 def test_a_refusal_tells_when_to_come_again() -> None:
-    """429 without a Retry-After of a second or more is wrong."""
     assert outcome_of(429, **{"retry-after": "7"}).retry_after_s == 7
     assert outcome_of(429, **{"retry-after": "7"}).kind == "refused"
     assert outcome_of(429).kind == "wrong"
@@ -73,7 +71,6 @@ def test_a_refusal_tells_when_to_come_again() -> None:
 
 
 def test_any_other_status_is_a_failure() -> None:
-    """And no answer at all a loss."""
     assert outcome_of(504).kind == "failed"
     assert judge(Exchange(Request(b"", 2), 1.0, None, 2.0, None), 2.0).kind == "lost"
 
@@ -88,7 +85,7 @@ def test_percentiles_are_nearest_ranks() -> None:
 
 
 def test_rates_are_those_of_the_window_and_counts_those_of_the_run() -> None:
-    """Offered is what was due in the two seconds from 1 to 3, goodput what was answered in them, in time and right."""
+    """The offered rate counts requests due from 1 to 3 s, the goodput right and timely answers given in that time."""
     outcomes = [
         Outcome("answered", 200, 0.5, 0.9, 0.0, 10, 700),  # before the window
         Outcome("answered", 200, 0.8, 1.4, 0.0, 10, 700),  # due before, answered in it
@@ -118,7 +115,7 @@ def test_rates_are_those_of_the_window_and_counts_those_of_the_run() -> None:
 
 
 def test_arrivals_depend_on_the_seed_alone() -> None:
-    """At twice the rate they come in half the time."""
+    """At twice the rate, the same arrivals come in half the time."""
     once, twice = poisson_arrivals(10.0, 60.0, seed=1), poisson_arrivals(20.0, 30.0, seed=1)
 
     assert once == poisson_arrivals(10.0, 60.0, seed=1)
@@ -127,9 +124,7 @@ def test_arrivals_depend_on_the_seed_alone() -> None:
 
 
 def test_arrivals_are_a_poisson_process() -> None:
-    """Of 10 a second, 6,000 come in ten minutes, and e ** -1 of the gaps are longer than the mean; both within four
-    standard deviations.
-    """
+    """At 10 a second, 6,000 requests come in ten minutes and 1 / e of the gaps exceed the mean, up to 4 deviations."""
     moments = poisson_arrivals(10.0, 600.0, seed=0)
     gaps = [later - earlier for earlier, later in zip([0.0, *moments], moments, strict=False)]
 
@@ -139,5 +134,4 @@ def test_arrivals_are_a_poisson_process() -> None:
 
 
 def test_steady_arrivals_have_equal_gaps() -> None:
-    """As many as fit, the first after half a gap."""
     assert steady_arrivals(4.0, 1.0) == pytest.approx([0.125, 0.375, 0.625, 0.875])

@@ -1,4 +1,4 @@
-"""Services that rest, and what they hold of the memory."""
+"""Services that are stopped between their turns, and the memory that services hold."""
 
 import mmap
 import os
@@ -13,12 +13,12 @@ from bandrank_bench.services.resting import awake, resting
 
 
 def state(pid: int) -> str:
-    """Of a process: T while it is stopped."""
+    """Returns the state of a process, which is T while it is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_service_rests_but_for_its_turns() -> None:
-    """At the end it goes on, so that it can be stopped for good."""
+    """A service is stopped between its turns; at the end it runs again, so that it can be terminated."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
         service = Service(1, process.pid)
         with resting(service):
@@ -32,15 +32,15 @@ def test_a_service_rests_but_for_its_turns() -> None:
 
 
 def test_a_service_elsewhere_is_left_alone() -> None:
-    """It has no process here."""
+    """A service on another machine has no process here that could be stopped."""
     with resting(Service(1, None, "service")), awake(Service(1, None, "service")):
         pass
 
 
 def test_memory_that_is_touched_is_resident() -> None:
-    """And has been at the peak, once it is given back."""
+    """Memory that was given back still counts in the peak."""
     before = Memory.of(os.getpid())
-    with mmap.mmap(-1, 64 * 2**20) as touched:  # not of memory that was given back to the allocator alone
+    with mmap.mmap(-1, 64 * 2**20) as touched:  # a mapping of its own, not memory that the allocator has kept
         touched.write(b"x" * len(touched))
         during = Memory.of(os.getpid())
 

@@ -1,4 +1,4 @@
-"""From canned runs to aims and a page."""
+"""The report on services: aims and a page, from canned runs."""
 
 import json
 from dataclasses import replace
@@ -26,8 +26,8 @@ SLOW, FAST = (infinity(Path("infinity"), Path("full"), Configuration(dtype=dtype
 
 
 def runs(contender: Contender, rate: int, *, last_s: float = 0.1) -> list[Run]:
-    """With 64 clients, `rate` answers a second; at 80% of the capacity all take 0.1 s, but perhaps the last one of a
-    Poisson process.
+    """Returns a run of 64 clients with `rate` answers a second, and runs of a Poisson process and of equal intervals at
+    80% of the capacity. In these, answers take 0.1 s, except for the last one of the Poisson process.
     """
     window = Window(0.0, 1.0)
     closed = [Outcome("answered", 200, 0.5, 1.0, None, 10)] * rate
@@ -42,7 +42,7 @@ ALL = [*runs(FULL, 40, last_s=0.3), *runs(SPARSE, 80), *runs(SLOW, 5), *runs(FAS
 
 
 def test_the_goodput_is_compared_on_the_same_weights() -> None:
-    """With the best configuration of infinity, and with that of the same precision; a sparse pattern is other work."""
+    """The peers are infinity's best configuration and that of the same precision; a sparse pattern is other work."""
     best, same, *spreads = aims(ALL, [FULL, SPARSE, SLOW, FAST])
 
     assert best.text.endswith(f"{FULL.name} over {FAST.name}")
@@ -55,7 +55,6 @@ def test_the_goodput_is_compared_on_the_same_weights() -> None:
 
 
 def test_without_infinity_its_aim_is_not_reached() -> None:
-    """Nor is there a ratio."""
     (best, *_) = aims(runs(FULL, 40), [FULL])
 
     assert best.value is None
@@ -63,7 +62,6 @@ def test_without_infinity_its_aim_is_not_reached() -> None:
 
 
 def test_the_page_has_every_service_in_every_table() -> None:
-    """And says who was left out."""
     results = Results(
         contenders=[FULL, SPARSE, SLOW, FAST],
         runs=ALL,
@@ -94,7 +92,7 @@ def test_the_page_has_every_service_in_every_table() -> None:
 
 
 def test_one_configuration_of_each_precision_is_kept() -> None:
-    """The fastest; one that could not be started is none."""
+    """The fastest configuration is kept; one that could not be started has a rate of 0 and is left out."""
     torch, onnx = (infinity(Path("i"), Path("full"), Configuration(engine)) for engine in ("torch", "optimum"))
 
     assert fastest_of_each_precision({torch: 3.0, onnx: 4.0, FAST: 0.0}) == [onnx]
@@ -118,7 +116,6 @@ def test_tei_is_where_its_address_says() -> None:
 def test_what_cannot_be_compared_is_said(
     asked: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is measured; no page is written over."""
     with pytest.raises(SystemExit, match="2"):
         main([*asked, "--infinity", str(tmp_path), "--out", str(tmp_path / "page.md")])
 
@@ -127,7 +124,7 @@ def test_what_cannot_be_compared_is_said(
 
 
 def test_configurations_are_asked_for_by_any_part_of_their_names() -> None:
-    """Also of one engine alone."""
+    """The name of an engine selects its configurations alone."""
     assert {how.engine for how in infinities("infinity torch")} == {"torch"}
     assert {how.engine for how in infinities("infinity")} == {"torch", "optimum"}
     assert infinities("bandrank") == []

@@ -1,4 +1,4 @@
-"""From outcomes to the figures of a service."""
+"""The figures of a service, from the outcomes of its runs."""
 
 import pytest
 
@@ -9,12 +9,12 @@ from bandrank_bench.services.runs import Run, figures, spread, together
 
 
 def outcome(kind: Kind, due_s: float, done_s: float) -> Outcome:
-    """Of a request with ten candidates, sent 2 ms late."""
+    """Returns the outcome of a request with ten candidates, sent 2 ms late."""
     return Outcome(kind, 200, due_s, done_s, 0.002, 10)
 
 
 def run(*outcomes: Outcome, clients: int | None = None, load: float | None = None, number: int = 0) -> Run:
-    """A run of 3 s after 1 s to warm up, whose queue alone would take 0.1 s of each request."""
+    """Returns a run of 3 s after a warm-up of 1 s; at a load, the queue alone would take 0.1 s of each request."""
     queue_s = [0.1] * len(outcomes) if load else []
     return Run(
         "one",
@@ -31,7 +31,7 @@ def run(*outcomes: Outcome, clients: int | None = None, load: float | None = Non
 
 
 def test_rates_last_until_the_last_answer() -> None:
-    """Late answers count as answers and not as goodput, in every round."""
+    """Late answers count in the throughput but not in the goodput, in every round."""
     first = run(outcome("answered", 0.0, 1.0), outcome("answered", 1.0, 5.0), clients=2)
     second = run(outcome("answered", 2.0, 3.0), outcome("late", 3.0, 15.0), clients=2, number=1)
     found = figures([first, second])
@@ -43,7 +43,7 @@ def test_rates_last_until_the_last_answer() -> None:
 
 
 def test_latencies_are_of_what_was_due_after_the_warm_up() -> None:
-    """So are those of the queue alone; requests without a right answer have none."""
+    """Only right answers have a latency; the time in the queue alone counts for every request after the warm-up."""
     outcomes = [outcome("answered", 0.5, 9.0), outcome("answered", 1.0, 1.5), outcome("failed", 2.0, 8.0)]
     found = figures([run(*outcomes, load=0.8)])
 
@@ -55,7 +55,6 @@ def test_latencies_are_of_what_was_due_after_the_warm_up() -> None:
 
 
 def test_runs_are_chosen_by_what_they_are() -> None:
-    """Of no run there are no figures, and of no time there is no spread."""
     runs = [run(outcome("answered", 1.0, 2.0), clients=8), run(outcome("answered", 1.0, 3.0), load=0.8)]
     at_load = together(runs, "one", lambda one: one.load == 0.8)
 

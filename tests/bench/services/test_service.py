@@ -1,4 +1,4 @@
-"""The experiments on the real service, with a tiny model: asked in its own format, and as a TEI."""
+"""The experiments on the real service, with a tiny model: asked in its own format and in that of TEI."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ PLAN = Plan((1, 16), (0.5,), (0.6,), closed_s=0.5, open_s=0.5, warm_up_s=0.1, de
 
 @pytest.mark.slow
 def test_every_client_is_answered(tmp_path: Path) -> None:
-    """More of them at once than the service would by default let wait, and none is refused."""
+    """More clients ask at once than the service lets wait by default, and none is refused."""
     model = save_sparse_cross_encoder(tmp_path / "model")
     settings = {"MODEL": str(model), "DEVICE": "cpu", **PATIENT}
     with running_service(settings, tmp_path / "service.log") as service, asyncio.Runner() as runner:

@@ -1,6 +1,6 @@
-"""The loop of a script that asks through a client library: a question a line in, its outcome a line out.
+"""The loop of a script that asks through a client library: it reads a question a line, and writes an outcome a line.
 
-It is run by the python of an environment that has the library, and imports nothing but the standard library.
+The Python of an environment that has the library runs it, so it imports nothing but the standard library.
 """
 
 import json
@@ -16,7 +16,7 @@ LOOPBACK = {"127.0.0.1", "localhost", None}
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of the service at a URL, with a key. top_n: None for all of the documents."""
+    """What to ask of the service at `url`, with a key. top_n: None for all of the documents."""
 
     url: str
     key: str
@@ -39,9 +39,9 @@ Way = Callable[[Question], list[Ranked]]
 
 
 def answer_questions(ways: Mapping[str, Way]) -> None:
-    """Asks what each line says in the way that it names, until there are no more lines."""
+    """Answers each line of standard input in the way that it names, until there are no more lines."""
     outcomes = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print goes into their log
+    os.dup2(2, 1)  # what libraries print goes to standard error, a log
     strays = stay_here()
     warnings.simplefilter("ignore")
     for line in sys.stdin:
@@ -52,7 +52,7 @@ def answer_questions(ways: Mapping[str, Way]) -> None:
 
 
 def ask(way: Way, question: Question) -> dict[str, Any]:
-    """The results, or the exception that reached us with the names of its classes."""
+    """The results, or the exception that was raised, with the names of its classes."""
     try:
         return {"results": [asdict(result) for result in way(question)], "failure": None}
     except Exception as error:  # noqa: BLE001 - the test says which one it must be
@@ -61,7 +61,7 @@ def ask(way: Way, question: Question) -> dict[str, Any]:
 
 
 def stay_here() -> list[str]:
-    """Refuses every name and address of another machine from now on, and lists them here."""
+    """Refuses every name and address of another machine from now on; the list that it returns collects them."""
     strays: list[str] = []
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The SDK of Cohere: both versions of its API, with and without await."""
+"""The SDK of Cohere: both versions of its API, synchronous and asynchronous."""
 
 import asyncio
 from typing import Any
@@ -14,30 +14,25 @@ def v1(question: Question) -> list[Ranked]:
 
 
 def v2(question: Question) -> list[Ranked]:
-    """`ClientV2.rerank`."""
     return ranked(cohere.ClientV2(question.key, base_url=question.url).rerank(**arguments(question)))
 
 
 def v1_async(question: Question) -> list[Ranked]:
-    """`AsyncClient.rerank`."""
     client = cohere.AsyncClient(question.key, base_url=question.url)
     return ranked(asyncio.run(client.rerank(**arguments(question), return_documents=True)))
 
 
 def v2_async(question: Question) -> list[Ranked]:
-    """`AsyncClientV2.rerank`."""
     client = cohere.AsyncClientV2(question.key, base_url=question.url)
     return ranked(asyncio.run(client.rerank(**arguments(question))))
 
 
 def arguments(question: Question) -> dict[str, Any]:
-    """Those that both versions have."""
     optional = {} if question.top_n is None else {"top_n": question.top_n}
     return {"model": question.model, "query": question.query, "documents": question.documents, **optional}
 
 
 def ranked(response: Any) -> list[Ranked]:
-    """The results of an answer of either version."""
     documents = [getattr(result, "document", None) for result in response.results]
     return [
         Ranked(result.index, result.relevance_score, document.text if document else None)

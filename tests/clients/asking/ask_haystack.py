@@ -12,44 +12,36 @@ from haystack_integrations.components.rankers.jina import JinaRanker
 
 
 def cohere(question: Question) -> list[Ranked]:
-    """`CohereRanker.run`."""
     return run(CohereRanker(api_key=key(question), api_base_url=question.url, model=question.model), question)
 
 
 def jina(question: Question) -> list[Ranked]:
-    """`JinaRanker.run`."""
     return run(JinaRanker(api_key=key(question), base_url=f"{question.url}/v1/rerank", model=question.model), question)
 
 
 def tei(question: Question) -> list[Ranked]:
-    """`HuggingFaceTEIRanker.run`."""
     return run(HuggingFaceTEIRanker(url=question.url, token=key(question)), question)
 
 
 def tei_async(question: Question) -> list[Ranked]:
-    """`HuggingFaceTEIRanker.run_async`."""
     ranker = HuggingFaceTEIRanker(url=question.url, token=key(question))
     return ranked(asyncio.run(ranker.run_async(**arguments(question))))
 
 
 def run(ranker: Any, question: Question) -> list[Ranked]:
-    """What each of them does in a pipeline."""
     return ranked(ranker.run(**arguments(question)))
 
 
 def arguments(question: Question) -> dict[str, Any]:
-    """Documents that know their index."""
     documents = [Document(content=text, meta={"index": at}) for at, text in enumerate(question.documents)]
     return {"query": question.query, "documents": documents, "top_k": question.top_n}
 
 
 def ranked(output: dict[str, Any]) -> list[Ranked]:
-    """The documents that come out."""
     return [Ranked(document.meta["index"], document.score) for document in output["documents"]]
 
 
 def key(question: Question) -> Secret:
-    """A key as Haystack takes it."""
     return Secret.from_token(question.key)
 
 

@@ -1,4 +1,4 @@
-"""infinity's client, which is generated from its description."""
+"""infinity's client, which is generated from its OpenAPI description."""
 
 import asyncio
 from typing import Any
@@ -10,26 +10,23 @@ from infinity_client.models import RerankInput
 
 
 class Refused(Exception):
-    """A 422, which the client gives back like an answer."""
+    """A 422, which the client returns as if it were an answer."""
 
 
 def sync(question: Question) -> list[Ranked]:
-    """`rerank.sync`."""
     return ranked(rerank.sync(client=client(question), body=body(question)))
 
 
 def async_(question: Question) -> list[Ranked]:
-    """`rerank.asyncio`."""
     return ranked(asyncio.run(rerank.asyncio(client=client(question), body=body(question))))
 
 
 def client(question: Question) -> AuthenticatedClient:
-    """At the path where texts come back as infinity gives them."""
+    """A client for the path where texts are returned as infinity returns them."""
     return AuthenticatedClient(f"{question.url}/infinity", token=question.key, raise_on_unexpected_status=True)
 
 
 def body(question: Question) -> RerankInput:
-    """That of both calls."""
     optional = {} if question.top_n is None else {"top_n": question.top_n}
     return RerankInput(
         query=question.query, documents=question.documents, model=question.model, return_documents=True, **optional
@@ -37,14 +34,13 @@ def body(question: Question) -> RerankInput:
 
 
 def ranked(answer: Any) -> list[Ranked]:
-    """The results of an answer."""
     if not hasattr(answer, "results"):
         raise Refused(str(answer.to_dict()))
     return [Ranked(result.index, result.relevance_score, result.document) for result in answer.results]
 
 
 def listed(question: Question) -> list[Ranked]:
-    """`models.sync`: each served model by its place, with the part of its queue that is used, and its name."""
+    """`models.sync`: each served model by its position, with the used fraction of its queue, and its name."""
     answer = models.sync(client=client(question))
     return [Ranked(index, model.stats["queue_fraction"], model.id) for index, model in enumerate(answer.data)]
 

@@ -16,12 +16,11 @@ def ask(question: Question, *, provider: str, path: str = "") -> list[Ranked]:
 
 
 def ask_async(question: Question) -> list[Ranked]:
-    """`arerank`."""
     return ranked(asyncio.run(litellm.arerank(**arguments(question, "jina_ai"))))
 
 
 def ask_router(question: Question) -> list[Ranked]:
-    """`Router.arerank`, which the proxy uses: it retries."""
+    """`Router.arerank`, which litellm's proxy uses, and which retries."""
     address = {"model": f"cohere/{question.model}", "api_key": question.key, "api_base": question.url}
     router = litellm.Router(model_list=[{"model_name": "reranker", "litellm_params": address}], num_retries=2)
     return ranked(
@@ -38,7 +37,7 @@ def ask_router(question: Question) -> list[Ranked]:
 
 
 def arguments(question: Question, provider: str, path: str = "") -> dict[str, Any]:
-    """Those of both functions, which always ask for the documents."""
+    """The arguments of `rerank` and `arerank`, which always ask for the documents."""
     return {
         "model": f"{provider}/{question.model}",
         "query": question.query,
@@ -51,7 +50,7 @@ def arguments(question: Question, provider: str, path: str = "") -> dict[str, An
 
 
 def ranked(response: Any) -> list[Ranked]:
-    """The results of an answer, which are dictionaries."""
+    """The results in an answer, which are dictionaries."""
     return [
         Ranked(result["index"], result["relevance_score"], result.get("document", {}).get("text"))
         for result in response.results

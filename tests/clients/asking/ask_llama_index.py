@@ -1,4 +1,4 @@
-"""LlamaIndex: its postprocessors of nodes."""
+"""LlamaIndex: its node postprocessors."""
 
 import functools
 from collections.abc import Callable
@@ -16,7 +16,7 @@ MakePostprocessor = Callable[[Question, int], BaseNodePostprocessor]
 
 
 def postprocess(make: MakePostprocessor, question: Question) -> list[Ranked]:
-    """`postprocess_nodes`; each node has its index as id."""
+    """`postprocess_nodes`; the id of each node is its index."""
     nodes = [NodeWithScore(node=TextNode(text=text, id_=str(at))) for at, text in enumerate(question.documents)]
     postprocessor = make(question, question.top_n or len(nodes))
     ranked = postprocessor.postprocess_nodes(nodes, query_str=question.query)
@@ -24,27 +24,26 @@ def postprocess(make: MakePostprocessor, question: Question) -> list[Ranked]:
 
 
 def cohere(question: Question, top_n: int) -> BaseNodePostprocessor:
-    """For Cohere's v2."""
+    """The postprocessor for version 2 of Cohere's API."""
     return CohereRerank(api_key=question.key, base_url=question.url, model=question.model, top_n=top_n)
 
 
 def jina(question: Question, top_n: int) -> BaseNodePostprocessor:
-    """For Jina's API: it keeps all results that come."""
+    """The postprocessor for Jina's API, which keeps all results that come."""
     return JinaRerank(api_key=question.key, base_url=f"{question.url}/v1", model=question.model, top_n=top_n)
 
 
 def nvidia(question: Question, top_n: int) -> BaseNodePostprocessor:
-    """For NIM."""
     return NVIDIARerank(api_key=question.key, base_url=f"{question.url}/v1", model=question.model, top_n=top_n)
 
 
 def tei(question: Question, top_n: int) -> BaseNodePostprocessor:
-    """For text-embeddings-inference: the token is the whole header."""
+    """The postprocessor for text-embeddings-inference, whose token is the whole header."""
     return TextEmbeddingInference(base_url=question.url, auth_token=f"Bearer {question.key}", top_n=top_n)
 
 
 def xinference(question: Question, top_n: int) -> BaseNodePostprocessor:
-    """For Xinference: it sends no key."""
+    """The postprocessor for Xinference, which sends no key."""
     return XinferenceRerank(base_url=question.url, model=question.model, top_n=top_n)
 
 

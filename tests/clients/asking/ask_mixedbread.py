@@ -8,19 +8,16 @@ from answering import Question, Ranked, answer_questions
 
 
 def sync(question: Question) -> list[Ranked]:
-    """`Mixedbread.rerank`."""
     client = mixedbread.Mixedbread(api_key=question.key, base_url=question.url)
     return ranked(client.rerank(**arguments(question)))
 
 
 def async_(question: Question) -> list[Ranked]:
-    """`AsyncMixedbread.rerank`."""
     client = mixedbread.AsyncMixedbread(api_key=question.key, base_url=question.url)
     return ranked(asyncio.run(client.rerank(**arguments(question))))
 
 
 def arguments(question: Question) -> dict[str, Any]:
-    """Those of both clients."""
     optional = {} if question.top_n is None else {"top_k": question.top_n}
     return {
         "model": question.model,
@@ -32,7 +29,6 @@ def arguments(question: Question) -> dict[str, Any]:
 
 
 def ranked(response: Any) -> list[Ranked]:
-    """The results of an answer."""
     return [Ranked(result.index, result.score, result.input) for result in response.data]
 
 

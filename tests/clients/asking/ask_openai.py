@@ -1,4 +1,4 @@
-"""The SDK of OpenAI, which embeds the query and the documents; they are ranked here by their dot products."""
+"""The SDK of OpenAI, which embeds the query and the documents; this script ranks them by their dot products."""
 
 import asyncio
 from typing import Any
@@ -8,19 +8,17 @@ from openai import AsyncOpenAI, OpenAI
 
 
 def sync(question: Question) -> list[Ranked]:
-    """`embeddings.create`, which asks for base64."""
+    """`embeddings.create`, which asks for base64 by default."""
     return ranked(OpenAI(**options(question)).embeddings.create(**arguments(question)))
 
 
 def floats(question: Question) -> list[Ranked]:
-    """The same with numbers, and with the number of them."""
+    """`embeddings.create` with numbers in the place of base64, and with the number of dimensions."""
     wanted = arguments(question) | {"encoding_format": "float", "dimensions": 32}
     return ranked(OpenAI(**options(question)).embeddings.create(**wanted))
 
 
 def async_(question: Question) -> list[Ranked]:
-    """`embeddings.create` of the asynchronous client."""
-
     async def embed() -> Any:
         async with AsyncOpenAI(**options(question)) as client:
             return await client.embeddings.create(**arguments(question))
@@ -29,22 +27,19 @@ def async_(question: Question) -> list[Ranked]:
 
 
 def token_ids(question: Question) -> list[Ranked]:
-    """What some callers send in the place of texts."""
+    """Some callers send token ids in the place of texts."""
     return ranked(OpenAI(**options(question)).embeddings.create(model=question.model, input=[[3, 5], [8]]))
 
 
 def options(question: Question) -> dict[str, Any]:
-    """Those of both clients."""
     return {"api_key": question.key, "base_url": f"{question.url}/v1"}
 
 
 def arguments(question: Question) -> dict[str, Any]:
-    """Those of both calls."""
     return {"model": question.model, "input": [question.query, *question.documents]}
 
 
 def ranked(answer: Any) -> list[Ranked]:
-    """The documents by their dot products with the query."""
     query, *documents = [item.embedding for item in sorted(answer.data, key=lambda item: item.index)]
     scores = [sum(a * b for a, b in zip(query, document, strict=True)) for document in documents]
     order = sorted(range(len(scores)), key=lambda index: -scores[index])

@@ -7,7 +7,7 @@ from rerankers import Reranker
 
 
 def ask(provider: str, path: str, question: Question) -> list[Ranked]:
-    """`Reranker(…).rank` in the manner of a provider, at a path of the service."""
+    """`Reranker(…).rank` with the wire format of a provider, at a path of the service."""
     ranker = Reranker(
         question.model,
         model_type="APIRanker",

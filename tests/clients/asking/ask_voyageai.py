@@ -8,22 +8,19 @@ from answering import Question, Ranked, answer_questions
 
 
 def sync(question: Question) -> list[Ranked]:
-    """`Client.rerank`."""
     return ranked(voyageai.Client(**options(question)).rerank(**arguments(question)))
 
 
 def async_(question: Question) -> list[Ranked]:
-    """`AsyncClient.rerank`."""
     return ranked(asyncio.run(voyageai.AsyncClient(**options(question)).rerank(**arguments(question))))
 
 
 def options(question: Question) -> dict[str, Any]:
-    """It retries only if told to."""
+    """The library retries only if told to."""
     return {"api_key": question.key, "base_url": f"{question.url}/voyage/v1", "max_retries": 3}
 
 
 def arguments(question: Question) -> dict[str, Any]:
-    """Those of both clients."""
     return {
         "query": question.query,
         "documents": question.documents,
@@ -33,7 +30,7 @@ def arguments(question: Question) -> dict[str, Any]:
 
 
 def ranked(reranking: Any) -> list[Ranked]:
-    """The results of an answer; their texts are those of the request."""
+    """The results in an answer; the library takes their texts from the request."""
     return [Ranked(result.index, result.relevance_score) for result in reranking.results]
 
 

@@ -8,14 +8,12 @@ from xinference_client import AsyncRESTfulClient, RESTfulClient
 
 
 def sync(question: Question) -> list[Ranked]:
-    """`rerank` of a model that the service describes."""
+    """`get_model` reads the service's description of the model."""
     model = RESTfulClient(question.url, api_key=question.key).get_model(question.model)
     return ranked(model.rerank(**arguments(question)))
 
 
 def async_(question: Question) -> list[Ranked]:
-    """The same of the client with await."""
-
     async def ask() -> Any:
         client = AsyncRESTfulClient(question.url, api_key=question.key)
         try:
@@ -28,7 +26,6 @@ def async_(question: Question) -> list[Ranked]:
 
 
 def arguments(question: Question) -> dict[str, Any]:
-    """Those of both clients."""
     return {
         "documents": question.documents,
         "query": question.query,
@@ -38,7 +35,7 @@ def arguments(question: Question) -> dict[str, Any]:
 
 
 def ranked(answer: Any) -> list[Ranked]:
-    """The results of an answer, which is its JSON."""
+    """The results in an answer, which is plain JSON."""
     return [
         Ranked(result["index"], result["relevance_score"], result["document"]["text"]) for result in answer["results"]
     ]

@@ -8,24 +8,20 @@ from answering import Question, Ranked, answer_questions
 
 
 def sync(question: Question) -> list[Ranked]:
-    """`ZeroEntropy.models.rerank`."""
     client = zeroentropy.ZeroEntropy(**options(question))
     return ranked(client.models.rerank(**arguments(question)))
 
 
 def async_(question: Question) -> list[Ranked]:
-    """`AsyncZeroEntropy.models.rerank`."""
     client = zeroentropy.AsyncZeroEntropy(**options(question))
     return ranked(asyncio.run(client.models.rerank(**arguments(question))))
 
 
 def options(question: Question) -> dict[str, Any]:
-    """Those of both clients."""
     return {"api_key": question.key, "base_url": f"{question.url}/v1"}
 
 
 def arguments(question: Question) -> dict[str, Any]:
-    """Those of both calls."""
     return {
         "model": question.model,
         "query": question.query,
@@ -35,7 +31,6 @@ def arguments(question: Question) -> dict[str, Any]:
 
 
 def ranked(response: Any) -> list[Ranked]:
-    """The results of an answer."""
     return [Ranked(result.index, result.relevance_score) for result in response.results]
 
 

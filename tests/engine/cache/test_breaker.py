@@ -1,4 +1,4 @@
-"""The circuit breaker: it opens, waits, lets one call probe, and believes what that call says."""
+"""The circuit breaker opens, cools down, lets one call probe, and believes what that call shows."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,6 @@ CLOSED, HALF_OPEN, OPEN = BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerSt
 
 
 def opened(clock: Clock) -> CircuitBreaker:
-    """A breaker that has just opened."""
     breaker = CircuitBreaker(clock, threshold=3, cooldown_s=1.0, max_cooldown_s=8.0)
     for _ in range(3):
         breaker.failed(permitted(breaker))
@@ -19,7 +18,7 @@ def opened(clock: Clock) -> CircuitBreaker:
 
 
 def permitted(breaker: CircuitBreaker) -> int:
-    """The permit of a call that may be made."""
+    """The permit of a call, which the breaker must allow."""
     permit = breaker.permit()
     assert permit is not None
     return permit
@@ -43,7 +42,6 @@ def test_it_opens_after_failures_in_a_row() -> None:
 
 
 def test_one_call_probes_after_the_cool_down() -> None:
-    """No call is made earlier, and no second one at the same time."""
     clock = Clock()
     breaker = opened(clock)
     clock.now = 0.99
@@ -56,7 +54,6 @@ def test_one_call_probes_after_the_cool_down() -> None:
 
 
 def test_a_probe_that_succeeds_closes() -> None:
-    """All calls are permitted again, and it takes as many failures as before to open."""
     clock = Clock(5.0)
     breaker = opened(clock)
     clock.now = 6.0
@@ -69,7 +66,7 @@ def test_a_probe_that_succeeds_closes() -> None:
 
 
 def test_the_cool_down_doubles_with_each_probe_that_fails() -> None:
-    """It doubles up to a limit; after a success it is short again."""
+    """The cool-down doubles up to a limit, and is short again after a success."""
     clock = Clock()
     breaker = opened(clock)
     waits = []
@@ -90,7 +87,7 @@ def test_the_cool_down_doubles_with_each_probe_that_fails() -> None:
 
 
 def test_a_probe_that_is_abandoned_leaves_the_next_one_to_another() -> None:
-    """The next call probes at once, and the cool-down does not grow."""
+    """The next call may probe at once, and the cool-down does not grow."""
     clock = Clock()
     breaker = opened(clock)
     clock.now = 1.0
@@ -104,7 +101,7 @@ def test_a_probe_that_is_abandoned_leaves_the_next_one_to_another() -> None:
 
 @pytest.mark.parametrize("probing", [False, True], ids=["while it is open", "beside the probe"])
 def test_calls_from_before_it_opened_change_nothing(*, probing: bool) -> None:
-    """They change neither the state nor its duration, and what the probe finds out is believed."""
+    """A late outcome changes neither the state nor its duration; only the probe decides."""
     clock = Clock()
     breaker = CircuitBreaker(clock, threshold=3, cooldown_s=1.0)
     before = permitted(breaker)
@@ -124,7 +121,7 @@ def test_calls_from_before_it_opened_change_nothing(*, probing: bool) -> None:
 
 
 def test_a_call_that_is_no_probe_leaves_the_probe_to_others() -> None:
-    """It is made once the cool-down is over, as are others like it, and what the probe finds out is believed."""
+    """After the cool-down such calls are permitted until a probe starts, and only the probe can close the breaker."""
     clock = Clock()
     breaker = opened(clock)
     assert breaker.permit(probes=False) is None
@@ -144,8 +141,8 @@ def test_a_call_that_is_no_probe_leaves_the_probe_to_others() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.booleans(), st.sampled_from(["ok", "fail", "gone"])), max_size=80))
 def test_a_server_that_fails_is_asked_less_and_less(calls: list[tuple[float, bool, str]]) -> None:
-    """In any history a closed breaker permits all calls, an open one none before its time, a half-open one none;
-    `cooling` agrees with that. Calls that are no probes neither close it nor leave its cool-down as it is if they fail.
+    """In any history a closed breaker permits all calls, an open one none before its time and a half-open one none;
+    `cooling` agrees. Calls that are no probes never close the breaker, but begin a new cool-down if they fail.
     """
     clock = Clock()
     breaker = CircuitBreaker(clock, threshold=3, cooldown_s=1.0, max_cooldown_s=4.0)

@@ -1,4 +1,4 @@
-"""A fingerprint changes with what representations depend on and with nothing else: tensor by tensor, field by field."""
+"""A fingerprint changes with what representations depend on and nothing else, tensor by tensor and field by field."""
 
 import random
 from dataclasses import fields, replace
@@ -19,7 +19,7 @@ from bandrank.models.wording import Wording
 
 Encoded = tuple[Wording, list[int], list[int], bytes, bytes | None]
 
-# Another value of every field of a config, by architecture; of the encoder's those that leave its weights' shapes.
+# Another value of every field of a config, by architecture; of the encoder's fields only those that change no shape.
 ENCODER = {"encoder.num_layers": 4, "encoder.num_heads": 2, "encoder.layer_norm_eps": 1e-3}
 TEXTS = ENCODER | {"cls_id": 7, "sep_id": 8, "max_query_tokens": 20, "max_candidate_tokens": 40}
 WORDINGS = {"query_wording": Wording("find {text}"), "candidate_wording": Wording("title: {text}")}
@@ -42,8 +42,10 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "poly_encoder": TEXTS | {"num_codes": 3, "reduction": "mean", "output_scaling": 0.5} | CALIBRATION,
     "virt": TEXTS | {"similarity": "dot"} | CALIBRATION,
 }
-# What changes in some variants to another value than in the others.
+# Values for single variants, instead of those above or besides them: the variants' own values differ.
 SWITCHED: dict[str, dict[str, Any]] = {
+    "bi_encoder mean": {"separate_towers": True},
+    "bi_encoder apart": {"separate_towers": False},
     "mix_encoder b": {"strategy": "C"},
     "mix_encoder lexical": {"strategy": "C", "interaction_layers": (0,), "similarity": "cosine"},
     "mix_encoder codes dot": {"strategy": "S"},
@@ -59,7 +61,7 @@ QUERY_OF_MIX = {
     "bi_encoder_bias",
     "max_query_tokens",
 }
-# Fields of the query side: all that another value of them changes is read when a query is there.
+# Fields of the query side: they change only how a query is read or scored, not what is stored of candidates.
 QUERY_FIELDS: dict[str, set[str]] = {
     "bi_encoder mean": {"query_wording", *CALIBRATION},
     "colbert v2": {
@@ -86,14 +88,14 @@ QUERY_FIELDS: dict[str, set[str]] = {
 
 
 def fingerprint_of(scorer: Scorer) -> bytes:
-    """With the tiny tokenizer and float32 payloads."""
+    """The fingerprint of a scorer with the tiny tokenizer and float32 payloads."""
     return fingerprint(scorer, tiny_tokenizer(), "float32")
 
 
 @torch.inference_mode()
 def encoded(scorer: Scorer) -> Encoded:
-    """All that is stored of some texts, and the words that are read around them: word pieces cut, lengths, and the bits
-    of the representations and of the words that are kept.
+    """All that is stored of some texts: the wording, the tokens cut, lengths, and the bytes of representations and kept
+    words.
     """
     rng = random.Random(0)
     applied = [scorer.candidate_template.apply(random_ids(rng, count)[:-1]) for count in (0, 1, 9, 33, 300)]
@@ -105,7 +107,7 @@ def encoded(scorer: Scorer) -> Encoded:
 
 @pytest.mark.parametrize("variant", PRECOMPUTING)
 def test_a_fingerprint_covers_the_tensors_that_candidates_are_encoded_with(variant: str) -> None:
-    """Each tensor in turn is moved: the fingerprint changes if and only if representations do."""
+    """Each tensor in turn is changed, and the fingerprint changes if and only if the representations do."""
     scorer = VARIANTS[variant]()
     before, as_encoded = fingerprint_of(scorer), encoded(scorer)
     seen: dict[bool, list[str]] = {True: [], False: []}
@@ -124,9 +126,7 @@ def test_a_fingerprint_covers_the_tensors_that_candidates_are_encoded_with(varia
 
 @pytest.mark.parametrize("variant", QUERY_FIELDS)
 def test_a_fingerprint_covers_the_fields_that_candidates_are_encoded_by(variant: str) -> None:
-    """Each field in turn has another value, over the same weights: what changes neither fingerprint nor representations
-    are the fields of the query side.
-    """
+    """Each field in turn gets another value over the same weights; only fields of the query side change nothing."""
     scorer = VARIANTS[variant]()
     others = OTHER_VALUES[variant.split(maxsplit=1)[0]] | SWITCHED.get(variant, {})
     assert {name.split(".")[0] for name in others} == {field.name for field in fields(scorer.config)}
@@ -143,7 +143,7 @@ def test_a_fingerprint_covers_the_fields_that_candidates_are_encoded_by(variant:
 
 
 def with_other(scorer: Scorer, name: str, value: Any) -> Scorer:
-    """The same weights, in the same memory, under a config with another value; weights of other shapes are drawn."""
+    """The same scorer with another value of one field; it shares all weights, except those whose shapes change."""
     *outer, field = name.split(".")
     inner = replace(scorer.config.encoder, **{field: value}) if outer else value
     config = replace(scorer.config, **{outer[0] if outer else field: inner})

@@ -1,4 +1,4 @@
-"""Representations as bytes: what comes back is what was put in, and what was damaged does not come back."""
+"""Representations as bytes: what was stored comes back unchanged, and what was damaged does not come back."""
 
 import random
 import struct
@@ -19,14 +19,14 @@ from bandrank.models.words import Words
 from bandrank_kernels.arrays import offsets
 
 DTYPES: list[PayloadDtype] = ["float32", "float16", "int8"]
-LENGTHS = st.lists(st.integers(0, 4), max_size=6)  # rows of representations, some without any
+LENGTHS = st.lists(st.integers(0, 4), max_size=6)  # numbers of rows, some of them 0
 SIZES = st.integers(1, 5)
 KEY = b"under which it is kept"
 
 
 @st.composite
 def representations(draw: st.DrawFn, width: Literal[16, 32] = 32, most: float = 2.0**100) -> tuple[Tensor, list[int]]:
-    """Random values and lengths."""
+    """Draws the rows of some representations, and how many rows each has."""
     lengths, size = draw(LENGTHS), draw(SIZES)
     number = st.floats(-most, most, width=width, allow_nan=False)
     rows = draw(st.lists(st.lists(number, min_size=size, max_size=size), min_size=sum(lengths), max_size=sum(lengths)))
@@ -34,14 +34,12 @@ def representations(draw: st.DrawFn, width: Literal[16, 32] = 32, most: float = 
 
 
 def encoded(values: Tensor, lengths: list[int], dtype: PayloadDtype) -> tuple[RepresentationCodec, list[bytes]]:
-    """A codec for the values, and their payloads."""
     codec = RepresentationCodec(values.shape[1], dtype)
     return codec, codec.payloads(Ragged(values, offsets(lengths)))
 
 
 @given(representations())
 def test_float32_comes_back_unchanged(drawn: tuple[Tensor, list[int]]) -> None:
-    """Every bit comes back, on the host, in as many rows."""
     values, lengths = drawn
     codec, payloads = encoded(values, lengths, "float32")
     decoded = codec.decode(payloads)
@@ -53,7 +51,7 @@ def test_float32_comes_back_unchanged(drawn: tuple[Tensor, list[int]]) -> None:
 
 @given(representations(width=16, most=65504.0), st.integers(1, 9), st.sampled_from(DTYPES))
 def test_words_come_back_unchanged(drawn: tuple[Tensor, list[int]], size: int, dtype: PayloadDtype) -> None:
-    """Beside rows of any number and dtype, which are as they would be without words; also of texts without a row."""
+    """The rows are as they would be without words, and even a text without rows has its words."""
     values, lengths = drawn
     chance = np.random.default_rng(size)
     shape = len(lengths), size
@@ -74,7 +72,7 @@ def test_words_come_back_unchanged(drawn: tuple[Tensor, list[int]], size: int, d
 
 
 def test_words_of_another_size_are_refused() -> None:
-    """None where some are expected, and the other way round."""
+    """Missing and unexpected words are refused, too."""
     rows, words = torch.ones(1, 2), Words(np.ones((1, 3), np.uint16), np.ones((1, 3), np.uint8))
     for size, given_words in ((3, None), (4, words), (0, words)):
         with pytest.raises(ValueError, match="words of another size"):
@@ -83,7 +81,7 @@ def test_words_of_another_size_are_refused() -> None:
 
 @given(representations(width=16, most=65504.0))
 def test_float16_rounds_once(drawn: tuple[Tensor, list[int]]) -> None:
-    """It rounds to the nearest number of float16, and a second round trip changes nothing."""
+    """Values are rounded to the nearest float16, and a second round trip changes nothing."""
     values, lengths = drawn
     codec, payloads = encoded(values, lengths, "float16")
     decoded = codec.decode(payloads)
@@ -96,7 +94,7 @@ def test_float16_rounds_once(drawn: tuple[Tensor, list[int]]) -> None:
 
 @given(representations())
 def test_int8_is_off_by_half_a_step_at_most(drawn: tuple[Tensor, list[int]]) -> None:
-    """A step is the row's largest magnitude over 127; what float32 rounds on the way is a millionth of it."""
+    """A step is the row's largest magnitude over 127; rounding in float32 adds at most 2**-22 of that magnitude."""
     values, lengths = drawn
     codec, payloads = encoded(values, lengths, "int8")
     decoded = codec.decode(payloads).values
@@ -118,7 +116,6 @@ def test_any_dtype_of_the_scorer_is_taken(dtype: PayloadDtype, computed: torch.d
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(drawn=representations(width=16, most=100.0), seed=st.integers(0, 99))
 def test_payloads_are_decoded_in_any_company(dtype: PayloadDtype, drawn: tuple[Tensor, list[int]], seed: int) -> None:
-    """A representation decodes from its payload alone."""
     codec, payloads = encoded(*drawn, dtype)
     shuffled = random.Random(seed).choices(range(len(payloads)), k=8) if payloads else []
     decoded = codec.decode([payloads[position] for position in shuffled])
@@ -131,19 +128,18 @@ def test_payloads_are_decoded_in_any_company(dtype: PayloadDtype, drawn: tuple[T
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_not_a_number_is_refused(dtype: PayloadDtype, bad: float) -> None:
-    """A broken representation is never stored."""
     with pytest.raises(ValueError, match="not finite"):
         encoded(torch.tensor([[1.0, 2.0], [bad, 0.0]]), [1, 1], dtype)
 
 
 def test_what_float16_cannot_hold_is_refused() -> None:
-    """Otherwise it would be stored as infinity."""
+    """A number too large for float16 would be stored as infinity."""
     with pytest.raises(ValueError, match="too large"):
         encoded(torch.tensor([[65520.0]]), [1], "float16")
 
 
 def test_rows_of_another_size_are_refused() -> None:
-    """A codec without a size is refused too."""
+    """A codec for rows of size 0 is refused, too."""
     with pytest.raises(ValueError, match=r"\(total, 3\), got \(2, 4\)"):
         RepresentationCodec(3, "float16").payloads(Ragged(torch.ones(2, 4), offsets([2])))
     with pytest.raises(ValueError, match="at least 1"):
@@ -151,7 +147,6 @@ def test_rows_of_another_size_are_refused() -> None:
 
 
 def test_payloads_carry_counts() -> None:
-    """Counts change neither the rows nor what they decode to."""
     values = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     codec, payloads = encoded(values, [1, 0, 2], "float32")
     counted = codec.with_counts(payloads, [7, 2**32 - 1, 0], [0, 5, 1])
@@ -182,7 +177,6 @@ def test_the_format_does_not_change_unnoticed() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(drawn=representations(width=16, most=100.0))
 def test_a_sealed_payload_opens_to_itself(dtype: PayloadDtype, drawn: tuple[Tensor, list[int]]) -> None:
-    """This holds for every dtype and number of rows."""
     codec, payloads = encoded(*drawn, dtype)
 
     assert [codec.open(codec.seal(payload, KEY), KEY) for payload in payloads] == payloads
@@ -191,7 +185,7 @@ def test_a_sealed_payload_opens_to_itself(dtype: PayloadDtype, drawn: tuple[Tens
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_any_damage_is_noticed(dtype: PayloadDtype, rows: int) -> None:
-    """Any other value of any byte is noticed, and so are bytes cut from either end, or added."""
+    """The damage is any changed byte, bytes cut from either end, or bytes added."""
     codec, (payload,) = encoded(torch.randn(rows, 5, generator=torch.Generator().manual_seed(2)), [rows], dtype)
     sealed = codec.seal(payload, KEY)
 
@@ -206,7 +200,7 @@ def test_any_damage_is_noticed(dtype: PayloadDtype, rows: int) -> None:
 
 
 def test_a_value_under_another_key_is_refused() -> None:
-    """However it came there: it is of another text or of another model."""
+    """A value sealed under another key is of another text or another model."""
     codec, (payload,) = encoded(torch.ones(2, 3), [2], "float16")
 
     assert codec.open(codec.seal(payload, KEY), KEY + b"2") is None
@@ -214,14 +208,14 @@ def test_a_value_under_another_key_is_refused() -> None:
 
 @given(st.binary(max_size=80))
 def test_garbage_is_refused(value: bytes) -> None:
-    """Others may have stored any value under a key of the service."""
+    """Other programs may store any value under a key of the service."""
     assert RepresentationCodec(2, "int8").open(value, KEY) is None
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize(("dtype", "form"), [("float32", "<f"), ("float16", "<e"), ("int8", "<f")])
 def test_what_is_sealed_but_not_finite_is_refused(dtype: PayloadDtype, form: str, bad: float) -> None:
-    """The checksum is right; the scores would not be."""
+    """The checksum is right, but no score would be."""
     codec, (payload,) = encoded(torch.ones(2, 3), [2], dtype)
     for row in range(2):
         start = 8 + row * (len(payload) - 8) // 2
@@ -232,7 +226,6 @@ def test_what_is_sealed_but_not_finite_is_refused(dtype: PayloadDtype, form: str
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_largest_numbers_are_not_refused(dtype: PayloadDtype) -> None:
-    """They are finite."""
     largest = torch.finfo(torch.float16 if dtype == "float16" else torch.float32).max
     codec, (payload,) = encoded(torch.tensor([[largest, -largest]]), [1], dtype)
 
@@ -241,7 +234,7 @@ def test_the_largest_numbers_are_not_refused(dtype: PayloadDtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_another_codec_sealed_is_refused(dtype: PayloadDtype) -> None:
-    """Another dtype, size or version is refused, even with the same number of bytes."""
+    """Another dtype, size or version is refused even if the number of bytes is the same."""
     values = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
     codec, (payload,) = encoded(values, [4], dtype)
     strangers = [encoded(values, [4], other) for other in DTYPES if other != dtype]
@@ -256,7 +249,7 @@ def test_what_another_codec_sealed_is_refused(dtype: PayloadDtype) -> None:
 
 
 def test_nothing_decodes_to_nothing() -> None:
-    """No payloads, and payloads without rows, keep their size."""
+    """Without payloads, or with payloads that have no rows, vectors keep their size."""
     for dtype in DTYPES:
         codec = RepresentationCodec(3, dtype)
 

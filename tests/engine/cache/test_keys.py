@@ -1,4 +1,4 @@
-"""What is cached is found again by whoever would compute the same, and by nobody else."""
+"""Only a replica that would compute the same representation finds a cached one."""
 
 from hashlib import blake2b
 from pathlib import Path
@@ -18,23 +18,21 @@ from bandrank.models.scorer import Scorer
 
 
 def fingerprint_of(scorer: Scorer, tokenizer: Tokenizer | None = None) -> bytes:
-    """The fingerprint of a scorer with the tiny tokenizer and float16 payloads."""
     return fingerprint(scorer, tokenizer or tiny_tokenizer(), "float16")
 
 
 def test_a_digest_is_blake2b() -> None:
-    """It is 16 bytes over the UTF-8 bytes, so that today's keys in Redis stay valid."""
+    """A digest is 16 bytes over the text's UTF-8 bytes, as the keys already in Redis are."""
     assert digest("naïve 文") == blake2b("naïve 文".encode(), digest_size=16).digest()
 
 
 @given(st.lists(st.text(max_size=3), unique=True, max_size=30))
 def test_different_texts_have_different_digests(texts: list[str]) -> None:
-    """This holds for texts that differ invisibly, too."""
     assert len({digest(text) for text in texts}) == len(texts)
 
 
 def test_a_saved_and_loaded_scorer_keeps_its_fingerprint(tmp_path: Path) -> None:
-    """Replicas that load the same folder share the cache, and so does one that starts later."""
+    """Replicas that load the same folder share the cache, even if one starts later."""
     scorer = tiny_bi_encoder()
     checkpoint.save(scorer, tmp_path, tokenizer=TOKENIZER_FILE)
 
@@ -43,8 +41,8 @@ def test_a_saved_and_loaded_scorer_keeps_its_fingerprint(tmp_path: Path) -> None
 
 
 def test_everything_that_a_representation_depends_on_is_in_the_fingerprint() -> None:
-    """It covers each bit of the weights, the configuration, the architecture, the tokenizer, the payload's dtype and
-    the template.
+    """The fingerprint covers every bit of the weights, the config, the architecture, the tokenizer, the payloads' dtype
+    and the template.
     """
     scorer, tokenizer = tiny_bi_encoder(), tiny_tokenizer()
     one_bit = tiny_bi_encoder()
@@ -68,7 +66,7 @@ def test_everything_that_a_representation_depends_on_is_in_the_fingerprint() -> 
 
 
 def test_the_dtype_of_what_computes_is_in_the_fingerprint() -> None:
-    """It covers the dtype, 16-bit ones too, but not the layout of the weights for a CPU."""
+    """The fingerprint covers the dtype but not the layout of the weights for a CPU."""
     dtypes = torch.float32, torch.bfloat16, torch.float16
     found = [fingerprint_of(as_served(tiny_bi_encoder(), dtype)) for dtype in dtypes]
 
@@ -78,7 +76,6 @@ def test_the_dtype_of_what_computes_is_in_the_fingerprint() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "a longer text"])
 def test_a_key_says_whose_it_is(text: str) -> None:
-    """A key has the service, the format, the scorer and the text."""
     (key,) = redis_keys(b"\xab" * 16, [digest(text)])
 
     name, format_name, tag, text_name = key.decode().split(":")
@@ -87,7 +84,7 @@ def test_a_key_says_whose_it_is(text: str) -> None:
 
 
 def test_the_slot_of_a_key_depends_on_its_bucket_alone() -> None:
-    """A single command can ask for all keys of a bucket."""
+    """A single command can therefore ask for all keys of a bucket."""
     digests = [bytes([bucket, *rest]) for bucket in (0, 7, 64, 71) for rest in ([1] * 15, [2] * 15)]
     slots = [key_slot(key) for key in redis_keys(bytes(16), digests)]
 

@@ -1,4 +1,4 @@
-"""The cache in memory: bounded in bytes, true to what it was given, and keeping what was used last."""
+"""The cache in memory is bounded in bytes, returns what it was given, and keeps what was used last."""
 
 import sys
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from bandrank.engine.cache.lru import LruCache
 
-ENTRY_BYTES = 100  # of every entry, beside its key and payload
+ENTRY_BYTES = 100  # that every entry takes besides its key and payload
 
-KEYS = st.sampled_from([bytes([letter]) * 16 for letter in b"abcdefgh"])  # few, so that they come again
+KEYS = st.sampled_from([bytes([letter]) * 16 for letter in b"abcdefgh"])  # few, so that keys repeat
 BATCHES = st.lists(st.lists(KEYS, min_size=1, max_size=4), max_size=30)
 
 
 def payload_of(key: bytes) -> bytes:
-    """Different payloads for different keys, of different sizes."""
+    """Each key has a payload of its own, and their sizes differ."""
     return key * (key[0] - ord("a"))
 
 
@@ -27,13 +27,12 @@ def entry_bytes(key: bytes, payload: bytes) -> int:
 
 
 def cache_of(max_bytes: int) -> LruCache[bytes]:
-    """An empty cache of payloads."""
     return LruCache(max_bytes, entry_bytes)
 
 
 @given(BATCHES, st.integers(0, 5 * ENTRY_BYTES))
 def test_the_bound_in_bytes_is_kept(batches: list[list[bytes]], max_bytes: int) -> None:
-    """After every call, sizes and numbers are those of the entries held."""
+    """The bound holds after every call, and in the end size and count are those of the entries held."""
     cache = cache_of(max_bytes)
     for keys in batches:
         cache.put_many({key: payload_of(key) for key in keys})
@@ -46,7 +45,7 @@ def test_the_bound_in_bytes_is_kept(batches: list[list[bytes]], max_bytes: int) 
 
 @given(BATCHES, st.integers(0, 5 * ENTRY_BYTES))
 def test_a_key_is_not_held_or_has_its_own_payload(batches: list[list[bytes]], max_bytes: int) -> None:
-    """A key never gets another's payload; a key that is asked for twice is answered twice."""
+    """No key gets another's payload; a key that is asked for twice is answered twice."""
     cache = cache_of(max_bytes)
     for keys in batches:
         for key, found in zip(keys, cache.get_many(keys), strict=True):
@@ -56,7 +55,6 @@ def test_a_key_is_not_held_or_has_its_own_payload(batches: list[list[bytes]], ma
 
 @given(st.lists(st.sampled_from(range(7)), min_size=1, max_size=40), st.integers(1, 5))
 def test_what_was_used_last_is_held(uses: list[int], capacity: int) -> None:
-    """Of entries of equal size, exactly the `capacity` ones looked up or put last are held."""
     entry = ENTRY_BYTES + 16 + 100
     cache = cache_of(capacity * entry + entry // 2)
     for use in uses:
@@ -69,7 +67,7 @@ def test_what_was_used_last_is_held(uses: list[int], capacity: int) -> None:
 
 
 def test_an_entry_larger_than_the_cache_is_not_held() -> None:
-    """It pushes no other entry out."""
+    """An oversized entry pushes no other one out."""
     cache = cache_of(2 * ENTRY_BYTES)
     cache.put_many({b"small": b"1"})
     cache.put_many({b"large": bytes(2 * ENTRY_BYTES)})
@@ -78,7 +76,7 @@ def test_an_entry_larger_than_the_cache_is_not_held() -> None:
 
 
 def test_a_cache_of_no_bytes_holds_nothing() -> None:
-    """This is how a cache is switched off."""
+    """A size of 0 is how a cache is switched off."""
     cache = cache_of(0)
     cache.put_many({b"a": b""})
 
@@ -87,7 +85,7 @@ def test_a_cache_of_no_bytes_holds_nothing() -> None:
 
 @pytest.fixture
 def threads_that_interleave() -> Iterator[None]:
-    """The interpreter passes from thread to thread as often as it can."""
+    """Makes the interpreter switch between threads as often as it can."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -96,7 +94,6 @@ def threads_that_interleave() -> Iterator[None]:
 
 @pytest.mark.usefixtures("threads_that_interleave")
 def test_threads_may_share_a_cache() -> None:
-    """Each thread gets the payloads that were put, and the bytes are counted right in the end."""
     cache = cache_of(12 * ENTRY_BYTES)
 
     def use(start: int) -> None:

@@ -39,18 +39,15 @@ def server(module_server: RedisServer) -> RedisServer:
 
 
 def key_of(text: str) -> bytes:
-    """The text's key in Redis."""
     return redis_keys(FINGERPRINT, [digest(text)])[0]
 
 
 def calls(server: RedisServer, command: str) -> int:
-    """How often a command was sent since the test started."""
     stats = server.do("INFO", "commandstats")
     return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
 async def test_what_one_replica_computed_another_reads(server: RedisServer) -> None:
-    """The other replica reads all of it, first from Redis and then from memory; nothing is computed twice."""
     texts = texts_of(random.Random(1), 300)
     async with replica(server.url) as first, replica(server.url) as second:
         assert await first.store(texts)
@@ -65,7 +62,7 @@ async def test_what_one_replica_computed_another_reads(server: RedisServer) -> N
 
 
 async def test_a_lookup_is_one_round_trip(server: RedisServer) -> None:
-    """This holds for any number of candidates, and for repeated ones, once the size of one is known."""
+    """This holds for any number of candidates, repeated ones included, once the size of one is known."""
     texts = texts_of(random.Random(2), 500)
     async with replica(server.url) as first, replica(server.url, memory_bytes=0) as second:
         await first.store(texts)
@@ -79,7 +76,7 @@ async def test_a_lookup_is_one_round_trip(server: RedisServer) -> None:
 
 
 async def test_what_was_read_before_redis_failed_is_a_hit(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest is computed, and nothing more is asked."""
+    """The rest counts as unavailable, and Redis is not asked again."""
     texts = texts_of(random.Random(10), 30)
     monkeypatch.setattr(representations, "FIRST_AT_ONCE", 10)
     monkeypatch.setattr(representations, "READ_AT_ONCE", 10)
@@ -101,7 +98,6 @@ async def test_what_was_read_before_redis_failed_is_a_hit(server: RedisServer, m
 
 
 async def test_metrics_count_reads_and_writes(server: RedisServer) -> None:
-    """They count lookups by tier and outcome, one for each candidate, and writes, bytes and calls."""
     texts = texts_of(random.Random(3), 7)
     async with replica(server.url) as first, replica(server.url) as second:
         await first.store([*texts, texts[0]])
@@ -126,7 +122,7 @@ async def test_metrics_count_reads_and_writes(server: RedisServer) -> None:
 async def test_no_request_is_named_where_what_many_computed_is_not_stored(
     server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The request that happened to be the first is no more to blame than the others."""
+    """One task writes what many requests computed; the request that happens to start it is not to blame."""
 
     async def ask() -> bool:
         request_id.set("first")
@@ -146,7 +142,7 @@ async def test_no_request_is_named_where_what_many_computed_is_not_stored(
 
 
 async def test_keys_spread_over_the_slots_of_a_cluster(server: RedisServer) -> None:
-    """Their groups are few enough for one pipeline."""
+    """The keys fall into 64 slots, few enough for one pipeline."""
     texts = texts_of(random.Random(4), 1000)
     async with replica(server.url) as one:
         await one.store(texts)
@@ -159,7 +155,6 @@ async def test_keys_spread_over_the_slots_of_a_cluster(server: RedisServer) -> N
 
 @pytest.mark.parametrize(("ttl_s", "least", "most"), [(100.0, 1, 100_000), (None, -1, -1)])
 async def test_entries_expire_when_they_should(server: RedisServer, ttl_s: float | None, least: int, most: int) -> None:
-    """They expire after the time to live, or never."""
     async with replica(server.url, ttl_s=ttl_s) as one:
         await one.store(["a text"])
 
@@ -167,7 +162,6 @@ async def test_entries_expire_when_they_should(server: RedisServer, ttl_s: float
 
 
 async def test_an_expired_entry_is_computed_anew(server: RedisServer) -> None:
-    """It is stored again, too."""
     async with replica(server.url, ttl_s=0.02, memory_bytes=0) as one:
         await one.store(["a text"])
         while server.do("EXISTS", key_of("a text")):  # noqa: ASYNC110  # Redis tells nobody
@@ -203,7 +197,7 @@ def foreign_values(key: bytes) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("damage", foreign_values(digest("damaged")))
 async def test_a_damaged_value_is_a_miss(server: RedisServer, damage: str) -> None:
-    """It is counted, computed, and replaced."""
+    """A damaged value is counted as corrupt, computed anew and replaced."""
     server.do("SET", key_of("damaged"), foreign_values(digest("damaged"))[damage])
     async with replica(server.url) as one, replica(server.url) as other:
         lookup = await one.fetch(["damaged", "damaged", "fresh"])
@@ -217,7 +211,7 @@ async def test_a_damaged_value_is_a_miss(server: RedisServer, damage: str) -> No
 
 
 async def test_a_key_that_holds_no_string_is_a_miss(server: RedisServer) -> None:
-    """Another program may have stored a list under it."""
+    """Another program may have stored a list under the key."""
     server.do("RPUSH", key_of("a list"), "x")
     async with replica(server.url) as one:
         lookup = await one.fetch(["a list", "another"])
@@ -226,7 +220,6 @@ async def test_a_key_that_holds_no_string_is_a_miss(server: RedisServer) -> None
 
 
 async def test_replicas_with_another_model_share_nothing(server: RedisServer) -> None:
-    """Their fingerprints differ."""
     async with replica(server.url) as one, replica(server.url, fingerprint=bytes(16)) as other:
         await one.store(["a text"])
         await other.store(["a text"])
@@ -235,7 +228,9 @@ async def test_replicas_with_another_model_share_nothing(server: RedisServer) ->
 
 
 async def test_many_requests_at_once(server: RedisServer) -> None:
-    """On two replicas with the same texts every payload is right, and each replica computes a text at most once."""
+    """Two replicas get requests for the same texts: every payload is right, and no text is computed twice in one that
+    has room.
+    """
     rng = random.Random(6)
     texts = texts_of(rng, 60)
     async with replica(server.url) as one, replica(server.url, memory_bytes=5000) as other:
@@ -262,7 +257,6 @@ async def test_plain_values_are_set_read_and_deleted(server: RedisServer) -> Non
 
 
 async def test_what_is_queued_is_stored_when_the_cache_closes(server: RedisServer) -> None:
-    """A replica that ends loses nothing."""
     texts = texts_of(random.Random(7), 2000)
     async with replica(server.url) as one:
         await one.fetch(texts)
@@ -273,7 +267,7 @@ async def test_what_is_queued_is_stored_when_the_cache_closes(server: RedisServe
 
 
 async def test_what_does_not_fit_the_queue_is_dropped(server: RedisServer) -> None:
-    """It is counted and stays in memory."""
+    """A dropped entry is counted and stays in memory."""
     texts = texts_of(random.Random(8), 100)
     async with replica(server.url, max_pending_writes_bytes=2000) as one:
         stored = await one.store(texts)
@@ -290,7 +284,7 @@ async def test_what_does_not_fit_the_queue_is_dropped(server: RedisServer) -> No
 
 @pytest.mark.parametrize("max_bytes", [1, 2000, 100_000])
 async def test_what_may_wait_for_the_queue_is_stored(server: RedisServer, max_bytes: int) -> None:
-    """All of it, though the queue has room for a part, or for a single entry at a time; nothing waits without Redis."""
+    """Everything is stored even if the queue has room for a single entry at a time, and without Redis nothing waits."""
     keys = [digest(text) for text in texts_of(random.Random(9), 600)]
 
     async def compute(unclaimed: list[bytes], _: Rescue) -> list[bytes]:
@@ -309,7 +303,6 @@ async def test_what_may_wait_for_the_queue_is_stored(server: RedisServer, max_by
 
 
 async def test_a_closed_client_answers_nothing(server: RedisServer) -> None:
-    """It raises nothing either."""
     async with replica(server.url) as one:
         assert one.redis is not None
         await one.fetch(["before"])

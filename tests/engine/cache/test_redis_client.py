@@ -1,4 +1,4 @@
-"""Calls to a Redis that answers when, and as, the test says: what counts against it, and what does not."""
+"""Calls to a Redis whose answers the test controls: what counts against it, and what does not."""
 
 import asyncio
 import math
@@ -26,7 +26,6 @@ SHORT_S = 0.01
     "error", [ConnectionError("gone"), OSError(5, "io"), RuntimeError("a bug"), TimeoutError(), AttributeError("None")]
 )
 async def test_whatever_goes_wrong_is_not_raised(error: Exception) -> None:
-    """Reads, writes and deletions report that they failed."""
     async with scripted() as one:
         calls = [
             asyncio.create_task(call)
@@ -47,7 +46,7 @@ async def test_whatever_goes_wrong_is_not_raised(error: Exception) -> None:
 
 
 async def test_after_three_failures_nothing_is_asked_until_the_cool_down_is_over() -> None:
-    """Then one call is made, and once it is answered all are."""
+    """After the cool-down one call is made as a probe, and once it is answered all calls are made again."""
     async with scripted() as one:
         await one.fail(3)
         assert (one.state, one.client.available) == (2, False)
@@ -69,7 +68,7 @@ async def test_after_three_failures_nothing_is_asked_until_the_cool_down_is_over
 
 
 async def test_a_read_that_takes_too_long_fails() -> None:
-    """Its reply, which comes later, changes nothing."""
+    """The late reply changes nothing."""
     async with scripted(SHORT_S) as one:
         task = await one.ask()
         assert await task is None
@@ -106,7 +105,7 @@ async def test_a_successful_write_does_not_hide_reads_that_are_too_slow() -> Non
 
 
 async def test_writes_that_succeed_do_not_bring_back_reads_that_are_too_slow() -> None:
-    """Once the cool-down is over they are made, but the next read decides, and the cool-down doubles as it fails."""
+    """After the cool-down writes are made, but the next read decides; if it fails, the cool-down doubles."""
     async with scripted() as one:
         await one.fail(3)
         for cooldown in (1.0, 2.0, 4.0, 8.0):
@@ -126,7 +125,7 @@ async def test_writes_that_succeed_do_not_bring_back_reads_that_are_too_slow() -
 
 
 async def test_a_write_that_is_under_way_does_not_keep_a_read_from_probing() -> None:
-    """However long it takes, and whatever becomes of it."""
+    """The write may take long, and may fail afterwards."""
     async with scripted() as one:
         await one.fail(3)
         one.clock.now += 1.0
@@ -143,7 +142,7 @@ async def test_a_write_that_is_under_way_does_not_keep_a_read_from_probing() -> 
 
 
 async def test_writes_recover_by_themselves_where_nobody_reads() -> None:
-    """The one after the cool-down is the probe; a failed one doubles the cool-down."""
+    """The first write after the cool-down is the probe, and the cool-down doubles if it fails."""
     async with scripted() as one:
         for _ in range(3):
             assert await one.write(ConnectionError("broken")) == 0
@@ -159,7 +158,7 @@ async def test_writes_recover_by_themselves_where_nobody_reads() -> None:
 
 
 async def test_time_in_which_the_process_was_busy_is_not_held_against_redis() -> None:
-    """The reply was there, but the process did not read it."""
+    """The reply was there in time, but the process was too busy to read it."""
     async with scripted(0.05) as one:
         task = await one.ask()
         asyncio.get_running_loop().call_later(0.01, one.commands.answers[0].set_result, [b"1"])
@@ -172,7 +171,6 @@ async def test_time_in_which_the_process_was_busy_is_not_held_against_redis() ->
 
 
 async def test_further_calls_wait_for_their_turn() -> None:
-    """Only MAX_CONNECTIONS calls are under way at a time."""
     async with scripted() as one:
         tasks = [asyncio.create_task(one.client.get_many([b"a"])) for _ in range(3 * MAX_CONNECTIONS)]
         await until(lambda: len(one.commands.answers) == MAX_CONNECTIONS)
@@ -187,7 +185,7 @@ async def test_further_calls_wait_for_their_turn() -> None:
 
 
 async def test_a_turn_that_does_not_come_in_time_fails() -> None:
-    """It takes no other call's turn afterwards."""
+    """A call that gave up waiting does not use up a turn later."""
     async with scripted(SHORT_S) as one:
         held = [await one.ask() for _ in range(MAX_CONNECTIONS)]
         waited = await asyncio.gather(*held, one.client.get_many([b"a"]))
@@ -203,7 +201,9 @@ async def test_a_turn_that_does_not_come_in_time_fails() -> None:
 
 
 async def test_a_probe_that_gets_no_turn_says_nothing_of_redis() -> None:
-    """Nor does what began before the breaker opened, and fails beside the probe: the cool-down does not grow."""
+    """Calls from before the breaker opened say nothing either if they fail beside the probe: the cool-down does not
+    grow.
+    """
     async with scripted(SHORT_S) as one:
         held = [asyncio.create_task(one.client.get_many([b"a"])) for _ in range(MAX_CONNECTIONS)]
         await asyncio.gather(*held)
@@ -221,7 +221,6 @@ async def test_a_probe_that_gets_no_turn_says_nothing_of_redis() -> None:
 
 
 async def test_closing_ends_calls_that_are_under_way() -> None:
-    """They return as calls that Redis did not answer, and so do later ones."""
     async with scripted() as one:
         tasks = [await one.ask() for _ in range(3)]
         await one.client.close()
@@ -245,7 +244,7 @@ async def test_entries_that_are_refused_are_not_set() -> None:
 
 
 class SlowCommands(ScriptedCommands):
-    """A server that needs a millisecond for each entry and a second for BYTES_AT_ONCE, in a time that the test owns."""
+    """Takes 1 ms for each entry and 1 s for each BYTES_AT_ONCE, without really waiting, and times out after 2 s."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -265,13 +264,12 @@ class SlowCommands(ScriptedCommands):
 
 
 def slow_client(commands: SlowCommands) -> RedisClient:
-    """A client of a slow server."""
     return RedisClient(parse_redis_url("redis://slow"), commands, timeout_s=1.0, metrics=Metrics())
 
 
 @pytest.mark.parametrize(("count", "size"), [(150_000, 1), (20, 1_000_000), (0, 0)])
 async def test_a_large_write_has_the_time_of_its_parts(count: int, size: int) -> None:
-    """However many entries and bytes there are: they are stored, and known to be."""
+    """Each part has its own timeout, so any number of entries and bytes is stored and known to be."""
     commands = SlowCommands()
     client, store = slow_client(commands), CandidateStore(slow_client(commands), max_bytes=0)
     entries = {b"%d" % number: b"x" * size for number in range(count)}
@@ -283,7 +281,6 @@ async def test_a_large_write_has_the_time_of_its_parts(count: int, size: int) ->
 
 
 async def test_a_write_that_stops_midway_says_how_far_it_came() -> None:
-    """Nothing is tried after a part that is not answered."""
     commands = SlowCommands()
     commands.fails_after = 3
     client = slow_client(commands)
@@ -297,7 +294,7 @@ async def test_a_write_that_stops_midway_says_how_far_it_came() -> None:
 
 @given(st.dictionaries(st.binary(max_size=8), st.integers(0, 3 * BYTES_AT_ONCE // 2).map(bytes), max_size=6))
 def test_parts_are_the_whole_in_order(entries: dict[bytes, bytes]) -> None:
-    """Each part is within the bounds or a single entry."""
+    """Each part is within the bound on bytes or has a single entry."""
     in_parts = list(parts(entries))
 
     assert [item for part in in_parts for item in part.items()] == list(entries.items())

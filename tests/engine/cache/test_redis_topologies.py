@@ -36,14 +36,14 @@ async def check_sharing(one: Replica, other: Replica, rng: random.Random) -> Non
 
 
 async def stores_again(one: Replica, rng: random.Random) -> None:
-    """Returns once new texts are stored."""
+    """Returns once the replica can store new texts."""
     async with asyncio.timeout(HANG_S):
         while not await one.store(texts_of(rng, 100)):  # noqa: ASYNC110  # Redis tells nobody
             await asyncio.sleep(0.05)
 
 
 async def test_a_unix_socket(tmp_path: Path) -> None:
-    """The service connects to a database that is not the first."""
+    """The URL selects a database other than the first."""
     with redis_server(tmp_path / "redis", "--unixsocket", "redis.sock") as server:
         url = f"unix://{tmp_path}/redis/redis.sock?db=2"
         async with replica(url) as one, replica(url) as other:
@@ -85,7 +85,9 @@ async def test_tls(tmp_path: Path, certificates: Path) -> None:
 
 
 async def test_an_address_that_leads_to_the_new_master(tmp_path: Path) -> None:
-    """After a failover writes go there, though the old master lives on as its replica with the connections open."""
+    """After a failover, writes follow the address to the new master, although the old one lives on with its connections
+    open.
+    """
     rng = random.Random(6)
     with redis_server(tmp_path / "a") as old, redis_server(tmp_path / "b") as new, proxy_to(old.port) as address:
         async with replica(address.url) as one, replica(address.url) as other:
@@ -105,7 +107,7 @@ async def test_an_address_that_leads_to_the_new_master(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("num_silent", [1, 2, 4])
 async def test_sentinels_that_say_nothing(tmp_path: Path, num_silent: int) -> None:
-    """However many of those are named first, the one that answers is asked within the time of a call."""
+    """However many silent Sentinels come first in the URL, the one that answers is asked within a call's timeout."""
     with redis_server(tmp_path / "a", "--requirepass", PASSWORD) as master, contextlib.ExitStack() as at_end:
         silent = [at_end.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(num_silent)]
         with redis_sentinel(tmp_path / "s", master="ours", port=master.port, password=PASSWORD) as sentinel:
@@ -119,7 +121,6 @@ async def test_sentinels_that_say_nothing(tmp_path: Path, num_silent: int) -> No
 
 
 async def test_sentinels_name_the_new_master(tmp_path: Path) -> None:
-    """When the master dies its replica takes over, and the cache follows."""
     rng = random.Random(3)
     login = ["--requirepass", PASSWORD, "--masterauth", PASSWORD]
     with redis_server(tmp_path / "a", *login) as master, redis_server(tmp_path / "b", *login) as heir:
@@ -142,14 +143,13 @@ async def test_sentinels_name_the_new_master(tmp_path: Path) -> None:
 
 
 async def until_replicated(heir: RedisServer) -> None:
-    """Returns once the replica has the master's data."""
     async with asyncio.timeout(HANG_S):
         while heir.do("ROLE", password=PASSWORD)[3] != b"connected":  # noqa: ASYNC110  # Redis tells nobody
             await asyncio.sleep(0.05)
 
 
 async def test_a_cluster(tmp_path: Path) -> None:
-    """One of three nodes is enough to find them; a dead node is left out until it is back."""
+    """The URL names only one of three nodes; a node that dies is left out until it is back."""
     rng = random.Random(4)
     with redis_cluster(tmp_path) as nodes:
         url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
@@ -171,7 +171,7 @@ async def test_a_cluster(tmp_path: Path) -> None:
 
 
 async def test_a_cluster_with_the_url_of_a_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """`bandrank check` and the log say so, whatever slots the node has."""
+    """The log and the error of `check` say that the URL should be one of a cluster, whichever slots the node has."""
     rng = random.Random(7)
     with redis_cluster(tmp_path, nodes=1) as [node]:
         async with replica(node.url) as one:
@@ -184,7 +184,6 @@ async def test_a_cluster_with_the_url_of_a_server(tmp_path: Path, caplog: pytest
 
 
 async def test_a_cluster_whose_slots_move(tmp_path: Path) -> None:
-    """A replica that knew the old nodes finds the new ones."""
     rng = random.Random(5)
     with redis_cluster(tmp_path, nodes=2) as nodes:
         url = f"redis+cluster://127.0.0.1:{nodes[0].port},127.0.0.1:{nodes[1].port}"
@@ -193,7 +192,7 @@ async def test_a_cluster_whose_slots_move(tmp_path: Path) -> None:
             moved = {key_slot(key) for key in nodes[1].do("KEYS", "bandrank:*")}
             nodes[1].do("FLUSHALL")
             heir = nodes[0].do("CLUSTER", "MYID").decode()
-            for node in reversed(nodes):  # first the one that gives, lest it claims them again
+            for node in reversed(nodes):  # the giving node first, or it might claim the slots again
                 for slot in moved:
                     node.do("CLUSTER", "SETSLOT", slot, "NODE", heir)
             nodes[0].do("CLUSTER", "BUMPEPOCH")
@@ -207,7 +206,7 @@ async def test_a_cluster_whose_slots_move(tmp_path: Path) -> None:
 
 
 async def test_a_cluster_whose_slots_are_on_their_way(tmp_path: Path) -> None:
-    """Half of their keys are there already: all are found, set and deleted, and Redis is not taken for dead."""
+    """Half of the keys have moved already: all are found, set and deleted, and Redis does not count as down."""
     rng = random.Random(6)
     with redis_cluster(tmp_path, nodes=2) as nodes:
         async with replica(f"redis+cluster://127.0.0.1:{nodes[0].port}") as one:

@@ -1,4 +1,4 @@
-"""Redis that is slow, gone, full or closed to us: lookups miss, writes are lost, and nothing else happens."""
+"""A Redis that is slow, gone, full or closed to us: lookups miss, writes are lost, and nothing else happens."""
 
 import asyncio
 import logging
@@ -13,8 +13,8 @@ from support.tasks import HANG_S, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-SHORT_S = 0.05  # the timeout that the service has unless it is told otherwise
-BOUND_S = 1.0  # of a lookup that waits for SHORT_S, with room for a machine that does other things too
+SHORT_S = 0.05  # the service's default timeout
+BOUND_S = 1.0  # for a lookup that waits for SHORT_S, with room for a machine that is busy with other things
 
 
 async def fetch_new(one: Replica, rng: random.Random) -> float:
@@ -36,12 +36,11 @@ async def recovered(one: Replica, rng: random.Random) -> None:
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The warnings that the cache logged."""
     return [record.getMessage() for record in caplog.records if record.name.startswith("bandrank")]
 
 
 async def test_redis_that_hangs_for_five_seconds(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Every lookup returns in time, Redis is left alone after a few, and used again when it answers."""
+    """Every lookup returns in time; after a few failures Redis is left alone, and it is used again once it answers."""
     rng = random.Random(1)
     async with replica(server.url, timeout_s=SHORT_S) as one:
         await recovered(one, rng)
@@ -69,7 +68,7 @@ async def test_redis_that_hangs_for_five_seconds(server: RedisServer, caplog: py
 
 
 async def test_redis_that_is_killed_under_load_and_comes_back(server: RedisServer) -> None:
-    """Requests go on with the right payloads, and the new, empty server is filled again."""
+    """Requests still get the right payloads, and the new, empty server is filled again."""
     rng = random.Random(2)
     texts = texts_of(rng, 200)
     ended = asyncio.Event()
@@ -101,7 +100,6 @@ async def test_redis_that_is_killed_under_load_and_comes_back(server: RedisServe
 
 
 async def test_a_late_reply_is_not_taken_for_another_calls(server: RedisServer) -> None:
-    """A reply that comes after its lookup gave up belongs to no other lookup."""
     rng = random.Random(3)
     old, new = texts_of(rng, 40), texts_of(rng, 40)
     async with replica(server.url) as first:
@@ -116,7 +114,7 @@ async def test_a_late_reply_is_not_taken_for_another_calls(server: RedisServer) 
 
             assert late == [[None], [None]]
             for group in (old, new, old[::-1]):
-                await one.fetch(group)  # which checks every payload
+                await one.fetch(group)  # checks every payload
 
 
 async def test_an_event_loop_that_was_busy_does_not_blame_redis(server: RedisServer) -> None:
@@ -129,7 +127,7 @@ async def test_an_event_loop_that_was_busy_does_not_blame_redis(server: RedisSer
         lookup = asyncio.create_task(one.fetch(texts))
         for _ in range(20):
             await asyncio.sleep(0)
-        time.sleep(0.5)  # noqa: ASYNC251  # as a large request that is parsed does
+        time.sleep(0.5)  # noqa: ASYNC251  # as parsing a large request does
 
         assert (await lookup).redis_hits == 50
         assert one.sample("redis_errors_total", operation="get") == 0
@@ -154,7 +152,6 @@ async def test_lookups_that_are_cancelled_leave_no_trace(server: RedisServer) ->
 
 
 async def test_a_probe_that_is_cancelled_is_not_the_last(server: RedisServer) -> None:
-    """The next call may probe instead."""
     rng = random.Random(7)
     async with replica(server.url, timeout_s=SHORT_S) as one:
         server.freeze()
@@ -169,7 +166,6 @@ async def test_a_probe_that_is_cancelled_is_not_the_last(server: RedisServer) ->
 
 
 async def test_redis_that_is_not_there_yet() -> None:
-    """The service starts without Redis."""
     rng = random.Random(8)
     async with replica(f"redis://127.0.0.1:{free_port()}") as one:
         for _ in range(5):
@@ -184,7 +180,7 @@ async def test_redis_that_is_not_there_yet() -> None:
 
 
 async def test_redis_that_is_full_refuses(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Its entries are still read; refused ones are counted, and logged once."""
+    """Entries that it has are still read; refused ones are counted, and the refusal is logged once."""
     texts = texts_of(random.Random(9), 1500)
     async with replica(server.url) as one, replica(server.url) as other:
         await one.store(texts[:100])
@@ -207,7 +203,7 @@ async def test_redis_that_is_full_refuses(server: RedisServer, caplog: pytest.Lo
 
 
 async def test_redis_that_makes_room(server: RedisServer) -> None:
-    """The entries used last stay, and the others are computed again."""
+    """Redis evicts the entries that were not used lately, and they are computed again."""
     server.do("CONFIG", "SET", "maxmemory", server.do("INFO", "memory")["used_memory"] + 500_000)
     server.do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     texts = texts_of(random.Random(10), 3000)
@@ -228,7 +224,7 @@ ENCODED = "p%40ss%3Aw%2Frd%3F%23%25"
 
 
 async def test_a_password(tmp_path: Path) -> None:
-    """Special characters are percent-encoded in the URL."""
+    """Special characters in the password are percent-encoded in the URL."""
     with redis_server(tmp_path / "redis", "--requirepass", SECRET) as server:
         texts = texts_of(random.Random(11), 20)
         url = f"redis://:{ENCODED}@127.0.0.1:{server.port}/3"
@@ -260,7 +256,7 @@ async def test_wrong_credentials(tmp_path: Path, caplog: pytest.LogCaptureFixtur
                 assert lookup.redis_hits == 0
 
             assert one.sample("redis_breaker_state") == 2
-            # Three open the breaker; a write may have been under way.
+            # Three failures open the breaker; a write may have been under way.
             assert sum(one.sample("redis_errors_total", operation=name) for name in ("get", "set")) in {3, 4}
     told = "AuthenticationError"
     assert warnings_of(caplog) == [f"{server.url}/0 does not answer, going on without it: {told}"]

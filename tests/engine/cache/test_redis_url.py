@@ -1,4 +1,4 @@
-"""URLs of Redis: every form is read, and a bad one is told without what is secret in it."""
+"""URLs of Redis: every form is read, and the error for a bad one repeats no secret."""
 # ruff: noqa: S106  # no password here opens anything
 
 from pathlib import Path
@@ -74,13 +74,12 @@ BAD = {
 
 @pytest.mark.parametrize("url", GOOD)
 def test_every_form_is_read(url: str) -> None:
-    """The address has hosts, ports, credentials, database and options."""
     assert parse_redis_url(url) == GOOD[url]
 
 
 @pytest.mark.parametrize("url", GOOD)
 def test_what_is_logged_has_no_credentials(url: str) -> None:
-    """An address without them can be read again."""
+    """The address as it is logged is still a URL that can be read."""
     address = parse_redis_url(url)
 
     for text in (str(address), repr(address)):
@@ -92,7 +91,7 @@ def test_what_is_logged_has_no_credentials(url: str) -> None:
 
 @pytest.mark.parametrize(("url", "problem"), BAD.items())
 def test_a_bad_url_is_refused(url: str, problem: str) -> None:
-    """The message lists the forms and repeats nothing that could be part of a password."""
+    """The message lists the valid forms and repeats nothing that could be part of a password."""
     with pytest.raises(ValueError, match=problem) as raised:
         parse_redis_url(url)
 
@@ -106,7 +105,7 @@ def test_a_bad_url_is_refused(url: str, problem: str) -> None:
 
 
 def test_files_of_a_tls_connection(tmp_path: Path) -> None:
-    """They must exist when the service starts."""
+    """A file that exists is accepted; the table BAD has a URL whose file is missing."""
     file = tmp_path / "ca.pem"
     file.touch()
 
@@ -114,7 +113,7 @@ def test_files_of_a_tls_connection(tmp_path: Path) -> None:
 
 
 def test_the_password_may_be_in_a_file(tmp_path: Path) -> None:
-    """Then neither the URL nor the address as it is logged has it; a newline at its end does not count."""
+    """With a file, neither the URL nor the logged address has the password; a newline at the file's end is ignored."""
     file = tmp_path / "password"
     file.write_text("p ss/word\n", encoding="utf-8")
 

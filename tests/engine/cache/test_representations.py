@@ -1,4 +1,4 @@
-"""The cache without Redis: what was computed is found in memory, and nothing is computed twice at a time."""
+"""The cache without Redis: computed payloads are found in memory, and no text is computed twice at the same time."""
 
 import asyncio
 import random
@@ -25,7 +25,6 @@ ENTRY_BYTES = 350  # more than an entry of these tests takes
 
 
 async def test_what_was_computed_is_found() -> None:
-    """There is a payload for each key, and every candidate is counted, also one that comes twice."""
     async with replica() as one:
         cold = await one.fetch(["a", "b", "a"])
         warm = await one.fetch(["b", "c", "a", "b"])
@@ -43,7 +42,6 @@ async def test_what_was_computed_is_found() -> None:
 
 
 async def test_no_candidates_need_no_computation() -> None:
-    """An empty lookup computes nothing."""
     async with replica() as one:
         lookup = await one.fetch([])
 
@@ -51,7 +49,6 @@ async def test_no_candidates_need_no_computation() -> None:
 
 
 async def test_memory_keeps_to_its_bound() -> None:
-    """The metric agrees."""
     async with replica(memory_bytes=10 * ENTRY_BYTES) as one:
         for _ in range(20):
             await one.fetch(texts_of(random.Random(1), 50))
@@ -61,7 +58,6 @@ async def test_memory_keeps_to_its_bound() -> None:
 
 
 async def test_without_memory_everything_is_computed_each_time() -> None:
-    """The payloads are right all the same."""
     async with replica(memory_bytes=0) as one:
         for _ in range(3):
             await one.fetch(["a", "b"])
@@ -70,7 +66,6 @@ async def test_without_memory_everything_is_computed_each_time() -> None:
 
 
 async def test_requests_at_once_compute_a_text_once() -> None:
-    """All requests get its payload."""
     texts = texts_of(random.Random(2), 30)
     async with replica() as one:
         await asyncio.gather(*(one.fetch(random.Random(seed).sample(texts, 20)) for seed in range(50)))
@@ -79,7 +74,6 @@ async def test_requests_at_once_compute_a_text_once() -> None:
 
 
 async def test_what_was_computed_between_lookup_and_computation_is_not_computed_again() -> None:
-    """The payload is in memory by then."""
     async with replica() as one:
         key = digest("a")
         looked_up = await one.cache.lookup([key])
@@ -90,18 +84,15 @@ async def test_what_was_computed_between_lookup_and_computation_is_not_computed_
 
 
 async def must_not_compute(keys: list[bytes], _: Rescue) -> list[bytes]:
-    """Fails the test if it is called."""
     raise AssertionError(keys)
 
 
 async def fails(keys: list[bytes], _: Rescue) -> list[bytes]:
-    """Raises an error like that of a failing scorer."""
     del keys
     raise ScoringFailed("no")
 
 
 async def test_a_failure_is_not_kept() -> None:
-    """It is raised, and the next request computes."""
     async with replica() as one:
         with pytest.raises(ScoringFailed):
             await one.cache.compute_missing([digest("a")], fails)
@@ -111,7 +102,7 @@ async def test_a_failure_is_not_kept() -> None:
 
 
 async def test_a_computation_that_its_caller_left_is_kept() -> None:
-    """It goes on if another caller waits for it, and the first caller's other texts are kept too."""
+    """The computation goes on because another caller waits for one of its texts; the others are kept too."""
     async with replica() as one:
         keys, started, go_on = [digest("a"), digest("b")], asyncio.Event(), asyncio.Event()
 
@@ -133,7 +124,7 @@ async def test_a_computation_that_its_caller_left_is_kept() -> None:
 
 
 async def test_two_caches_share_the_gauges() -> None:
-    """A service with two scorers has one set of metrics, which has the sums."""
+    """A service with two scorers has one set of metrics, which shows the sums of both caches."""
     async with replica() as one:
         other = RepresentationCache(bytes(16), CODEC, memory_bytes=2**20, redis=None, ttl_s=None, metrics=one.metrics)
         await one.fetch(["a", "b"])
@@ -146,7 +137,7 @@ async def test_two_caches_share_the_gauges() -> None:
 
 @pytest.mark.parametrize("reach", [WHOLE, Reach(tokens=2)], ids=["whole", "cut"])
 async def test_large_texts_are_hashed_some_at_a_time(monkeypatch: pytest.MonkeyPatch, reach: Reach) -> None:
-    """The event loop has a turn after each few of them, as they may be 64 MiB in all."""
+    """The event loop has a turn after every few texts, as all of them together may have 64 MiB."""
     hashed_in: list[int] = []
     turn = 0
 
@@ -173,7 +164,7 @@ async def test_large_texts_are_hashed_some_at_a_time(monkeypatch: pytest.MonkeyP
 
 
 async def test_no_text_gets_the_representation_of_another_after_a_failure() -> None:
-    """Though the event loop hears of it when the scoring thread is through with the request."""
+    """The event loop learns of the failure only after the scoring thread has finished with the whole request."""
     scores = {"man": 1.0, "she": 2.0, "you": 3.0, "he": 4.0}
     loop, well = asyncio.get_running_loop(), False
 

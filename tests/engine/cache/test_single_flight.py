@@ -1,4 +1,4 @@
-"""A key is computed once, however many ask; nobody waits for ever, and nobody fails for another's reasons."""
+"""A key is computed once, however many callers ask; no caller waits for ever, or fails for another caller's reasons."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ Keys = list[bytes]
 
 
 class Computation:
-    """A `compute` that waits until the test ends it, and remembers what it was asked for."""
+    """A `compute` that records its calls and waits until the test ends it."""
 
     def __init__(self) -> None:
         self.asked: list[Keys] = []
@@ -42,17 +42,15 @@ class Computation:
 
 
 async def instant(keys: Keys) -> dict[bytes, bytes]:
-    """Computes at once."""
     return {key: key * 2 for key in keys}
 
 
 def answers(*keys: bytes) -> dict[bytes, bytes]:
-    """The expected payload of each key."""
     return {key: key * 2 for key in keys}
 
 
 class Callers:
-    """Calls that are under way."""
+    """Starts calls of one SingleFlight and keeps their tasks."""
 
     def __init__(self) -> None:
         self.flights = SingleFlight()
@@ -70,7 +68,7 @@ class Callers:
 
 
 async def test_a_caller_computes_its_distinct_keys_in_one_call() -> None:
-    """The keys keep the order of their first appearance; no keys need no call."""
+    """Keys keep the order of their first appearance, and no keys need no call."""
     asked: list[Keys] = []
 
     async def compute(keys: Keys) -> dict[bytes, bytes]:
@@ -85,7 +83,7 @@ async def test_a_caller_computes_its_distinct_keys_in_one_call() -> None:
 
 
 async def test_what_another_owner_computes_is_not_awaited() -> None:
-    """It may have to wait for its turn among much else of that owner."""
+    """The other owner's computation may have to wait behind much other work of that owner."""
     flights, first, asked = SingleFlight(), Computation(), list[Keys]()
 
     async def compute(keys: Keys) -> dict[bytes, bytes]:
@@ -102,7 +100,6 @@ async def test_what_another_owner_computes_is_not_awaited() -> None:
 
 
 async def test_what_another_computes_is_awaited() -> None:
-    """A caller computes only the keys that nobody else computes."""
     callers, first, second = Callers(), Computation(), Computation()
     one = await callers.call([b"a", b"b"], first)
     two = await callers.call([b"b", b"c"], second)
@@ -118,7 +115,6 @@ async def test_what_another_computes_is_awaited() -> None:
 
 
 async def test_results_are_not_kept() -> None:
-    """Keeping results is the caches' part."""
     callers, again = Callers(), Computation()
     again.end()
     await (await callers.call([b"a"], instant))
@@ -128,7 +124,7 @@ async def test_results_are_not_kept() -> None:
 
 
 async def test_a_small_caller_does_not_wait_for_a_large_one() -> None:
-    """It computes the shared keys again, as few as it needs; a caller of a similar size waits."""
+    """A small caller computes the few keys it shares again, while one of a similar size waits."""
     callers, large, similar = Callers(), Computation(), Computation()
     keys = [bytes([number]) for number in range(100)]
     one = await callers.call(keys, large)
@@ -144,7 +140,7 @@ async def test_a_small_caller_does_not_wait_for_a_large_one() -> None:
 
 
 async def test_a_caller_keeps_waiting_for_what_it_has_joined() -> None:
-    """Although little of it is left to wait for: it is as far as a computation of its own would be."""
+    """The caller keeps waiting although few of its keys are left, because a new computation would be no faster."""
     callers, large, late, here = Callers(), Computation(), Computation(), Computation()
     keys, fresh = [bytes([number]) for number in range(40)], [b"1st", b"2nd", b"3rd", b"4th", b"5th"]
     await callers.call(keys, large)
@@ -163,7 +159,6 @@ async def test_a_caller_keeps_waiting_for_what_it_has_joined() -> None:
 
 
 async def test_a_failure_reaches_everybody_who_waits_for_the_same() -> None:
-    """The next caller tries again."""
     callers, failing = Callers(), Computation()
     tasks = [await callers.call([b"a", b"b"], failing) for _ in range(3)]
     failing.end(ScoringFailed("no"))
@@ -176,7 +171,7 @@ async def test_a_failure_reaches_everybody_who_waits_for_the_same() -> None:
 
 
 async def test_a_failure_with_foreign_keys_is_retried() -> None:
-    """Another request's candidate may be to blame, so the requested keys are computed apart."""
+    """A candidate of the other request may be to blame, so the caller computes its own keys separately."""
     callers, failing, here = Callers(), Computation(), Computation()
     one = await callers.call([b"bad", b"good"], failing)
     two = await callers.call([b"good"], here)
@@ -191,7 +186,7 @@ async def test_a_failure_with_foreign_keys_is_retried() -> None:
 
 @pytest.mark.parametrize("error", [DeadlineExceeded("late"), TimeoutError(), Overloaded("full", retry_after_s=1.0)])
 async def test_a_deadline_and_a_refusal_concern_the_starter_alone(error: Exception) -> None:
-    """Others may have been admitted before. Of those that go on waiting one computes, and the others wait for it."""
+    """Other callers may have been admitted earlier; one of them computes the key, and the others wait for that."""
     callers, late, retried = Callers(), Computation(), Computation()
     one = await callers.call([b"a"], late)
     two = await callers.call([b"a", b"b"], retried)
@@ -207,7 +202,7 @@ async def test_a_deadline_and_a_refusal_concern_the_starter_alone(error: Excepti
 
 
 async def test_a_callers_own_deadline_is_raised() -> None:
-    """A retry that is too late again fails the caller that made it."""
+    """A caller whose retry misses its deadline too gets the error of that retry."""
     callers, late, later = Callers(), Computation(), Computation()
     await callers.call([b"a"], late)
     two = await callers.call([b"a"], later)
@@ -221,7 +216,6 @@ async def test_a_callers_own_deadline_is_raised() -> None:
 
 
 async def test_a_computation_outlives_its_caller_while_others_wait() -> None:
-    """The client that started it may hang up."""
     callers, computing = Callers(), Computation()
     one = await callers.call([b"a", b"b"], computing)
     two = await callers.call([b"b"], instant)
@@ -234,7 +228,7 @@ async def test_a_computation_outlives_its_caller_while_others_wait() -> None:
 
 
 async def test_a_computation_that_nobody_waits_for_is_cancelled() -> None:
-    """It is cancelled when the last caller leaves; a later caller computes anew."""
+    """The computation is cancelled when its last caller leaves, and a later caller computes anew."""
     callers, computing = Callers(), Computation()
     tasks = [await callers.call([b"a"], computing) for _ in range(3)]
     for task in tasks:
@@ -248,7 +242,7 @@ async def test_a_computation_that_nobody_waits_for_is_cancelled() -> None:
 
 
 async def test_one_failure_ends_the_wait_for_the_others() -> None:
-    """The computations that the caller had started are cancelled with it."""
+    """The caller's own computations are cancelled, too."""
     callers, elsewhere, here = Callers(), Computation(), Computation()
     await callers.call([b"a"], elsewhere)
     two = await callers.call([b"a", b"b"], here)
@@ -262,7 +256,7 @@ async def test_one_failure_ends_the_wait_for_the_others() -> None:
 
 
 async def test_another_callers_deadline_does_not_end_a_computation() -> None:
-    """It goes on while the other keys are computed."""
+    """The computation of the caller's other keys goes on, and the late key is computed besides."""
     callers, late, here = Callers(), Computation(), Computation()
     one = await callers.call([b"a"], late)
     two = await callers.call([b"a", b"b"], here)
@@ -279,8 +273,8 @@ async def test_another_callers_deadline_does_not_end_a_computation() -> None:
 
 @given(st.integers(0, 2**32), st.booleans())
 def test_many_callers_at_once(seed: int, failing: bool) -> None:
-    """In any order, with cancellations and failures: no key is computed twice at a time, answers are right, an error
-    is one that was raised, and everybody returns.
+    """In any order, with cancellations and failures, no key is computed twice at a time, answers are right, an error is
+    one that was raised, and every call returns.
     """
     rng = random.Random(seed)
     names = [bytes([letter]) for letter in b"abcdef"]

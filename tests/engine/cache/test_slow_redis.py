@@ -1,4 +1,4 @@
-"""A Redis behind a slow line, which answers in the time that the settings allow for each MiB, and no sooner."""
+"""A Redis behind a slow line: reading a MiB takes half of a read's timeout."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ from bandrank_kernels.arrays import offsets
 pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
-READ_S = 0.2  # of a MiB, for which the client waits twice as long
+READ_S = 0.2  # to read a MiB; the client waits twice as long
 CODEC = RepresentationCodec(128, "float16")
 
 
 class SlowLine:
-    """The commands of a Redis. write_s: seconds that each write takes.  reads: how many there were."""
+    """The commands of a slow Redis. write_s: the seconds that each write takes. reads: how many reads there were."""
 
     def __init__(self, write_s: float = 0.0) -> None:
         self.stored: dict[bytes, bytes] = {}
@@ -34,25 +34,22 @@ class SlowLine:
         self._write_s = write_s
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values, after the time that they take."""
+        """The values, after a time in proportion to their size."""
         self.reads += 1
         values = [self.stored.get(key) for key in keys]
         await asyncio.sleep(READ_S * sum(len(value) for value in values if value) / MIB)
         return values
 
     async def sizes(self, keys: Sequence[bytes]) -> list[int]:
-        """The bytes of each value."""
         return [len(self.stored.get(key, b"")) for key in keys]
 
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[str]:
-        """Stores all of them."""
         del ttl_ms
         await asyncio.sleep(self._write_s)
         self.stored |= entries
         return []
 
     async def delete_many(self, keys: Sequence[bytes]) -> int:
-        """Deletes them."""
         return sum(self.stored.pop(key, None) is not None for key in keys)
 
     async def close(self) -> None:
@@ -60,12 +57,10 @@ class SlowLine:
 
 
 def client(line: SlowLine) -> RedisClient:
-    """A client that waits twice as long as a MiB takes."""
     return RedisClient(parse_redis_url("redis://slow"), line, timeout_s=2 * READ_S, metrics=Metrics())
 
 
 def cache(redis: RedisClient, *, memory_bytes: int = 0, max_pending_writes_bytes: int = 1 << 26) -> RepresentationCache:
-    """A cache behind which there is a Redis."""
     return RepresentationCache(
         bytes(16),
         CODEC,
@@ -78,7 +73,7 @@ def cache(redis: RedisClient, *, memory_bytes: int = 0, max_pending_writes_bytes
 
 
 def write_behind(line: SlowLine, *, max_pending_bytes: int, metrics: Metrics | None = None) -> WriteBehind:
-    """A queue of writes of values as they are."""
+    """A queue of writes that stores values unsealed."""
     return WriteBehind(
         client(line),
         ttl_s=None,
@@ -89,17 +84,16 @@ def write_behind(line: SlowLine, *, max_pending_bytes: int, metrics: Metrics | N
 
 
 def keys_of(name: str, count: int) -> list[bytes]:
-    """Distinct keys."""
     return [digest(f"{name} {number}") for number in range(count)]
 
 
 def rows(num_rows: int, count: int) -> list[bytes]:
-    """Payloads of so many vectors each."""
+    """Payloads of `count` representations of `num_rows` vectors each."""
     return CODEC.payloads(Ragged(torch.ones(num_rows * count, 128), offsets([num_rows] * count)))
 
 
 async def register(representations: RepresentationCache, keys: Sequence[bytes], num_rows: int) -> None:
-    """Encodes so many vectors for each key. Those of a long text, 256, take 64 KiB."""
+    """Encodes `num_rows` vectors for each key; 256 vectors, as of a long text, take 64 KiB."""
 
     async def compute(unclaimed: list[bytes], _: Rescue) -> list[bytes]:
         return rows(num_rows, len(unclaimed))
@@ -108,7 +102,7 @@ async def register(representations: RepresentationCache, keys: Sequence[bytes], 
 
 
 async def test_long_texts_are_found_after_short_ones() -> None:
-    """Not all of them are asked for at once, though those that were read last are small."""
+    """Few are asked for at once, although those that were read last were small; otherwise the read would time out."""
     representations = cache(client(SlowLine()))
     short, long = keys_of("short", 20), keys_of("long", 40)
     for keys, num_rows in ((short, 4), (long, 256)):
@@ -121,7 +115,9 @@ async def test_long_texts_are_found_after_short_ones() -> None:
 
 
 async def test_a_fresh_replica_finds_long_texts() -> None:
-    """It knows nothing of their size, also behind some that are not there, and all at once would come too late."""
+    """A new replica does not know how large entries are, not even after reads that found none, and asks for few at
+    once.
+    """
     line, keys = SlowLine(), keys_of("long", 40)
     other = cache(client(line))
     await register(other, keys, 256)
@@ -131,7 +127,7 @@ async def test_a_fresh_replica_finds_long_texts() -> None:
 
 
 async def test_a_redis_that_has_nothing_is_asked_a_few_times() -> None:
-    """Each time for twice as many: 8 + 16 + ... + 512 are more than 1,000."""
+    """Each read asks for twice as many keys: 8 + 16 + ... + 512 are more than 1,000."""
     line = SlowLine()
 
     assert set(await cache(client(line)).lookup(keys_of("none", 1000))) == {None}
@@ -141,7 +137,7 @@ async def test_a_redis_that_has_nothing_is_asked_a_few_times() -> None:
 async def joined(
     representations: RepresentationCache, keys: Sequence[bytes], ranked: Sequence[bytes]
 ) -> tuple[asyncio.Task[dict[bytes, bytes]], asyncio.Task[dict[bytes, bytes]], asyncio.Event]:
-    """A registration of keys and a ranking that has joined it, and what lets their computation go on."""
+    """A registration of keys, a ranking that has joined it, and the event that lets their computation go on."""
     computing = asyncio.Event()
 
     async def compute(unclaimed: list[bytes], _: Rescue) -> list[bytes]:
@@ -156,7 +152,7 @@ async def joined(
 
 
 async def test_who_joins_a_registration_does_not_wait_for_redis() -> None:
-    """It waits until there is room for all that it writes."""
+    """Only the registration itself waits until there is room for all its writes."""
     representations = cache(client(SlowLine(write_s=60)), memory_bytes=MIB, max_pending_writes_bytes=1000)
     keys = keys_of("text", 8)
     registering, ranking, computing = await joined(representations, keys, keys[:4])
@@ -170,7 +166,7 @@ async def test_who_joins_a_registration_does_not_wait_for_redis() -> None:
 
 
 async def test_what_a_registration_computed_before_it_left_is_written() -> None:
-    """As far as there is room."""
+    """The registration is cancelled while a ranking waits for its computation, which goes on and is stored."""
     line = SlowLine()
     representations = cache(client(line))
     keys = keys_of("text", 4)
@@ -185,7 +181,7 @@ async def test_what_a_registration_computed_before_it_left_is_written() -> None:
 
 
 async def test_what_a_registration_left_in_the_queue_is_not_taken_for_written() -> None:
-    """It is cancelled while the queue has room for one entry at a time: those that were queued are written."""
+    """The registration is cancelled while the queue has room for one entry at a time; `drained` reports the loss."""
     line = SlowLine(write_s=0.01)
     representations = cache(client(line), max_pending_writes_bytes=1)
     registering = asyncio.create_task(register(representations, keys_of("a", 100), 4))
@@ -199,7 +195,7 @@ async def test_what_a_registration_left_in_the_queue_is_not_taken_for_written() 
 
 
 async def test_a_large_text_has_the_time_that_it_takes() -> None:
-    """Its size is known before it is read."""
+    """The timeout grows with the size of the text, which is asked for before the text is read."""
     store = CandidateStore(client(SlowLine()), max_bytes=0)
     await store.put_many({"large": "a" * (4 * MIB)})
 
@@ -207,7 +203,7 @@ async def test_a_large_text_has_the_time_that_it_takes() -> None:
 
 
 async def test_writes_that_wait_are_bounded_in_bytes_and_none_comes_after_the_end() -> None:
-    """Keys and values count, and what just fits has room; of what had none, those who ask are told once."""
+    """Keys and values count, an entry that just fits has room, and a dropped one is reported by `drained` once."""
     line = SlowLine()
     writes = write_behind(line, max_pending_bytes=30)
     writes.put({bytes([number]) * 4: b"value!" for number in range(5)})
@@ -223,12 +219,12 @@ async def test_writes_that_wait_are_bounded_in_bytes_and_none_comes_after_the_en
 
 
 async def test_what_is_not_written_when_the_service_ends_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for a Redis that takes longer, and nothing is left behind."""
+    """Closing does not wait for a Redis that takes longer, and leaves nothing pending."""
     monkeypatch.setattr("bandrank.engine.cache.write_behind.FLUSH_S", 0.01)
     metrics = Metrics()
     writes = write_behind(SlowLine(write_s=60), max_pending_bytes=MIB, metrics=metrics)
     writes.put({b"first": b"1"})
-    await asyncio.sleep(0)  # from here on it is under way
+    await asyncio.sleep(0)  # starts the first write
     writes.put({b"second": b"22", b"third": b"333"})
     await writes.close()
 

@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 from bandrank.models.architectures.two_towers import LateInteractionScorer
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.dense import Dense, DenseConfig
 from bandrank.models.layers.pooling import Pooling
 from bandrank.models.layers.precision import in_float32
@@ -30,6 +31,7 @@ class BiEncoderConfig:
     dense: layers behind the pooling, in their order.
     query_wording: the words around a query.  candidate_wording: the words before a candidate.
     score_scale, score_bias: as in LateInteractionConfig.
+    separate_towers: whether candidates have a second encoder.
     """
 
     encoder: EncoderConfig
@@ -43,6 +45,7 @@ class BiEncoderConfig:
     candidate_wording: Wording = PLAIN
     score_scale: float = 1.0
     score_bias: float = 0.0
+    separate_towers: bool = False
 
     def __post_init__(self) -> None:
         if not 2 <= self.max_tokens <= self.encoder.max_positions:
@@ -62,13 +65,14 @@ class BiEncoder(LateInteractionScorer):
     """Scores a candidate by the cosine or dot product of its vector with the query's."""
 
     architecture: ClassVar[str] = "bi_encoder"
-    embeds: ClassVar[bool] = True
+    embeds = True
     config_class: ClassVar[type] = BiEncoderConfig
     config: BiEncoderConfig
     why_similarity: str = ""  # the reason for it, to report; empty if it was saved with the config
 
     def __init__(self, config: BiEncoderConfig) -> None:
         super().__init__(config)
+        self.embeds = not config.separate_towers
         self.query_template = replace(self.query_template, wording=config.query_wording)
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
         sizes = [config.encoder.hidden_size, *(layer.size for layer in config.dense)]
@@ -87,18 +91,21 @@ class BiEncoder(LateInteractionScorer):
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """One vector for each candidate, (n, representation_size), of unit length if the similarity is the cosine."""
-        vectors = self.dense(tower.read_pooled(self.encoder, tokens, self.config.pooling))
-        vectors = normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
-        return Ragged(vectors, np.arange(len(tokens) + 1))
+        return self._vectors(self.candidate_encoder or self.encoder, tokens)
 
     def candidate_side(self) -> CandidateSide:
-        """All but the words around a query and the calibration of scores."""
+        """All but the words around a query, an encoder of its own, and the calibration of scores."""
         names = ("encoder", "cls_id", "sep_id", "pooling", "similarity", "max_tokens", "dense", "candidate_wording")
-        return self._candidate_side(names, ("encoder.", "dense."))
+        return self._candidate_side(names, (self.candidate_prefix, "dense."))
 
     def encode_queries(self, queries: Ragged) -> Ragged:
-        """One vector for each query, from the same encoder."""
-        return self.encode_candidates(queries)
+        """One vector for each query."""
+        return self._vectors(self.encoder, queries)
+
+    def _vectors(self, encoder: Encoder, tokens: Ragged) -> Ragged:
+        vectors = self.dense(tower.read_pooled(encoder, tokens, self.config.pooling))
+        vectors = normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
+        return Ragged(vectors, np.arange(len(tokens) + 1))
 
     def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
         vectors = candidates.values.to(query)

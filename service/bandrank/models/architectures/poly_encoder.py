@@ -5,7 +5,7 @@ states scaled by 0.06, ParlAI's model.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from bandrank.models.architectures.two_towers import LateInteractionConfig, LateInteractionScorer
 from bandrank.models.encoders import tower
-from bandrank.models.encoders.families import build_encoder
-from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.code_attention import attend_codes
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.layers.precision import in_float32
@@ -57,23 +55,14 @@ class PolyEncoder(LateInteractionScorer):
 
     architecture: ClassVar[str] = "poly_encoder"
     config_class: ClassVar[type] = PolyEncoderConfig
-    int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers", "candidate_encoder.layers")
     config: PolyEncoderConfig
 
     def __init__(self, config: PolyEncoderConfig) -> None:
         super().__init__(config)
         hidden_size = config.encoder.hidden_size
         self.scale = hidden_size**-0.5 if config.scaled else 1.0
-        self.candidate_encoder: Encoder | None = build_encoder(config.encoder) if config.separate_towers else None
         learnt = config.codes == "learnt"
         self.query_codes = nn.Parameter(torch.empty(config.num_codes, hidden_size).uniform_()) if learnt else None
-
-    def initialise(self, encoder: Encoder) -> Self:
-        """Copies the encoder into both towers; codes keep their random values."""
-        super().initialise(encoder)
-        if self.candidate_encoder is not None:
-            self.candidate_encoder.load_state_dict(encoder.state_dict())
-        return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """The products with m vectors, as a fraction of a row's products in the encoder."""
@@ -87,8 +76,7 @@ class PolyEncoder(LateInteractionScorer):
         return Ragged(vectors, np.arange(len(tokens) + 1))
 
     def candidate_side(self) -> CandidateSide:
-        prefix = "encoder." if self.candidate_encoder is None else "candidate_encoder."
-        return self._candidate_side(("encoder", "reduction", "output_scaling"), (prefix,))
+        return self._candidate_side(("encoder", "reduction", "output_scaling"), (self.candidate_prefix,))
 
     def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
         vectors = self._query_vectors(query.float() * self.config.output_scaling)

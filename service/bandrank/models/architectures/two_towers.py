@@ -1,8 +1,9 @@
 """The common part of scorers that encode query and candidate separately, with one encoder or two."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.families import build_encoder
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, Scorer
 from bandrank.models.template import TokenTemplate
@@ -86,7 +88,33 @@ class TwoTowerScorer(Scorer):
 
 
 class LateInteractionScorer(TwoTowerScorer):
-    """Compares each query with its own candidates, one query after the other."""
+    """Compares each query with its own candidates, one query after the other.
+
+    candidate_encoder: an encoder for candidates alone, if the config has `separate_towers`.
+    """
+
+    int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers", "candidate_encoder.layers")
+
+    def __init__(self, config: Any, *, encoder: EncoderConfig | None = None) -> None:
+        super().__init__(config, encoder=encoder)
+        separate = getattr(config, "separate_towers", False)
+        self.candidate_encoder: Encoder | None = build_encoder(config.encoder) if separate else None
+
+    def initialise(self, encoder: Encoder) -> Self:
+        """Copies the encoder into both towers."""
+        super().initialise(encoder)
+        if self.candidate_encoder is not None:
+            self.candidate_encoder.load_state_dict(encoder.state_dict())
+        return self
+
+    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+        two = {"encoders": "two, for queries and for candidates, each with all weights"}
+        return super().facts(text_of) | (two if self.candidate_encoder is not None else {})
+
+    @property
+    def candidate_prefix(self) -> str:
+        """The start of the names of weights that encode candidates."""
+        return "encoder." if self.candidate_encoder is None else "candidate_encoder."
 
     def score_some(self, batch: ScoreBatch) -> Tensor:
         queries = self.encode_queries(batch.queries)

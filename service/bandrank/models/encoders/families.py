@@ -16,7 +16,7 @@ from bandrank.models.encoders.llama import llama
 from bandrank.models.encoders.modernbert import modernbert
 from bandrank.models.encoders.mpnet import mpnet
 from bandrank.models.encoders.protocol import Encoder
-from bandrank.models.encoders.rotary_bert import gte, nomic_bert
+from bandrank.models.encoders.rotary_bert import gte, nomic_bert, rotary_roberta
 from bandrank.models.encoders.stack import Stack
 from bandrank.models.layers.block import PostNormBlock
 from bandrank.models.layers.embeddings import Embeddings
@@ -42,6 +42,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "modernbert": modernbert,
     "mpnet": mpnet,
     "nomic_bert": nomic_bert,
+    "rotary_roberta": rotary_roberta,
 }
 HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have BERT's head
     "deberta": deberta_head,

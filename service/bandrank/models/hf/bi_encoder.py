@@ -12,6 +12,7 @@ from bandrank.models.hf.pooling import read_pooling
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, frame, require_no_code
 from bandrank.models.hf.similarity import read_similarity
+from bandrank.models.hf.task_adapters import tower_weights
 from bandrank.models.layers.dense import DenseConfig
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN
@@ -43,7 +44,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     similarity, why = read_similarity(model, library.get("similarity_fn_name"), normalised="Normalize" in modules)
     mode = read_pooling(pooling)
     dense_layers = [dense.read(path) for path in paths[2 : 2 + layers]]
-    if matrix := model.family.projection:  # of a sum of states, in place of each
+    if matrix := model.family.projection:  # behind the pooling, which all but maxima let it pass
         if mode == "max":
             raise model.refuse("maxima of states that the encoder projects are not supported")
         product = model.weights[matrix].float()
@@ -58,12 +59,13 @@ def read(model: Model, modules: list[str]) -> Scorer:
         dense=tuple(layer for layer, _ in dense_layers),
         query_wording=query_wording,
         candidate_wording=candidate_wording,
+        separate_towers=bool(model.settings.get("lora_adaptations")),
     )
     of_dense = {
         f"dense.{index}.{name}": tensor
         for index, (_, weights) in enumerate(dense_layers)
         for name, tensor in weights.items()
     }
-    scorer = assemble(BiEncoder, config, model.encoder_weights | of_dense, source=str(folder))
+    scorer = assemble(BiEncoder, config, tower_weights(model) | of_dense, source=str(folder))
     scorer.why_similarity = why
     return scorer

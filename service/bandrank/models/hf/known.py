@@ -62,8 +62,8 @@ KNOWN_FAMILIES = (
     ),
     KnownFamily(
         "RoBERTa and XLM-RoBERTa",
-        ("roberta", "xlm-roberta", "camembert"),
-        "positions from 2; two separators between query and candidate; the first token through a tanh layer",
+        ("roberta", "xlm-roberta", "camembert", "jina_embeddings_v3"),
+        "positions from 2, or rotary; two separators between query and candidate; the first token through a tanh layer",
         (
             KnownModel("BAAI/bge-reranker-base", CROSS, "278M", 512, "Chinese and English"),
             KnownModel("BAAI/bge-reranker-large", CROSS, "560M", 512, "Chinese and English"),
@@ -71,6 +71,8 @@ KNOWN_FAMILIES = (
             KnownModel(
                 "jinaai/jina-reranker-v2-base-multilingual", CROSS, "278M", 1024, "multilingual; not for commercial use"
             ),
+            KnownModel("jinaai/jina-colbert-v2", COLBERT, "560M", 300, "128 dimensions; not for commercial use"),
+            KnownModel("jinaai/jina-embeddings-v3", BI, "572M", 8192, "two encoders; not for commercial use"),
             KnownModel("intfloat/multilingual-e5-base", BI, "278M", 512, "put `query: ` and `passage: ` before texts"),
         ),
     ),

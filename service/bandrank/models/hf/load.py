@@ -33,7 +33,7 @@ from bandrank.models.hf.modernbert import MODERNBERT
 from bandrank.models.hf.mpnet import MPNET
 from bandrank.models.hf.nomic_bert import NOMIC_BERT
 from bandrank.models.hf.qwen import QWEN
-from bandrank.models.hf.roberta import FLASH, FLASH_ROBERTA, ROBERTA
+from bandrank.models.hf.roberta import FLASH, FLASH_ROBERTA, JINA_3, ROBERTA
 from bandrank.models.scorer import Scorer
 
 FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
@@ -47,6 +47,7 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "gemma": GEMMA,
     "gemma3_text": GEMMA3,
     "gte": GTE,
+    JINA_3: FLASH_ROBERTA,
     "llama_bidirec": LLAMA,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
@@ -104,6 +105,8 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
         return sequence_cross_encoder.read_chain(model)
     if "Pooling" in modules:
         return bi_encoder.read(model, modules)
+    if tasks := model.settings.get("lora_adaptations"):
+        raise model.refuse(f"adapters for {tasks} are not supported but in a bi-encoder of sentence-transformers")
     if read := _of_colbert(model, modules):
         if model.encoder.causal:
             raise model.refuse("a decoder as a ColBERT is not supported")

@@ -8,7 +8,8 @@ from bandrank.models.checkpoint import read_object
 from bandrank.models.hf.model import Model
 from bandrank.models.wording import INSTRUCTION, TEXT, Wording
 
-QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # in order of precedence
+QUERY_PROMPTS = ("query", "retrieval.query")  # in order of precedence
+DOCUMENT_PROMPTS = ("document", "passage", "corpus", "retrieval.passage")
 
 
 def wordings(library: Mapping[str, Any]) -> tuple[Wording, Wording]:
