@@ -1,7 +1,6 @@
 """EmbeddingGemma 2 against `transformers` and `sentence-transformers`: alone, and among encoders of media."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,14 +18,12 @@ from support.grouped import (
 )
 from support.models import as_served, edit_json, randomise, write_json, write_modules
 from support.native import needs_native
-from support.text_scores import ids_of, scores_of_texts
+from support.text_scores import scores_of_texts
 from torch import nn
 from torch.nn.functional import normalize
-from transformers import EmbeddingGemma2Processor, PreTrainedTokenizerFast
 
 from bandrank.models import checkpoint
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank.models.encoders.embedding_gemma2 import EmbeddingGemma2Config
 from bandrank.models.loading import load_model
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
@@ -101,35 +98,19 @@ def test_scores_are_those_of_sentence_transformers(tmp_path: Path, more: dict[st
 def test_the_multimodal_model(tmp_path: Path) -> None:
     """Its text part, in texts with and without the token of an image, which stands for none."""
     model, theirs = load_model(str(save_multimodal(tmp_path))), tiny_multimodal_gemma2()
-    query, candidates = ids_of(model, QUERY, TEXTS)
-    candidates.append([2, 260, IMAGE_ID, 261, 1])
-    texts = [torch.tensor(ids) for ids in (query, *candidates)]
-    padded = nn.utils.rnn.pad_sequence(texts, batch_first=True)
+    config = model.scorer.config.encoder
+    assert (config.heads, config.max_positions, config.overflows_float16) == (((2, 16), (2, 16), (1, 32)), 8192, True)
+    words = [PROMPTS["query"] + QUERY, *(PROMPTS["document"] + text for text in TEXTS)]
+    texts = [*(each.ids for each in bounded_gemma_tokenizer().encode_batch(words)), [2, 260, IMAGE_ID, 261, 1]]
+    padded = nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in texts], batch_first=True)
     mask = torch.arange(padded.shape[1]) < torch.tensor([len(ids) for ids in texts])[:, None]
     with torch.inference_mode():
         states = theirs(padded, attention_mask=mask.long()).last_hidden_state * mask[..., None]
-        ours = model.scorer.encode_candidates(Ragged.from_token_ids(candidates)).values
+        ours = model.scorer.encode_candidates(Ragged.from_token_ids(texts)).values
 
     expected = normalize(states.sum(1), dim=-1)
-    torch.testing.assert_close(ours, expected[1:], rtol=0, atol=CLOSE)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=CLOSE)
     assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx((expected[1:-1] @ expected[0]).tolist(), abs=CLOSE)
-
-
-def test_ids_are_those_of_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which puts messages with a prompt into the template, and special tokens around its text."""
-    model = load_model(str(save_multimodal(tmp_path)))
-    names = ("bos", "eos", "pad", "image", "video", "audio", "boi", "eoi", "boa", "eoa")
-    special = {f"{name}_token": f"<{name}>" for name in names}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bounded_gemma_tokenizer(), **special)
-    part = SimpleNamespace(image_seq_length=1, model_input_names=[])  # of media, which text does not use
-    monkeypatch.setattr(EmbeddingGemma2Processor, "check_argument_for_proper_class", lambda *_: SimpleNamespace)
-    processor = EmbeddingGemma2Processor(part, part, tokenizer, part, chat_template=TEMPLATE)
-    query, candidates = ids_of(model, QUERY, TEXTS)
-    prompts = [PROMPTS["query"], *[PROMPTS["document"]] * len(TEXTS)]
-    for prompt, text, ours in zip(prompts, (QUERY, *TEXTS), (query, *candidates), strict=True):
-        parts = ("system", prompt), ("user", text)
-        messages = [{"role": role, "content": [{"type": "text", "text": words}]} for role, words in parts]
-        assert processor.apply_chat_template([messages], tokenize=True, return_dict=True)["input_ids"] == [ours]
 
 
 @pytest.mark.parametrize(
@@ -151,15 +132,6 @@ def test_other_templates_are_refused(tmp_path: Path, template: str) -> None:
     (folder / "processor_config.json").unlink()
     with pytest.raises(BadCheckpoint, match="texts that are put into a chat template"):
         load_model(str(folder))
-
-
-def test_the_shape(tmp_path: Path) -> None:
-    """Heads are those of each layer, and no text is longer than its authors let it be."""
-    config = load_model(str(save_text_model(tmp_path))).scorer.config.encoder
-
-    assert isinstance(config, EmbeddingGemma2Config)
-    assert (config.windows, config.heads) == ((8, 8, None), ((2, 16), (2, 16), (1, 32)))
-    assert (config.max_positions, config.head_dim, config.overflows_float16) == (8192, 32, True)
 
 
 @pytest.mark.parametrize(

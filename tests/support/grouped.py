@@ -83,11 +83,6 @@ EMBEDDING_GEMMA2: dict[str, Any] = {
     "per_layer_config": {2: {"head_dim": 32, "num_key_value_heads": 1}},
 }
 IMAGE_ID = 300  # of a token that stands for an image
-TOWER = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-TOWERS: dict[str, Any] = {
-    "vision_config": TOWER | {"num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 16},
-    "audio_config": TOWER | {"output_proj_dims": 16, "subsampling_conv_channels": [8, 8]},
-}
 
 
 @cache
@@ -130,7 +125,9 @@ def tiny_embedding_gemma2(**more: Any) -> EmbeddingGemma2TextModel:
 
 def tiny_multimodal_gemma2() -> EmbeddingGemma2Model:
     """The same with encoders of images and sounds."""
-    config = EmbeddingGemma2Config(text_config=SIZES | EMBEDDING_GEMMA2, **TOWERS, image_token_id=IMAGE_ID)
+    audio = {"hidden_size": 16, "num_hidden_layers": 1}
+    towers: dict[str, Any] = {"audio_config": audio, "vision_config": audio | {"position_embedding_size": 1}}
+    config = EmbeddingGemma2Config(text_config=SIZES | EMBEDDING_GEMMA2, image_token_id=IMAGE_ID, **towers)
     return _drawn(EmbeddingGemma2Model(config))
 
 

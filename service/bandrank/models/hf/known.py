@@ -210,7 +210,7 @@ KNOWN_FAMILIES = (
     KnownFamily(
         "EmbeddingGemma 2",
         ("embedding_gemma2", "embedding_gemma2_text"),
-        "as Gemma 3, with wider heads in global layers, normed values, and embeddings in all layers; texts only",
+        "as Gemma 3, with wider heads in global layers; every layer mixes in embeddings; texts only",
         (KnownModel("google/embeddinggemma-2", BI, "270M", 8192, "mean, cosine; texts have prompts"),),
     ),
 )
