@@ -34,7 +34,7 @@ FENCES = {
     "transformers": {
         f"{HF}/chat_template.py",
         f"{HF}/files.py",
-        *(f"{HF}/{family}.py" for family in ("bert", "deberta", "electra", "gemma3", "modernbert", "roberta")),
+        *(f"{HF}/{family}.py" for family in ("bert", "deberta", "electra", "gemma3", "modernbert", "roberta", "t5")),
     },
     "huggingface_hub": {f"{HF}/files.py", f"{HF}/load.py"},
     "tokenizers": {

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"^( *```).*?^\1", re.MULTILINE | re.DOTALL)
 
 
 def documents() -> list[Path]:
@@ -20,7 +21,7 @@ def documents() -> list[Path]:
 @cache
 def anchors(page: Path) -> set[str]:
     """The anchors that links can name in a page, made from its headings as GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", CODE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -39,3 +40,10 @@ def broken(page: Path) -> Iterator[str]:
 def test_links_lead_somewhere(page: Path) -> None:
     """Only links within the repository are checked."""
     assert [*broken(page)] == []
+
+
+def test_a_comment_in_code_is_no_heading(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A heading\n[a](#a-heading), [b](#a-comment)\n```sh\n# a comment\n```\n", encoding="utf-8")
+
+    assert [*broken(page)] == ["#a-comment"]

@@ -4,10 +4,10 @@ cpu           side by side with other runtimes on one checkpoint: docs/benchmark
 profile       where the time of a request goes, by operator: docs/benchmarks-profile.md
 families      the same at the sizes of XLM-R-base, ModernBERT-base and Qwen3-0.6B: docs/benchmarks-families.md
 precomputed   scorers whose candidates are cached, beside the cross-encoder: docs/benchmarks-precomputed.md
-cascade       quality and cost by depth of a cascade: docs/benchmarks-cascade.md
-dialects      what each wire format costs beside our own: docs/benchmarks-dialects.md
-host          the host's part of a request on a GPU, without one: docs/benchmarks-host.md
-services      beside infinity and TEI over HTTP, with many clients: docs/benchmarks-services.md
+cascade       quality and cost of a cascade, by its depth: docs/benchmarks-cascade.md
+dialects      what each wire format costs, compared with our own: docs/benchmarks-dialects.md
+host          what the host does for a request on a GPU, timed without one: docs/benchmarks-host.md
+services      compared with infinity and TEI over HTTP, with many clients: docs/benchmarks-services.md
 overload      goodput, latency and refusals beyond capacity: the section on overload of docs/operations.md
 fine-tuning   what `fine-tune` gains by the number of judged queries: docs/fine-tuning.md
 reproduction  systems trained alike, compared on test splits that no training saw: docs/reproduction-*.md

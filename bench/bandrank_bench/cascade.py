@@ -48,9 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, and writes the page and its plot."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("collections", nargs="+", metavar="COLLECTION[:SPLIT]", help="folders (default split: test)")
-    parser.add_argument("--queries", type=int, default=150, help="of each collection, drawn (default: 150)")
-    parser.add_argument("--timed", type=int, default=10, help="of those, how many are timed (default: 10)")
-    parser.add_argument("--fast", default="", help="default: what the service serves")
+    parser.add_argument("--queries", type=int, default=150, help="how many to draw from each collection (default: 150)")
+    parser.add_argument("--timed", type=int, default=10, help="how many of these to time (default: 10)")
+    parser.add_argument("--fast", default="", help="the fast scorer (default: the service's)")
     parser.add_argument("--accurate", default=Settings().model)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-cascade.md"))
     args = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
-"""What each wire format costs beside our own: the same request to a running service, formats in turns.
+"""What each wire format costs, compared with our own: the same request to a running service, in each format in turn.
 
 Run as `python -m bandrank_bench dialects`. Every candidate is cached. One service has the shipped scorer that
-precomputes: what users wait for. The other has a bi-encoder of one small layer, which takes next to no time: the host's
-part alone, which is HTTP, JSON, validation, the query's tokens and the cache.
+precomputes, and shows what users wait for. The other has a bi-encoder of one small layer, which takes next to no time,
+and shows the host's part alone: HTTP, JSON, validation, the query's tokens and the cache.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-dialects.md"))
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of whole requests")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds with the shipped scorer")
     parser.add_argument("--host-rounds", type=int, default=HOST_ROUNDS)
     options = parser.parse_args(arguments)
     tokenizer = Tokenizer.from_file(str(TOKENIZER))

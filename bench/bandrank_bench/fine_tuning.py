@@ -1,9 +1,9 @@
 """What `fine-tune` gains on a collection, by the number of judged queries: docs/fine-tuning.md.
 
 Run as `python -m bandrank_bench fine-tuning COLLECTION...`, with folders in BEIR layout that the start was not trained
-on. Of each, judged queries are held back, which no other query shares a relevant document with; the first of all
-others, in random order, are what it is fine-tuned on. What is done is kept in --work, by the weights of the start, the
-processor and the settings, so that a run that was killed goes on where it was.
+on. In each, some judged queries are held back, which share no relevant document with any other query; fine-tuning gets
+the first of the others, in random order. Results are kept in --work, by the weights of the start, the processor and the
+settings, so that a killed run can resume.
 """
 
 import argparse
@@ -71,11 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("collections", nargs="+", type=Path, metavar="COLLECTION")
     parser.add_argument("--split", default="train", help="qrels/SPLIT.tsv (default: train)")
     parser.add_argument("--queries", type=int, nargs="+", default=[100, 300, 1000], metavar="N")
-    parser.add_argument("--held-back", type=int, default=250, help="queries of each collection (default: 250)")
+    parser.add_argument("--held-back", type=int, default=250, help="how many queries of each collection (default: 250)")
     parser.add_argument("--start", default="sparse-w4")
-    parser.add_argument("--dtype", choices=DTYPES, default="int8", help="of scores (default: int8)")
+    parser.add_argument("--dtype", choices=DTYPES, default="int8", help="the dtype to score in (default: int8)")
     parser.add_argument("--work", type=Path, default=Path("build/fine-tuning"))
-    parser.add_argument("--page-only", action="store_true", help="fine-tune nothing more: the page of what is done")
+    parser.add_argument("--page-only", action="store_true", help="write the page from the results so far")
     parser.add_argument("--out", type=Path, default=Path("docs/fine-tuning.md"))
     args = parser.parse_args(arguments)
     start = of_model(load_start(args.start))

@@ -1,8 +1,8 @@
 """The host's part of a request on a GPU, without one: from cached token ids to inputs ready to be copied to the device.
 
 Run as `python -m bandrank_bench host`. The batch is that of a sparse cross-encoder with heads of 32 numbers in float16,
-planned for the bucket that a CUDA graph replays. The GPU computes the batch before meanwhile: what the host takes
-beyond that time is lost.
+planned for the bucket that a CUDA graph replays. Meanwhile a GPU would compute the batch before, so only the time
+that the host takes beyond that is lost.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Where the time of a request goes, by operator, on a CPU: docs/benchmarks-profile.md.
 
-Run as `python -m bandrank_bench profile`; needs Linux's `perf` (Debian: linux-perf) and leave to use it. The engine
-runs in this process, on new requests one after the other, while perf notes 499 times a second what each processor does.
+Run as `python -m bandrank_bench profile`; needs Linux's `perf` (Debian: linux-perf) and permission to use it. The
+engine runs in this process, on one new request after the other, while perf samples each processor 499 times a second.
 """
 
 import argparse
@@ -62,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Profiles, and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=["W0", "W1", "W3"])
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each system and workload (default: 6)")
+    parser.add_argument(
+        "--seconds", type=float, default=6.0, help="how long to profile each system and workload (default: 6)"
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-profile.md"))
     options = parser.parse_args(arguments)
     if shutil.which("perf") is None:

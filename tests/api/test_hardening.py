@@ -1,6 +1,7 @@
 """The headers of every answer on a real connection, and what a refused request leaves behind."""
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ from support.keys import KEYS, write_keys
 from support.listening import Listening, ended_with, listening
 from support.tasks import wait_until
 
+from bandrank.logs import ACCESS
 from bandrank.settings import Settings
 
 SECURITY = {
@@ -137,16 +139,19 @@ def test_pipelined_requests_are_answered_one_after_the_other() -> None:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_the_headers_of_proxies_count_where_the_proxy_is_trusted() -> None:
-    """A forwarded request is not local, whether its proxy is trusted or not; a direct one is."""
-    for trusted in ("127.0.0.1", "none"):
-        settings = Settings(device="cpu", trusted_proxies=trusted)
-        with listening(settings) as service, service.client() as client:
-            body = {"candidates": [{"id": "a", "text": "man"}]}
-            for address in ("203.0.113.9", "127.0.0.1"):
-                forwarded = client.put("/candidates", json=body, headers={"X-Forwarded-For": address})
-                assert_error(forwarded, 403, "forbidden")
-            assert client.put("/candidates", json=body).status_code == httpx.codes.OK
+@pytest.mark.parametrize(("trusted", "sender"), [("127.0.0.1", "203.0.113.9"), ("none", "127.0.0.1")])
+def test_the_headers_of_proxies_count_where_the_proxy_is_trusted(
+    trusted: str, sender: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A trusted proxy says whose a request is. No forwarded request is local; a direct one is."""
+    settings, body = Settings(device="cpu", trusted_proxies=trusted), {"candidates": [{"id": "a", "text": "man"}]}
+    with caplog.at_level(logging.INFO, ACCESS), listening(settings) as service, service.client() as client:
+        forwarded = client.put("/candidates", json=body, headers={"X-Forwarded-For": "203.0.113.9"})
+        assert_error(forwarded, 403, "forbidden")
+        assert client.put("/candidates", json=body).status_code == httpx.codes.OK
+
+    senders = [vars(record)["client"] for record in caplog.records if record.name == ACCESS]
+    assert senders == [sender, "127.0.0.1"]
 
 
 SMALL_BUFFER = (1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF

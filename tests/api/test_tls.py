@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -30,10 +31,10 @@ def certificate(tmp_path: Path) -> Certificate:
 
 
 @contextmanager
-def over_https(certificate: Certificate, **limits: float) -> Iterator[Listening]:
+def over_https(certificate: Certificate, **more: Any) -> Iterator[Listening]:
     """A service with this certificate, and clients that trust it."""
     settings = Settings(device="cpu", tls_certificate=certificate.certificate, tls_key=certificate.key)
-    with listening(settings, trust=certificate.trust, **limits) as service:
+    with listening(settings, trust=certificate.trust, **more) as service:
         yield service
 
 
@@ -49,9 +50,11 @@ def test_requests_are_answered(certificate: Certificate) -> None:
     assert "server" not in answers[0].headers
 
 
-def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: Certificate) -> None:
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: Certificate, loop: str) -> None:
     """A client that waits for nothing may send its request in the same packet as the handshake's last message."""
-    with over_https(certificate) as service, socket.create_connection(service.address, timeout=HANG_S) as plain:
+    with over_https(certificate, loop=loop) as service, socket.create_connection(service.address) as plain:
+        plain.settimeout(HANG_S)
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         client = certificate.trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
         while True:

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from bandrank_bench import reproduction
 from bandrank_bench.__main__ import COMMANDS, main
 
 
@@ -26,3 +27,10 @@ def test_an_unknown_command_gets_a_list(monkeypatch: pytest.MonkeyPatch, capsys:
     assert main() == 2
     listed = capsys.readouterr().err
     assert set(COMMANDS) <= {line.split()[0] for line in listed.splitlines() if line}
+
+
+def test_scorers_that_precompute_take_no_start(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        reproduction.main(["precomputing", "--data", "a", "--groups", "b", "--start", "c"])
+
+    assert "--start is for windows" in capsys.readouterr().err

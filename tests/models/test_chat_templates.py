@@ -80,15 +80,15 @@ def refusal(folder: Path, template: str) -> str:
 def test_another_template_is_refused(folder: Path) -> None:
     message = refusal(folder, TEMPLATE.replace("<Query>:", "<Question>:"))
 
-    assert r"goes on with 'stion>: which pair?" in message
+    assert r"that has 'stion>: which pair?" in message
     assert r"where that of the published models has 'ry>: which pair?" in message
 
 
 def test_a_template_that_cannot_take_a_pair_is_refused(folder: Path) -> None:
-    lost = "the query or the document is not in its text"
+    lost = "its text lacks the query or the document"
     assert lost in refusal(folder, TEMPLATE.replace('"document"', '"passage"').replace("| first }}<", "| join }}<"))
     assert "roles must alternate" in refusal(folder, '{{ raise_exception("roles must alternate") }}')
-    assert "cannot put a query and a document together" in refusal(folder, "{% for %}")
+    assert "cannot render a query and a document" in refusal(folder, "{% for %}")
 
 
 def test_the_task_may_be_a_prompt(folder: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_task_may_be_a_prompt(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text(TEMPLATE.replace(TASK, "find the honey"), encoding="utf-8")
     load_model(str(folder))
     (folder / "config_sentence_transformers.json").unlink()
-    assert "goes on with 'find the honey" in refusal(folder, TEMPLATE.replace(TASK, "find the honey"))
+    assert "that has 'find the honey" in refusal(folder, TEMPLATE.replace(TASK, "find the honey"))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_templates_of_earlier_versions(folder: Path, given: object) -> None:
     edit_json(folder / "tokenizer_config.json", {"chat_template": given})
     load_model(str(folder))
     edit_json(folder / "tokenizer_config.json", {"chat_template": TEMPLATE.replace("Judge", "Guess")})
-    with pytest.raises(BadCheckpoint, match="goes on with 'Guess"):
+    with pytest.raises(BadCheckpoint, match="that has 'Guess"):
         load_model(str(folder))
 
 
@@ -124,7 +124,7 @@ def test_a_prompt_that_the_library_leaves_out(folder: Path, caplog: pytest.LogCa
     """A warning tells whoever fine-tuned a decoder without a prompt why it ranks badly."""
     load_model(str(folder))
     [warning] = caplog.messages
-    assert "joins a query and a document without a prompt; here they stand in that of the published qwen3" in warning
+    assert "without a prompt; bandrank gives it the prompt of the published qwen3" in warning
     caplog.clear()
     (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     load_model(str(folder))
@@ -141,7 +141,7 @@ def test_a_decoder_of_which_nobody_knows_how_it_is_asked(tmp_path: Path, caplog:
     assert not caplog.messages
     load_model(str(save_decoder(tmp_path / "Qwen3-0.6B", theirs)))
     [warning] = caplog.messages
-    assert "nothing says in which words this model is asked; here they are those of the published qwen3" in warning
+    assert "which prompt it was trained with; bandrank gives it that of the published qwen3" in warning
 
 
 def test_a_decoder_that_is_known_to_be_asked_otherwise(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_classifier_that_is_given_messages(tmp_path: Path) -> None:
     write_modules(folder, {"": KINDS[""]})
     write_json(folder / "sentence_bert_config.json", {"modality_config": {"text": {}, "message": {}}})
 
-    assert "goes on with 'Guess" in refusal(folder, TEMPLATE.replace("Judge", "Guess"))
+    assert "that has 'Guess" in refusal(folder, TEMPLATE.replace("Judge", "Guess"))
 
 
 def test_an_embedding_model_that_is_given_messages_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import TOKENIZER_FILE, some_scores, tiny_cross_encoder
+from torch.profiler import ProfilerActivity, profile
 
 from bandrank.models import checkpoint, compact
 
@@ -21,6 +22,15 @@ def test_int8_rows_are_off_by_half_a_step_of_their_row() -> None:
     assert packed["a.weight"].dtype == torch.int8
     assert ((found - weight).abs() <= step * 0.501).all()
     assert (found[3] == 0).all()
+
+
+def test_no_matrix_is_copied_while_it_unpacks() -> None:
+    packed = compact.pack({"a": torch.randn(99, 64)}, int8=("a",))
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        matrix = compact.unpack(packed)["a"]
+
+    allocated = sum(max(event.self_cpu_memory_usage, 0) for event in profiled.key_averages())
+    assert matrix.nbytes <= allocated < 1.1 * matrix.nbytes
 
 
 def test_other_weights_are_halved() -> None:

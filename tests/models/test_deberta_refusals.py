@@ -44,7 +44,7 @@ def test_what_is_not_computed_is_refused(tmp_path: Path, settings: dict[str, Any
 
 def test_an_inference_model_of_three_labels_is_refused(tmp_path: Path) -> None:
     """One such model is cross-encoder/nli-deberta-v3-base."""
-    with pytest.raises(BadCheckpoint, match="classifier of one output, this model has 3"):
+    with pytest.raises(BadCheckpoint, match="classifier with one output, but this model has 3"):
         hf.load(save_deberta(tmp_path, num_labels=3))
 
 

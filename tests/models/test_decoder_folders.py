@@ -87,7 +87,7 @@ def test_the_two_tokens_may_be_named(kind: Any, published: str, tmp_path: Path) 
 
     assert torch.equal(weights["head.classifier.weight"], matrix[300:301] - matrix[200:201])
     write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 300, "false_token_id": None})
-    with pytest.raises(BadCheckpoint, match="must compare the logits of two tokens, not of 300 and None"):
+    with pytest.raises(BadCheckpoint, match="must compare the logits of two token ids, not of 300 and None"):
         load_model(str(folder))
     (folder / "1_LogitScore").rename(folder / "score")
     with pytest.raises(BadCheckpoint, match=r"1_LogitScore.*config\.json"):
@@ -251,7 +251,7 @@ def test_a_classifier_of_several_labels_is_refused(tmp_path: Path, labels: dict[
     """Such labels do not say, in the words of the prompt, that the second of two means relevance."""
     more: dict[str, Any] = {"id2label": labels} if labels else {"num_labels": 2}
     theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED[TIED], **more)
-    with pytest.raises(BadCheckpoint, match=f"classifier of one output, this model has {len(labels or 'ab')}"):
+    with pytest.raises(BadCheckpoint, match=f"classifier with one output, but this model has {len(labels or 'ab')}"):
         load_model(str(save_decoder(tmp_path, theirs)))
 
 

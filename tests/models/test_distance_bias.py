@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.models import CLS_ID, SEP_ID, random_scorer, score_batch
 from support.native import needs_native
+from support.t5 import tiny_t5_config
 from support.tokenizer import vocab_size
 from support.variants import random_texts
 
@@ -44,6 +45,8 @@ CONFIGS: dict[str, EncoderConfig] = {
     "jina_bert": JinaBertConfig(**SHAPE),
     "jina_bert reglu": JinaBertConfig(**SHAPE, activation="reglu"),
     "jina_bert for code": JinaBertConfig(**SHAPE, norms_queries=True),
+    "t5": tiny_t5_config(),
+    "t5 gated": tiny_t5_config(activation="geglu_tanh"),
 }
 every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 

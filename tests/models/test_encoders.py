@@ -23,6 +23,7 @@ from support.modernbert import tiny_encoder_config as tiny_modernbert_config
 from support.modernbert import tiny_sequence_cross_encoder
 from support.other_encoder import OtherConfig, dense_states, other_config, other_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
+from support.t5 import tiny_t5_config
 from support.tokenizer import CLS_ID, TOKENIZER_FILE
 
 from bandrank.models import checkpoint
@@ -62,6 +63,7 @@ OF_OTHER_SHAPES: dict[str, Callable[[], EncoderConfig]] = {
     "gemma3": tiny_gemma3_config,
     "llama": tiny_llama_config,
     "modernbert": tiny_modernbert_config,
+    "t5": tiny_t5_config,
 }
 ON_ENCODERS = sorted(ARCHITECTURES.keys() - {"decoder_reranker"})
 # DeBERTa's attention has no mask for single keys, and a MixEncoder's layers have heads of one width.

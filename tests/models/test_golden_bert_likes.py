@@ -166,9 +166,11 @@ def test_a_window_is_a_dense_mask(name: str, every_row: bool, tmp_path: Path) ->
 
 
 @every_model
-def test_as_served_in_bfloat16(name: str, tmp_path: Path) -> None:
-    loaded = load_model(str(save(tmp_path, name)))
-    before = scores_of(loaded)
-    as_served(loaded.scorer)
-
-    assert scores_of(loaded) == pytest.approx(before, abs=CLOSE)
+def test_scores_stay_in_service(name: str, tmp_path: Path) -> None:
+    folder = str(save(tmp_path, name))
+    before = scores_of(load_model(folder))
+    for dtype, close in ((torch.float32, CLOSE), (torch.bfloat16, 0.1)):  # 24 bits of a number, and 8
+        served = load_model(folder)
+        as_served(served.scorer, dtype)
+        assert scores_of(served) == pytest.approx(before, abs=close)
+    assert scores_of(served) != pytest.approx(before, abs=CLOSE)

@@ -172,7 +172,7 @@ def test_other_roles(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="a ColBERT of states that the encoder projects is not supported"):
         load_model(str(folder))
     (folder / "modules.json").unlink()
-    with pytest.raises(BadCheckpoint, match="a re-ranker of type embedding_gemma2_text is not supported"):
+    with pytest.raises(BadCheckpoint, match="a embedding_gemma2_text that re-ranks is not supported"):
         load_model(str(folder))
 
 

@@ -118,5 +118,5 @@ def test_other_roles(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"the tokenizer has no \[MASK\]"):
         load_model(str(folder))
     (folder / "modules.json").unlink()
-    with pytest.raises(BadCheckpoint, match="a re-ranker of type gemma3_text is not supported"):
+    with pytest.raises(BadCheckpoint, match="a gemma3_text that re-ranks is not supported"):
         load_model(str(folder))

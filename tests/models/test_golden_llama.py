@@ -166,7 +166,7 @@ def test_heads_and_tokenizers_that_are_not_supported(folder: Path) -> None:
     with pytest.raises(BadCheckpoint, match="the tokenizer puts no token before a text"):
         load_model(str(folder))
     save_llama(folder, tiny_llama(), score_vector(outputs=2))
-    with pytest.raises(BadCheckpoint, match="a classifier of one output, this model has 2"):
+    with pytest.raises(BadCheckpoint, match="classifier with one output, but this model has 2"):
         load_model(str(folder))
     save_llama(folder, tiny_llama())
     with pytest.raises(
@@ -188,7 +188,7 @@ def test_a_chat_template_of_the_same_words(folder: Path) -> None:
     assert load_model(str(folder)).scorer.config.max_tokens == 512
 
     (folder / "chat_template.jinja").write_text(template.replace("passage:", "passage: "), encoding="utf-8")
-    with pytest.raises(BadCheckpoint, match=r"a chat template that goes on with ' This one\.' where"):
+    with pytest.raises(BadCheckpoint, match=r"a chat template that has ' This one\.' where"):
         load_model(str(folder))
 
 

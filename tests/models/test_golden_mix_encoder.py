@@ -230,7 +230,7 @@ def test_texts_are_cut_each_by_itself() -> None:
 
 
 @pytest.mark.parametrize("layers", [(), (2,), (-1,), (1, 0), (0, 0)])
-def test_interaction_layers_that_are_none(layers: tuple[int, ...]) -> None:
+def test_wrong_interaction_layers_are_refused(layers: tuple[int, ...]) -> None:
     """Layers that are missing, out of range or out of order are refused."""
     config = tiny_mix_encoder(num_layers=2).config
     with pytest.raises(ValueError, match=r"interaction_layers must ascend within 0..1, got"):

@@ -36,7 +36,7 @@ SUPPORTED_IS_NAMED = "`bandrank models` lists the families that load"
     ("settings", "message"),
     [
         ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported"),
-        ({"model_type": "t5"}, "model_type 't5'"),
+        ({"model_type": "bart"}, "model_type 'bart'"),
         ({"model_type": None}, "model_type None"),
         ({"model_type": ["bert"]}, r"model_type \['bert'\]"),
         ({"position_embedding_type": "relative_key"}, "model_type 'bert' with relative_key positions"),
@@ -66,7 +66,7 @@ def test_a_re_ranker_with_a_prompt_is_refused(tmp_path: Path) -> None:
 def test_a_classifier_of_three_labels_is_refused(tmp_path: Path) -> None:
     """A classifier for inference (entailment) is no re-ranker."""
     folder = save_cross_encoder(tmp_path, num_labels=3)
-    with pytest.raises(BadCheckpoint, match=rf"classifier of one output, this model has 3.*{SUPPORTED_IS_NAMED}"):
+    with pytest.raises(BadCheckpoint, match=rf"classifier with one output, but this model has 3.*{SUPPORTED_IS_NAMED}"):
         load_model(str(folder))
 
 
@@ -74,7 +74,7 @@ def test_an_encoder_without_classifier_is_refused(tmp_path: Path) -> None:
     """The folder of a bi-encoder without its modules.json is a bare encoder."""
     folder = save_bi_encoder(tmp_path)
     (folder / "modules.json").unlink()
-    with pytest.raises(BadCheckpoint, match=f"this model has no; {SUPPORTED_IS_NAMED}"):
+    with pytest.raises(BadCheckpoint, match=f"this model has none; {SUPPORTED_IS_NAMED}"):
         load_model(str(folder))
 
 

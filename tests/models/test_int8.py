@@ -11,7 +11,7 @@ import torch
 from support.deberta import tiny_deberta_config
 from support.decoders import tiny_decoder_reranker
 from support.grouped import tiny_embedding_gemma2_bi_encoder, tiny_gemma3_bi_encoder, tiny_llama_reranker
-from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder, tiny_encoder_config
+from support.models import random_scorer, score_batch, tiny_bi_encoder, tiny_cross_encoder, tiny_encoder_config
 from support.modernbert import tiny_encoder_config as modernbert_config
 from support.modernbert import tiny_sequence_cross_encoder
 from support.native import needs_native
@@ -22,8 +22,9 @@ from torch import Tensor
 from torch.autograd.profiler import profile
 
 from bandrank.models import quantised
-from bandrank.models.architectures import CrossEncoder, MixEncoder
+from bandrank.models.architectures import BiEncoder, CrossEncoder, MixEncoder
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers.dense import DenseConfig
 from bandrank.models.layers.int8_linear import Int8Linear
 from bandrank.models.layers.lexical import LexicalConfig
 from bandrank.models.layers.linear import Linear
@@ -47,6 +48,12 @@ def mix_encoder(**more: Any) -> MixEncoder:
     return tiny_mix_encoder(encoder=tiny_encoder_config(num_heads=2), **more)
 
 
+def dense_bi_encoder() -> BiEncoder:
+    """Returns a random bi-encoder with a layer behind the pooling."""
+    config = tiny_bi_encoder(num_heads=2, max_tokens=512).config
+    return random_scorer(BiEncoder(replace(config, dense=(DenseConfig(40),))), 0)
+
+
 # Heads of 16 numbers, so that the CPU kernels compute the attention too.
 NATIVE = {
     "full": lambda: tiny_cross_encoder(num_heads=2, max_tokens=64),
@@ -55,6 +62,7 @@ NATIVE = {
     "modernbert": lambda: tiny_sequence_cross_encoder(encoder=replace(modernbert_config(), num_heads=2)),
     "bi_encoder": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512),
     "bi_encoder apart": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512, separate_towers=True),
+    "bi_encoder with a layer": dense_bi_encoder,
     "decoder": tiny_decoder_reranker,
     "llama": tiny_llama_reranker,
     "gemma3": tiny_gemma3_bi_encoder,

@@ -127,7 +127,7 @@ def test_what_is_added_to_a_score() -> None:
     torch.testing.assert_close(joined(batch) - plain(batch), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_it_is_saved_and_stays_exact(tmp_path: Path) -> None:
+def test_lexical_evidence_is_saved_and_stays_in_float32(tmp_path: Path) -> None:
     """A compact checkpoint stores frequencies in half the size; in service they are float32 beside bfloat16 weights."""
     scorer = with_words(tiny_cross_encoder(lexical=CONFIG))
     checkpoint.save(scorer, tmp_path / "small", tokenizer=TOKENIZER_FILE, int8=("embeddings.word",))

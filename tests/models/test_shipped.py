@@ -37,7 +37,7 @@ def test_the_default_scorers_are_shipped() -> None:
     assert accurate.fusion is None or accurate.fusion.scorer == FAST
 
 
-def test_they_are_small() -> None:
+def test_shipped_checkpoints_are_small() -> None:
     """The limit is for all shipped checkpoints together."""
     folders = [folder for name in names() if (folder := shipped(name))]
     assert sum(file.stat().st_size for folder in folders for file in folder.iterdir()) <= MOST_BYTES

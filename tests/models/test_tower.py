@@ -9,6 +9,7 @@ from support.deberta import tiny_deberta_config
 from support.decoders import tiny_decoder_config
 from support.models import CLS_ID, SEP_ID, random_ids, random_scorer, score_batch, tiny_encoder_config
 from support.modernbert import tiny_encoder_config as tiny_modernbert_config
+from support.t5 import tiny_t5_config
 from torch import Tensor, nn
 
 from bandrank.models.architectures import BiEncoder
@@ -30,8 +31,9 @@ CONFIGS: dict[str, Callable[[], EncoderConfig]] = {
     "mpnet": lambda: MpnetConfig(**vars(tiny_encoder_config()) | {"num_token_types": 0, "kind": "mpnet"}),
     "jina_bert": lambda: JinaBertConfig(**vars(tiny_encoder_config()) | {"kind": "jina_bert"}),
     "decoder": tiny_decoder_config,
+    "t5": tiny_t5_config,
 }
-INT8 = ("bert", "modernbert", "mpnet", "jina_bert")
+INT8 = ("bert", "modernbert", "mpnet", "jina_bert", "t5")
 
 
 def texts(lengths: tuple[int, ...] = LENGTHS) -> Ragged:

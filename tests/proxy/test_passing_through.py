@@ -275,6 +275,16 @@ def test_a_client_that_sends_no_more_gets_its_answer(proxy: Proxied) -> None:
     assert received.endswith(b"\r\n\r\nok")
 
 
+def test_a_client_of_http_1_0_gets_no_chunks(proxy: Proxied, server: ScriptedServer) -> None:
+    """Its answer ends with the connection (RFC 9112, 6.3)."""
+    server.answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n"
+    with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
+        connection.sendall(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        received = b"".join(iter(lambda: connection.recv(1024), b""))
+
+    assert received == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nok"
+
+
 def test_a_client_that_expects_100_gets_it(proxy: Proxied, server: ScriptedServer) -> None:
     """The proxy answers 100 itself: the client waits for it before it sends the body, and the engine is not asked."""
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:

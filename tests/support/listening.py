@@ -74,9 +74,10 @@ def listening(
     *,
     files: Sequence[LoadedScorers] = (),
     trust: ssl.SSLContext | None = None,
+    loop: Any = "auto",
     **limits: float,
 ) -> Iterator[Listening]:
-    """Runs a service with these settings and limits on connections. files: its models, in place of a tiny one."""
+    """Runs a service with these settings and limits on connections. files: its models.  loop: as in uvicorn.Config."""
     settings = settings or Settings(device="cpu")
     serving = assemble(files or [files_of(lookup(man=1.5))], settings)
     bounds = ConnectionLimits(**{"patience_s": PATIENCE_S, "max_connections": 50, "reserved": 4} | limits)  # type: ignore[arg-type]
@@ -84,9 +85,8 @@ def listening(
     tls = served_certificate(settings)
     http: Any = connections.protocol() if tls is None else over_tls(connections, tls)
     app = create_app(Service(serving, settings))
-    server = uvicorn.Server(
-        uvicorn.Config(app, http=http, log_config=None, access_log=False, timeout_keep_alive=600, **hardening(settings))
-    )
+    told = {"log_config": None, "access_log": False, "timeout_keep_alive": 600} | hardening(settings)
+    server = uvicorn.Server(uvicorn.Config(app, http=http, loop=loop, **told))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

@@ -4,11 +4,13 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from support.collections import write_collection
 from support.tokenizer import WORDS
 
 from bandrank.models.plain import parse
+from bandrank_training.collection import BeirFolder
 from bandrank_training.groups import Group, write_groups
 from bandrank_training.recipe import TrainingRecipe
 from bandrank_training.training import Trainer
@@ -50,6 +52,18 @@ def write_toy(folder: Path, *, count: int = 12, dev_count: int = 6, seed: int = 
     write_groups(paths["groups"], toy_groups(collection, documents, count=count, seed=seed))
     write_groups(paths["dev"], toy_groups(collection, documents, count=dev_count, seed=seed + 1))
     return paths
+
+
+def corpus_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The collections whose documents are read from now on, by name."""
+    names, read = [], BeirFolder.documents
+
+    def documents(self: BeirFolder) -> Any:
+        names.append(self.name)
+        return read(self)
+
+    monkeypatch.setattr(BeirFolder, "documents", documents)
+    return names
 
 
 def toml(values: dict[str, Any]) -> str:

@@ -73,7 +73,7 @@ def test_a_model_is_turned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert printed > 0.5
 
 
-def test_what_cannot_be_turned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_turned_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = saved(tmp_path / "a", tiny_bi_encoder()), saved(tmp_path / "b", tiny_cross_encoder())
     write_collection(tmp_path / "texts", documents={"d": "he"}, queries={}, qrels={})
     write_collection(tmp_path / "none", documents={}, queries={}, qrels={})

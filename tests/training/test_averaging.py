@@ -51,7 +51,7 @@ def test_weights_are_averaged(tmp_path: Path, given: list[str], shares: list[flo
         (tiny_cross_encoder, ["--weights", "nan", "1"], "at least 0, and not all 0"),
     ],
 )
-def test_what_cannot_be_averaged(
+def test_what_cannot_be_averaged_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], other: Callable[[], Scorer], given: list[str], message: str
 ) -> None:
     models = [saved(tmp_path / "a", tiny_cross_encoder()), saved(tmp_path / "b", other())]
@@ -85,6 +85,7 @@ def test_a_weight_that_float16_cannot_hold_is_told(tmp_path: Path, capsys: pytes
 
     assert main(["export", one, str(tmp_path / "b")]) == 2
     assert f"{name}: too large for float16; name it in --int8" in capsys.readouterr().err
+    assert not (tmp_path / "b" / "config.json").exists()
     assert main(["export", one, str(tmp_path / "b"), "--int8", name]) == 0
 
 

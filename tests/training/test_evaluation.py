@@ -12,7 +12,7 @@ import pytest
 from support.collections import write_collection, write_lines, write_run_lines
 from support.models import random_text, save_cross_encoder
 from support.scorers import loaded, lookup
-from support.training import contents
+from support.training import contents, corpus_reads
 
 from bandrank_training.__main__ import main
 from bandrank_training.collection import BadCollection, open_collection, read_run
@@ -78,7 +78,7 @@ def test_a_first_stage_is_measured_as_it_is(folder: Path, capsys: pytest.Capture
 
 
 def test_results_of_another_run_file_are_not_written_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same run cut at another depth has other results; the same command can be run again."""
+    """Another run, or the same one cut at another depth, has other results; the same command can be run again."""
     command = ["evaluate", "run", str(folder / "tiny"), "--run", str(folder / "bm25.test.trec.gz"), "--tag", "bm25"]
     command += ["--out", str(folder / "kept")]
     assert main(command) == 0
@@ -86,8 +86,9 @@ def test_results_of_another_run_file_are_not_written_over(folder: Path, capsys: 
 
     assert main(command) == 0
     assert main([*command, "--depth", "2"]) == 2
+    assert main([*command, "--run", str(write_run_lines(folder / "other.trec.gz", RUN))]) == 2
     message = "tiny.test.run.bm25.json has results of tiny test, bm25.test.trec.gz top 100; choose another --out"
-    assert message in capsys.readouterr().err
+    assert capsys.readouterr().err.count(message) == 2
     assert {path.name: path.read_bytes() for path in (folder / "kept").iterdir()} == before
 
 
@@ -179,6 +180,15 @@ def test_candidates_that_are_all_relevant_are_told(
 
     said = "all candidates of 2 of 3 queries are relevant: any order puts a relevant one first"
     assert said in capsys.readouterr().err
+
+
+def test_the_corpus_is_read_once(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A corpus may have millions of documents."""
+    read = corpus_reads(monkeypatch)
+
+    assert evaluate(folder, model, "--pool") == 0
+
+    assert read == ["tiny"]
 
 
 def test_ids_with_spaces_come_back(tmp_path: Path, model: Path) -> None:

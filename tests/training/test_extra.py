@@ -37,7 +37,7 @@ def test_ctrl_c_while_libraries_are_imported_is_told(tmp_path: Path, library: st
 
     assert ended.returncode == 130
     (line,) = ended.stderr.split("\n")[1:-1]
-    assert line.startswith("bandrank_training: interrupted; given again, ")
+    assert line.startswith("bandrank_training: interrupted; mine, mix, train and fine-tune resume")
     assert ended.stdout == ""
 
 

@@ -89,7 +89,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str, message: str) -> Non
         (lambda path: path.write_text("plain"), r"groups\.jsonl\.gz, after line 0"),
     ],
 )
-def test_a_file_that_is_none_is_told(tmp_path: Path, change: Any, message: str) -> None:
+def test_a_file_that_holds_no_groups_is_refused(tmp_path: Path, change: Any, message: str) -> None:
     path = tmp_path / "groups.jsonl.gz"
     write_groups(path, GROUPS * 50)
     change(path)

@@ -57,7 +57,7 @@ def test_a_killed_run_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) 
         assert main(["mine", str(folder / "mine.toml")]) == 130
     last_line = capsys.readouterr().err.splitlines()[-1]
     assert last_line.startswith(
-        "bandrank_training: interrupted; given again, mine, mix, train and fine-tune go on from"
+        "bandrank_training: interrupted; mine, mix, train and fine-tune resume when they are run again"
     )
     with pytest.MonkeyPatch.context() as patch:
         after = dying(patch, at=0)

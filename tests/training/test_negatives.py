@@ -29,7 +29,7 @@ def test_what_was_judged_irrelevant_is_a_negative(tmp_path: Path) -> None:
     assert mined(tmp_path, DOCUMENTS, qrels) == dict.fromkeys(DOCUMENTS, 0) | {"d0": 2}
 
 
-def test_a_relevant_document_that_was_left_out_is_none(tmp_path: Path) -> None:
+def test_a_relevant_document_that_was_left_out_is_no_negative(tmp_path: Path) -> None:
     """A copy of a relevant document's text is no negative either, unless the copy was judged irrelevant."""
     documents = DOCUMENTS | {"copy": DOCUMENTS["d0"], "of the third": DOCUMENTS["d2"], "irrelevant": DOCUMENTS["d1"]}
     qrels = {"d0": 3, "d1": 2, "d2": 1, "irrelevant": 0}

@@ -8,6 +8,7 @@ from support.collections import write_collection
 from support.models import random_text, tiny_cross_encoder
 from support.native import needs_native
 from support.tokenizer import TOKENIZER_FILE
+from support.training import corpus_reads
 
 from bandrank.models import checkpoint
 from bandrank.models.checkpoint import Precision, load_precision, save_precision
@@ -43,9 +44,11 @@ def test_a_checkpoint_that_loses_little_is_marked(
 ) -> None:
     """The table says what changes; the scores do change, which proves that int8 was computed."""
     monkeypatch.setattr(quantising, "MARGIN", 1.0)
+    read = corpus_reads(monkeypatch)
 
     assert quantise(folder) == 0
 
+    assert read == ["tiny"]
     assert load_precision(folder / "scorer").fit == ("int8",)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| tiny"))
     name, queries, exact, near, change, overlap, tau, largest, spread = (part.strip() for part in line.split("|")[1:-1])
@@ -67,8 +70,7 @@ def test_a_single_candidate_has_nothing_to_order(folder: Path, capsys: pytest.Ca
 
 
 @needs_native
-def test_a_checkpoint_that_loses_too_much_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint that loses too much also loses the mark that it had."""
+def test_a_checkpoint_that_loses_too_much_loses_its_mark(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_precision(folder / "scorer", Precision(("int8",)))
     monkeypatch.setattr(quantising, "MARGIN", -1.0)
 
@@ -173,6 +175,10 @@ def test_what_cannot_be_marked_is_refused(
 ) -> None:
     assert main(["quantise", str(folder / "tiny"), "--dev", str(folder / "tiny")]) == 2
     assert "config.json" in capsys.readouterr().err
+    write_collection(folder / "none", documents=DOCUMENTS, queries=QUERIES, qrels={"q9": {"d1": 1}})
+    assert main(["quantise", str(folder / "scorer"), "--dev", str(folder / "none"), "--dtype", "bfloat16"]) == 2
+    assert "none test: BM25 finds no candidate of a judged query" in capsys.readouterr().err
     monkeypatch.setattr(quantising, "why_not_quantised", lambda _: "there is no compiler")
     assert quantise(folder) == 2
     assert "cannot be computed in int8: there is no compiler" in capsys.readouterr().err
+    assert load_precision(folder / "scorer") == Precision()

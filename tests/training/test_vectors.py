@@ -79,8 +79,8 @@ def test_a_text_is_read_once_by_the_teacher() -> None:
     assert student.encoder.layers[0].qkv.weight.grad.abs().sum() > 0
 
 
-def test_who_cannot_learn_or_teach() -> None:
-    """Teacher and student must be bi-encoders whose vectors have the same size; a teacher has one encoder."""
+def test_teacher_and_student_must_be_bi_encoders_of_the_same_size() -> None:
+    """A teacher has one encoder."""
     for teacher in (tiny_cross_encoder(), tiny_bi_encoder(separate_towers=True)):
         with pytest.raises(BadRecipe, match="a bi-encoder of one encoder, which tiny is not"):
             VectorLoss(loaded(teacher), 100)

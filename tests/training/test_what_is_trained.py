@@ -42,7 +42,7 @@ def test_modernbert_is_trained(toy: Path, tmp_path: Path) -> None:
     assert {name for name, weight in after.items() if not torch.equal(weight, before[name])} == after.keys()
 
 
-def test_candidates_encoded_once(toy: Path, tmp_path: Path) -> None:
+def test_candidates_encoded_once_give_the_same_losses(toy: Path, tmp_path: Path) -> None:
     """Candidates encoded once give the losses of candidates that are encoded at each step, up to rounding."""
     optimiser = {"frozen": ["encoder", "context_codes"], "steps": 12}
     each, once = (
@@ -202,7 +202,7 @@ def test_a_scorer_learns_what_to_add(toy: Path, tmp_path: Path) -> None:
     assert load_model(str(tmp_path / "fused")).fusion == Fusion("good", 100.0)
 
 
-def test_scores_that_are_not_in_the_groups(toy: Path, tmp_path: Path) -> None:
+def test_scores_that_the_groups_lack_are_refused(toy: Path, tmp_path: Path) -> None:
     """Missing scores can be neither added to nor learnt from; no step is made even if one group alone lacks them."""
     with pytest.raises(
         BadGroups, match=r"has no scores of mix-b; it has those of good, noisy, and `score` adds others"

@@ -8,7 +8,7 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def _say_interrupted() -> None:
-    kept = "given again, mine, mix, train and fine-tune go on from what they kept, and other commands begin anew"
+    kept = "mine, mix, train and fine-tune resume when they are run again; other commands start over"
     print(f"\nbandrank_training: interrupted; {kept}", file=sys.stderr)  # noqa: T201
 
 
@@ -32,7 +32,9 @@ try:  # importing torch takes seconds
     )
     from bandrank_training.errors import BadInput
 except ModuleNotFoundError as error:
-    sys.exit(f"bandrank_training: {error}; the extra `train` has it: pip install --editable '.[train]' in the checkout")
+    sys.exit(
+        f"bandrank_training: {error}; install the extra `train` in the checkout: pip install --editable '.[train]'"
+    )
 except KeyboardInterrupt:
     _say_interrupted()
     sys.exit(INTERRUPTED)
@@ -82,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bandrank_training", description="Offline work on bandrank's scorers.")
+    parser = argparse.ArgumentParser(prog="bandrank_training", description="Trains and evaluates bandrank's scorers.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
         text = (module.__doc__ or "").removeprefix(f"{name}: ")

@@ -1,8 +1,8 @@
-"""align: turns the vectors of a bi-encoder towards those of another, which can then be trained to give the same ones.
+"""align: rotates the vectors of a bi-encoder towards those of another, which can then be trained to give the same ones.
 
-The turn keeps all cosines, and is a dense layer at the end of the model: the solution of the orthogonal Procrustes
-problem (Schönemann 1966). Vectors with more numbers than the other's are first brought to its number by their
-principal components.
+The rotation keeps all cosines. It solves the orthogonal Procrustes problem (Schönemann 1966), and becomes a dense layer
+at the end of the model. Vectors longer than the other model's are first reduced to its length by their principal
+components.
 """
 
 import argparse
@@ -30,11 +30,13 @@ MAX_TOKENS = 256  # of each text
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="the bi-encoder whose vectors are turned")
-    parser.add_argument("like", metavar="LIKE", help="the bi-encoder towards whose vectors they are turned")
-    parser.add_argument("collection", metavar="COLLECTION", help="a folder whose documents tell how")
-    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write, another than the models'")
-    parser.add_argument("--most", type=positive, default=10_000, help="documents that are read (default: 10000)")
+    parser.add_argument("model", metavar="MODEL", help="the bi-encoder whose vectors to rotate")
+    parser.add_argument("like", metavar="LIKE", help="the bi-encoder towards whose vectors to rotate them")
+    parser.add_argument(
+        "collection", metavar="COLLECTION", help="a collection to whose documents the rotation is fitted"
+    )
+    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write, not one of the models'")
+    parser.add_argument("--most", type=positive, default=10_000, help="the most documents to read (default: 10000)")
     Placement.add_arguments(parser)
 
 

@@ -1,5 +1,5 @@
-"""average: writes the mean of the weights of several models of one architecture, such as a start and what was trained
-from it, which often ranks better than each of them, above all on collections that training did not see.
+"""average: averages the weights of several models of one architecture, such as a start and a model trained from it. The
+mean often ranks better than each of them, above all on collections that training did not see.
 
 "Model soups" (Wortsman et al. 2022, arXiv 2203.05482); with a start among them, WiSE-FT (Wortsman et al. 2022, arXiv
 2109.01903).
@@ -23,15 +23,15 @@ from bandrank_training.start import load_start
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write, another than the models'")
+    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write, not one of the models'")
     parser.add_argument(
         "models",
         metavar="MODEL",
         nargs="+",
-        help="folders of runs, or any that can be served; the settings and the fusion are those of the first",
+        help="folders of runs, or any models that can be served; the mean has the settings and the fusion of the first",
     )
     parser.add_argument(
-        "--weights", nargs="+", type=float, metavar="W", help="of the models, in their order (default: all the same)"
+        "--weights", nargs="+", type=float, metavar="W", help="one for each model, in order (default: equal weights)"
     )
 
 

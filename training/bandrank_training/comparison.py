@@ -31,10 +31,14 @@ class Verdict:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE.json", help="by `evaluate`; the first is of the baseline system"
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE.json",
+        help="results of `evaluate`; the first one's system is the baseline",
     )
     parser.add_argument("--measure", choices=MEASURES, default=MEASURES[0], help=f"(default: {MEASURES[0]})")
-    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table there and print nothing")
+    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table here instead of printing it")
 
 
 def run(args: argparse.Namespace) -> int:

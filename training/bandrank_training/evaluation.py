@@ -26,15 +26,15 @@ FIRST_STAGE = "run"  # the MODEL that keeps a run's order
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument(
-        "model", metavar="MODEL", help="a folder, a hub id, a shipped name, or `run` for the order of --run"
+        "model", metavar="MODEL", help="a folder, a hub id, a shipped name, or `run` to measure --run as it is"
     )
     parser.add_argument("collection", metavar="COLLECTION", help="a folder in BEIR layout, or ir_datasets:ID")
     parser.add_argument("--split", default="test", help="qrels/SPLIT.tsv (default: test)")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--run", type=Path, metavar="FILE", help="re-rank a TREC run file")
+    source.add_argument("--run", type=Path, metavar="FILE", help="re-rank the candidates in a TREC run file")
     source.add_argument("--pool", action="store_true", help="re-rank the judged documents of each query")
-    source.add_argument("--candidates", type=Path, metavar="FILE", help="re-rank candidate lists")
-    parser.add_argument("--depth", type=positive, default=100, help="candidates of each query of a run (default: 100)")
+    source.add_argument("--candidates", type=Path, metavar="FILE", help="re-rank lists: a query id and candidate ids")
+    parser.add_argument("--depth", type=positive, default=100, help="the most candidates in a run (default: 100)")
     parser.add_argument(
         "--min-relevance", type=positive, default=1, help="the least relevance of a hit, for MRR and R@1 (default: 1)"
     )
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             f"{collection.name} {args.split}: no query has a document of relevance {args.min_relevance}"
         )
     by_first_stage = first_stage(args.run, args.depth) if args.run else {}
-    candidates = _candidates(args, collection, qrels, by_first_stage)
+    candidates, documents = _candidates(args, collection, qrels, by_first_stage)
     model = None if args.model == FIRST_STAGE else load_start(args.model)
     digests = (digest([json.dumps(each, sort_keys=True)]) for each in (qrels, candidates))
     benchmark = Benchmark(collection.name, args.split, _source(args), args.min_relevance, *digests)
@@ -67,11 +67,11 @@ def run(args: argparse.Namespace) -> int:
     stem = f"{collection.name}.{args.split}.{kind}.{tag}"
     dtype = "" if model is None else args.dtype
     _check_same(args.out / f"{stem}.json", benchmark, weights, dtype)
-    rankings = (
-        {query_id: by_first_stage[query_id] for query_id in candidates}
-        if model is None
-        else _reranked(score_offline(model, Placement.of(args)), collection, candidates)
-    )
+    if model is None:
+        rankings = {query_id: by_first_stage[query_id] for query_id in candidates}
+    else:
+        ranked = rerank(score_offline(model, Placement.of(args)), collection, candidates, documents)
+        rankings = dict(tqdm(ranked, total=len(candidates), unit="query", disable=None))
     values = measure(ids_of(rankings), qrels, min_relevance=args.min_relevance)
     args.out.mkdir(parents=True, exist_ok=True)
     write_run(args.out / f"{stem}.trec", rankings, tag=tag)
@@ -86,16 +86,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def rerank(scorer: OfflineScorer, collection: Collection, candidates: Candidates) -> Iterator[tuple[str, Ranking]]:
+def rerank(
+    scorer: OfflineScorer, collection: Collection, candidates: Candidates, documents: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, Ranking]]:
     """Yields each query with its candidates, best first. Ties keep the order given, as in the service.
 
+    documents: the texts of all candidates by id; None to read them from the collection.
     Raises BadCollection for a query or candidate that the collection lacks, and whatever `OfflineScorer.score` raises.
     """
     queries = collection.queries()
     if missing := [query_id for query_id in candidates if query_id not in queries]:
         raise BadCollection(f"{collection.name} lacks the texts of {len(missing)} queries, the first is {missing[0]}")
     named = {document_id for listed in candidates.values() for document_id in listed}
-    documents = documents_of(collection, named)
+    if documents is None:
+        documents = documents_of(collection, named)
     if lost := sorted(named - documents.keys()):
         raise BadCollection(f"{collection.name} lacks {len(lost)} of {len(named)} candidates, the first is {lost[0]}")
     questions = (Question(queries[query_id], [documents[each] for each in ids]) for query_id, ids in candidates.items())
@@ -110,10 +114,11 @@ def _all_hits(ranking: Ranking, labels: Mapping[str, int], min_relevance: int) -
 
 def _candidates(
     args: argparse.Namespace, collection: Collection, qrels: Qrels, by_first_stage: Mapping[str, Ranking]
-) -> Candidates:
-    """The candidates of the queries that have some. Raises BadEvaluation if none has."""
+) -> tuple[Candidates, dict[str, str] | None]:
+    """The candidates of the queries that have some, and their texts if it has read them. Raises BadEvaluation."""
+    documents = None
     if args.pool:
-        listed = _with_texts(pools(qrels), collection)
+        listed, documents = _with_texts(pools(qrels), collection)
     elif args.candidates:
         listed = read_candidates(args.candidates, qrels)
     else:
@@ -122,21 +127,17 @@ def _candidates(
     if not candidates:
         said = f"{args.run or args.candidates or collection.name} has no candidates of a query of {args.split}"
         raise BadEvaluation(f"{said}; the first that was judged has the id {next(iter(qrels))!r}")
-    return candidates
+    return candidates, documents
 
 
-def _with_texts(listed: Candidates, collection: Collection) -> Candidates:
-    """Drops documents that the collection lacks, with a warning. They are judged, so they count as not found."""
+def _with_texts(listed: Candidates, collection: Collection) -> tuple[Candidates, dict[str, str]]:
+    """Drops documents that the collection lacks, which count as not found, with a warning. Adds the others' texts."""
     named = {document_id for ids in listed.values() for document_id in ids}
     known = documents_of(collection, named)
     if lost := sorted(named - known.keys()):
         said = f"{len(lost)} of {len(named)} judged documents are not in the corpus, the first is {lost[0]}"
         print(f"{collection.name}: {said}; they are not ranked, and count as not found", file=sys.stderr)  # noqa: T201
-    return {query_id: [each for each in ids if each in known] for query_id, ids in listed.items()}
-
-
-def _reranked(scorer: OfflineScorer, collection: Collection, candidates: Candidates) -> dict[str, Ranking]:
-    return dict(tqdm(rerank(scorer, collection, candidates), total=len(candidates), unit="query", disable=None))
+    return {query_id: [each for each in ids if each in known] for query_id, ids in listed.items()}, known
 
 
 def _check_same(path: Path, benchmark: Benchmark, weights: str, dtype: str) -> None:

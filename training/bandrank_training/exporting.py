@@ -1,4 +1,4 @@
-"""export: writes a checkpoint in float16 and rows of int8, as small as those that ship with the service."""
+"""export: writes a compact checkpoint, in int8 and float16, as small as those that ship with the service."""
 
 import argparse
 from pathlib import Path
@@ -16,22 +16,22 @@ from bandrank_training.tuning import tune
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="the folder of a run, or any model that can be served")
-    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write, another than the model's")
+    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write, not the model's own")
     parser.add_argument(
         "--int8",
         nargs="*",
         default=["embeddings.word"],
         metavar="PART",
-        help="parts of names of the matrices whose rows become int8 (default: embeddings.word)",
+        help="matrices whose name contains a PART become int8, row by row (default: embeddings.word)",
     )
     parser.add_argument(
-        "--share", choices=names(), metavar="NAME", help="leave out the weights that this shipped checkpoint has too"
+        "--share", choices=names(), metavar="NAME", help="leave out the weights that this shipped checkpoint also has"
     )
     parser.add_argument(
         "--tune",
         type=Path,
         metavar="GROUPS",
-        help="judged groups on which to set the fusion's weight and what makes scores logits",
+        help="judged groups to fit the fusion's weight to, and what turns scores into logits",
     )
 
 

@@ -1,10 +1,10 @@
-"""fine-tune: trains a cross-encoder further on a hundred or more judged queries of one's own, in minutes on a CPU.
+"""fine-tune: trains a cross-encoder further on a hundred or more judged queries of your own, in minutes on a CPU.
 
-A query's candidates are those that BM25 finds, as when the scorer is in use, and what was judged relevant. The labels
-teach, and so do the scores that the scorer gave before, so that it keeps what it knows. Queries that are set apart
-choose between the scorer as it was, as it was trained, and the mean of their weights (Wortsman et al. 2022, arXiv
-2109.01903): one that is not better for it stays as it was. They share no relevant document with those trained on; where
-that cannot be, it is said.
+A query's candidates are the documents that BM25 finds, as in a search, and those judged relevant. The scorer learns
+from the labels and from its own earlier scores, so that it keeps what it knows. Queries set apart from training choose
+between the scorer as it was, the trained one, and the mean of their weights (Wortsman et al. 2022, arXiv 2109.01903);
+if training does not help, the scorer stays as it was. Where possible, the queries set apart share no relevant document
+with those trained on; the command says so if they do.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         default=Path("runs/fine-tuned"),
-        help="the folder to write, another than the start's (default: runs/fine-tuned)",
+        help="the folder to write, not the start's own (default: runs/fine-tuned)",
     )
     parser.add_argument(
         "--most-queries",
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="of the training; bfloat16 takes two thirds of the time where the machine has it natively",
+        help="the dtype to train in; bfloat16 takes two thirds of the time if the processor supports it",
     )
     Placement.add_arguments(parser)
 

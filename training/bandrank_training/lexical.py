@@ -1,12 +1,12 @@
 """lexical: gives a cross-encoder or a MixEncoder the evidence of shared words, with a gate fitted to judged groups.
 
-The gate's nine numbers are fitted to the scores as they are served, in two convex problems: those that rank minimise
-the softmax cross-entropy of groups, and then those that shift a query's scores make them logits. The result can be the
-start of a training run, which trains the gate along.
+The gate's nine numbers are fitted to the scores as they are served, in two convex problems: those that change the
+ranking minimise the softmax cross-entropy of groups; then those that only shift a query's scores turn them into logits.
+A training run can start from the result, and trains the gate too.
 
-Groups should be lists as a search gives them: mined with `hard` as large as `depth`, `random = 0`, and `found_only`.
-Hard negatives alone were chosen for having the query's words, and teach that words count against a candidate; relevant
-candidates that the search did not find teach the same.
+Groups should be lists as a search returns them: mined with `hard` as large as `depth`, `random = 0`, and `found_only`.
+Hard negatives were chosen because they have the query's words; alone, they teach that shared words count against a
+candidate. So do relevant candidates that the search did not find.
 """
 
 import argparse
@@ -49,19 +49,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", help="a cross-encoder or a MixEncoder: the folder of a run, or any that can be served"
     )
     parser.add_argument(
-        "groups", metavar="GROUPS", type=Path, help="judged groups to fit the gate to, each a list as a search gives it"
+        "groups",
+        metavar="GROUPS",
+        type=Path,
+        help="judged groups to fit the gate to, each a list as a search returns it",
     )
-    parser.add_argument("collection", metavar="COLLECTION", help="in which document frequencies are counted")
-    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write, another than the model's")
-    parser.add_argument("--without", nargs="*", default=[], metavar="DOMAIN", help="of a mixture, left out of the fit")
+    parser.add_argument(
+        "collection", metavar="COLLECTION", help="the collection in which to count document frequencies"
+    )
+    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write, not the model's own")
+    parser.add_argument(
+        "--without", nargs="*", default=[], metavar="DOMAIN", help="domains of a mixture to leave out of the fit"
+    )
     parser.add_argument(
         "--strength",
         type=float,
         default=1.0,
-        help="what evidence counts, as a share of what is best for the groups; less for a model to whose scores "
-        "another adds its own, which know the words too (default: 1)",
+        help="how much the evidence counts, as a share of what is best for the groups; less if another scorer that "
+        "knows the shared words will add to the scores (default: 1)",
     )
-    parser.add_argument("--most", type=positive, default=1000, help="groups that are read (default: 1000)")
+    parser.add_argument("--most", type=positive, default=1000, help="the most groups to read (default: 1000)")
     Placement.add_arguments(parser)
 
 

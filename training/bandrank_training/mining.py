@@ -40,14 +40,13 @@ OF_A_COLLECTION = {  # options that are fields of a recipe, with their defaults
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("source", help="a recipe (.toml), or a collection: a folder in BEIR layout, ir_datasets:ID")
-    parser.add_argument("--split", help="of a collection: qrels/SPLIT.tsv (default: train)")
-    parser.add_argument("--out", help="for a collection (default: runs/groups.jsonl.gz)")
-    parser.add_argument("--dev-out", help="for a collection: what training measures with (default: runs/dev.jsonl.gz)")
-    parser.add_argument(
-        "--dev-groups",
-        type=positive,
-        help="for a collection: queries to measure with, at most a fifth of all (default: 100)",
+    parser.add_argument("source", help="a recipe (.toml), or a collection: a folder in BEIR layout or ir_datasets:ID")
+    of_collection = parser.add_argument_group("options for a collection; a recipe has its own")
+    of_collection.add_argument("--split", help="qrels/SPLIT.tsv (default: train)")
+    of_collection.add_argument("--out", help="groups to train on (default: runs/groups.jsonl.gz)")
+    of_collection.add_argument("--dev-out", help="groups to measure with (default: runs/dev.jsonl.gz)")
+    of_collection.add_argument(
+        "--dev-groups", type=positive, help="how many of them, at most a fifth of all (default: 100)"
     )
     parser.set_defaults(**OF_A_COLLECTION)
     Placement.add_arguments(parser)

@@ -1,4 +1,4 @@
-"""mix: makes one collection of parts of many, with queries in every form, and mines groups from the whole of it."""
+"""mix: combines parts of many collections into one, with queries in every form, and mines groups from it."""
 
 import argparse
 import gzip

@@ -1,4 +1,4 @@
-"""pairs: makes groups from lines of two scored documents, as published for distillation (Hofstaetter et al. 2020)."""
+"""pairs: makes groups from pairs of scored documents, as published for distillation (Hofstaetter et al. 2020)."""
 
 import argparse
 from collections.abc import Iterator
@@ -12,9 +12,11 @@ from bandrank_training.groups import Group, write_groups
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("file", type=Path, help="lines of: score, score, query id, relevant id, other id; tabs between")
-    parser.add_argument("collection", help="the folder, or ir_datasets:<id>, with queries and documents")
-    parser.add_argument("--teacher", default="teacher", help="the name that the scores get")
+    parser.add_argument(
+        "file", type=Path, help="lines of score, score, query id, relevant id and other id, tab-separated"
+    )
+    parser.add_argument("collection", help="its queries and documents: a folder in BEIR layout or ir_datasets:ID")
+    parser.add_argument("--teacher", default="teacher", help="the scores' name in the groups")
     parser.add_argument("--out", type=Path, required=True, help="the file of groups to write, .jsonl or .jsonl.gz")
 
 

@@ -28,7 +28,7 @@ class Placement:
             "--dtype",
             choices=DTYPES,
             default="float32",
-            help="of weights and activations; bfloat16 saves time where the machine has it natively, int8 on a CPU "
+            help="of weights and activations; bfloat16 is faster if the processor supports it, int8 on a CPU "
             "(default: float32)",
         )
 

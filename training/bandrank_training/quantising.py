@@ -1,7 +1,7 @@
-"""quantise: measures what the rankings of a checkpoint lose in int8 or bfloat16, on collections re-ranked in it and in
-float32, and marks a checkpoint that loses little as fit for it, so that a service on a CPU may choose it.
+"""quantise: measures what a checkpoint's rankings lose in int8 or bfloat16, compared with float32. A checkpoint that
+loses little is marked as fit for that dtype, so that a service on a CPU may choose it.
 
-Of int8, layers are calibrated first: those that change scores too much by themselves stay in float32.
+For int8, layers are calibrated first: each that changes scores too much by itself stays in float32.
 """
 
 import argparse
@@ -98,7 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=(INT8, "bfloat16"), default=INT8, help="what to measure (default: int8)")
     parser.add_argument("--split", default="test", help="qrels/SPLIT.tsv (default: test)")
-    parser.add_argument("--depth", type=positive, default=100, help="candidates of each query, by BM25 (default: 100)")
+    parser.add_argument(
+        "--depth", type=positive, default=100, help="how many candidates BM25 finds for each query (default: 100)"
+    )
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N queries of each collection")
 
 
@@ -159,11 +161,12 @@ def table(rows: Sequence[Row], dtype: DtypeName) -> str:
 
 @dataclass(frozen=True)
 class _Judgements:
-    """A collection's judged queries, and the candidates that BM25 finds for them, if any."""
+    """A collection's judged queries, the candidates that BM25 finds for them, if any, and the candidates' texts."""
 
     collection: Collection
     qrels: Qrels
     candidates: Candidates
+    documents: Mapping[str, str]
 
     @classmethod
     def of(cls, collection: Collection, args: argparse.Namespace) -> Self:
@@ -171,26 +174,25 @@ class _Judgements:
         queries = collection.queries()
         known = (item for item in judged(collection.qrels(args.split), 1).items() if item[0] in queries)
         qrels = dict(islice(known, args.limit))
-        candidates = _candidates(collection, qrels, args.depth)
+        candidates, documents = _candidates(collection, qrels, args.depth)
         if not candidates:
             raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no candidate of a judged query")
-        return cls(collection, qrels, candidates)
+        return cls(collection, qrels, candidates, documents)
 
     def questions(self) -> list[Question]:
         """The first questions, for calibrating layers."""
         first = {query_id: ids[:CANDIDATES] for query_id, ids in islice(self.candidates.items(), QUERIES)}
         queries = self.collection.queries()
-        texts = documents_of(self.collection, {each for ids in first.values() for each in ids})
-        return [Question(queries[query_id], [texts[each] for each in ids]) for query_id, ids in first.items()]
+        return [Question(queries[query_id], [self.documents[each] for each in ids]) for query_id, ids in first.items()]
 
 
 def _compare(args: argparse.Namespace, judgements: _Judgements) -> Row:
-    collection, candidates, qrels = judgements.collection, judgements.candidates, judgements.qrels
-    exact, near = (_rankings(load_start(args.model), collection, candidates, name) for name in (EXACT, args.dtype))
+    candidates, qrels = judgements.candidates, judgements.qrels
+    exact, near = (_rankings(load_start(args.model), judgements, name) for name in (EXACT, args.dtype))
     both = [(dict(exact[query_id]), dict(near[query_id])) for query_id in candidates]
     changes = [max(abs(one[each] - other[each]) for each in one) for one, other in both]
     return Row(
-        collection.name,
+        judgements.collection.name,
         exacts=_measured(ids_of(exact), qrels),
         nears=_measured(ids_of(near), qrels),
         overlap=float(np.mean([_overlap(exact[query_id], near[query_id]) for query_id in candidates])),
@@ -206,20 +208,20 @@ def _measured(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> list[float
     return [values[query_id][MEASURES[0]] for query_id in qrels]
 
 
-def _candidates(collection: Collection, qrels: Qrels, depth: int) -> Candidates:
-    """The best documents of each query by BM25; queries without any are left out."""
+def _candidates(collection: Collection, qrels: Qrels, depth: int) -> tuple[Candidates, dict[str, str]]:
+    """The best documents of each query by BM25, and their texts by id; queries without any are left out."""
     documents = documents_of(collection)
     ids, queries = list(documents), collection.queries()
     found = BM25(list(documents.values())).search([queries[query_id] for query_id in qrels], depth)
     best = {query_id: [ids[number] for number in numbers] for query_id, (numbers, _) in zip(qrels, found, strict=True)}
-    return {query_id: listed for query_id, listed in best.items() if listed}
+    texts = {each: documents[each] for listed in best.values() for each in listed}
+    return {query_id: listed for query_id, listed in best.items() if listed}, texts
 
 
-def _rankings(
-    model: LoadedModel, collection: Collection, candidates: Candidates, dtype: DtypeName
-) -> dict[str, Ranking]:
+def _rankings(model: LoadedModel, judgements: _Judgements, dtype: DtypeName) -> dict[str, Ranking]:
+    collection, candidates = judgements.collection, judgements.candidates
     scorer = score_offline(model, Placement(CPU.device, DTYPES[dtype]))
-    ranked: Iterator[tuple[str, Ranking]] = rerank(scorer, collection, candidates)
+    ranked: Iterator[tuple[str, Ranking]] = rerank(scorer, collection, candidates, judgements.documents)
     return dict(tqdm(ranked, f"{collection.name} in {dtype}", len(candidates), unit="query", disable=None))
 
 

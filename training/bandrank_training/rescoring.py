@@ -1,4 +1,4 @@
-"""score: adds a scorer's scores to groups, to distil from it or to learn what to add to it."""
+"""score: adds a scorer's scores to groups, to distil from them or to train a scorer that adds to them."""
 
 import argparse
 from collections.abc import Iterator
@@ -23,16 +23,14 @@ MAX_TOKENS = 256
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("groups", metavar="GROUPS", type=Path, help="a file that `mine` wrote")
-    parser.add_argument(
-        "model", metavar="MODEL", help="a folder, a hub id, or the name of a checkpoint that is shipped"
-    )
-    parser.add_argument("out", metavar="OUT", type=Path, help="the file with the scores added")
-    parser.add_argument("--name", help="the name that the scores get in the file (default: the last part of MODEL)")
+    parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or the name of a shipped checkpoint")
+    parser.add_argument("out", metavar="OUT", type=Path, help="the file of groups to write, with the scores added")
+    parser.add_argument("--name", help="the scores' name in the file (default: the last part of MODEL)")
     parser.add_argument(
         "--max-tokens",
         type=positive,
         default=MAX_TOKENS,
-        help=f"token ids to read of a candidate (default: {MAX_TOKENS})",
+        help=f"the most tokens to read of a candidate (default: {MAX_TOKENS})",
     )
     Placement.add_arguments(parser)
 

@@ -1,4 +1,4 @@
-"""train: runs a recipe; a run can be killed at any moment, and the same command resumes it as if it had not been."""
+"""train: trains a scorer by a recipe; if the run is killed, the same command resumes it as if nothing had happened."""
 
 import argparse
 import json

@@ -40,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=0, help="clean samples of each system (default: the workload's)")
-    parser.add_argument("--only", nargs="+", default=[""], help=f"systems whose name has one of these, and {YARDSTICK}")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help=f"systems whose name contains one of these, and {YARDSTICK}"
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"))
     options = parser.parse_args(arguments)
     from bandrank_bench.cpu.peers import load_peers  # noqa: PLC0415  # tests lack its runtimes

@@ -1,7 +1,7 @@
 """Side by side at the sizes of published re-rankers. Run as `python -m bandrank_bench families`.
 
-One family is loaded at a time. All that was measured goes to a file beside the page, with the suffix .jsonl, a line for
-each family; families that a run leaves out keep what an earlier one has written there.
+One family is loaded at a time. The measurements go to a file beside the page, with the suffix .jsonl and a line for
+each family; families that a run leaves out keep their lines from earlier runs.
 """
 
 import argparse
@@ -35,9 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--workloads", nargs="+", choices=[*TIMED, MEMORY], default=[*TIMED, MEMORY])
     parser.add_argument("--rounds", type=int, default=0, help="clean samples of each system (default: the family's)")
-    parser.add_argument(
-        "--infinity", type=Path, default=infinity.ENVIRONMENT, help="the environment it is installed in"
-    )
+    parser.add_argument("--infinity", type=Path, default=infinity.ENVIRONMENT, help="its virtual environment")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-families.md"))
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a shell's code, once the services are stopped

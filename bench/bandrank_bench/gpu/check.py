@@ -76,7 +76,7 @@ def _options(arguments: Sequence[str] | None, stages: Sequence[Stage]) -> argpar
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("kernels/results"), help="a folder, or a file *.jsonl")
     parser.add_argument("--dry", action="store_true")
-    parser.add_argument("--stages", default="", help="some of them, with commas between")
+    parser.add_argument("--stages", default="", help="the stages to run, separated by commas (default: all)")
     parser.add_argument("--budget-s", type=float, default=BUDGET_S)
     options = parser.parse_args(arguments)
     options.stages = options.stages.split(",") if options.stages else [stage.name for stage in stages]

@@ -1,8 +1,8 @@
 """What happens beyond capacity, measured over HTTP on the real service: the section on overload of docs/operations.md.
 
-Run as `python -m bandrank_bench overload`. A closed loop tells the capacity; then Poisson arrivals come at multiples of
-it, each sent at its time however late others are; then a polite client beside a flooding one. The service is a process
-of its own on this machine, with its default settings. It takes about a quarter of an hour.
+Run as `python -m bandrank_bench overload`. A closed loop measures the capacity. Then requests arrive at multiples of
+it (Poisson), each sent on time however late the answers are, and last a polite client runs beside a flooding one. The
+service is a process of its own on this machine, with default settings. It takes about a quarter of an hour.
 """
 
 import argparse
@@ -29,19 +29,27 @@ CANDIDATES = (10, 10, 10, 10, 30)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, and writes the section and its plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="", help="default: what the service serves")
-    parser.add_argument("--strategy", default="", help="of every request (default: none is named)")
+    parser.add_argument("--model", default="", help="the model to serve (default: the service's)")
+    parser.add_argument("--strategy", default="", help="of every request (default: none)")
     parser.add_argument("--budget-ms", type=float, default=0.0, help="of every request (default: none)")
-    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="of the service; repeats")
-    parser.add_argument("--candidates", type=numbers, default=CANDIDATES, help="counts, drawn in equal shares")
-    parser.add_argument("--repeat-after", type=int, default=0, help="requests; 0: no text comes again (default)")
+    parser.add_argument(
+        "--setting", action="append", default=[], metavar="NAME=VALUE", help="for the service; may be repeated"
+    )
+    parser.add_argument("--candidates", type=numbers, default=CANDIDATES, help="numbers, drawn equally often")
+    parser.add_argument("--repeat-after", type=int, default=0, help="requests; 0: texts never repeat (default)")
     parser.add_argument("--rates", type=fractions, default=RATES, help="multiples of the capacity")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of each rate (default: 30)")
-    parser.add_argument("--warm-up", type=float, default=3.0, help="seconds before each that do not count (default: 3)")
-    parser.add_argument("--capacity-seconds", type=float, default=10.0, help="of each closed loop (default: 10)")
-    parser.add_argument("--connections", type=int, default=8, help="of the closed loop (default: 8)")
-    parser.add_argument("--polite-seconds", type=float, default=120.0, help="beside each flood; 0: none (default: 120)")
-    parser.add_argument("--polite-share", type=float, default=0.1, help="of the capacity (default: 0.1)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds at each rate (default: 30)")
+    parser.add_argument(
+        "--warm-up", type=float, default=3.0, help="seconds before each rate that do not count (default: 3)"
+    )
+    parser.add_argument(
+        "--capacity-seconds", type=float, default=10.0, help="seconds of each closed loop (default: 10)"
+    )
+    parser.add_argument("--connections", type=int, default=8, help="connections of the closed loop (default: 8)")
+    parser.add_argument(
+        "--polite-seconds", type=float, default=120.0, help="seconds beside each flood; 0 for no flood (default: 120)"
+    )
+    parser.add_argument("--polite-share", type=float, default=0.1, help="its share of the capacity (default: 0.1)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/operations.md"))
     args = parser.parse_args(arguments)

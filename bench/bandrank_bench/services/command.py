@@ -1,7 +1,7 @@
 """bandrank, infinity and TEI over HTTP, on one checkpoint: docs/benchmarks-services.md.
 
 Run as `python -m bandrank_bench services`. infinity comes from a virtual environment of its own, which
-`make .venv-infinity/stamp` makes; TEI is one that runs already, with whatever weights it was given. It takes some
+`make .venv-infinity/stamp` makes; TEI has to run already, with whatever weights it was given. It takes about
 twenty minutes. The samples go to a file beside the page, with the suffix .jsonl.gz.
 """
 
@@ -47,14 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="services whose name contains this")
     parser.add_argument("--infinity", type=Path, default=infinity.ENVIRONMENT, help="its virtual environment")
-    parser.add_argument("--tei", default="", metavar="URL", help="of one that runs")
+    parser.add_argument("--tei", default="", metavar="URL", help="of a running TEI")
     parser.add_argument("--clients", type=numbers, default=(1, 8, 32, 64))
-    parser.add_argument("--loads", type=fractions, default=(0.5, 0.8, 0.95), help="of each one's capacity")
-    parser.add_argument("--steady-loads", type=fractions, default=(0.8,), help="the same, at equal intervals")
-    parser.add_argument("--candidates", type=int, default=10, help="of a request (default: 10)")
-    parser.add_argument("--deadline", type=float, default=10.0, help="seconds of an answer in time (default: 10)")
-    parser.add_argument("--closed-seconds", type=float, default=4.0, help="of each number of clients (default: 4)")
-    parser.add_argument("--open-seconds", type=float, default=10.0, help="of each load (default: 10)")
+    parser.add_argument("--loads", type=fractions, default=(0.5, 0.8, 0.95), help="shares of a service's capacity")
+    parser.add_argument(
+        "--steady-loads", type=fractions, default=(0.8,), help="the same, with arrivals at equal intervals"
+    )
+    parser.add_argument("--candidates", type=int, default=10, help="how many a request has (default: 10)")
+    parser.add_argument("--deadline", type=float, default=10.0, help="seconds until an answer is late (default: 10)")
+    parser.add_argument(
+        "--closed-seconds", type=float, default=4.0, help="seconds for each number of clients (default: 4)"
+    )
+    parser.add_argument("--open-seconds", type=float, default=10.0, help="seconds for each load (default: 10)")
     parser.add_argument("--warm-up", type=float, default=1.0, help="seconds that do not count (default: 1)")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-services.md"))

@@ -19,6 +19,7 @@ from bandrank.api.connection_slots import Connection, ConnectionSlots
 from bandrank.api.half_closed import CAN_WATCH, INTERIM, HangUps
 from bandrank.api.hardening import PAGE_PATH, headers_of_page
 from bandrank.api.only_probes import OnlyProbes
+from bandrank.api.unchunked import send_unchunked
 from bandrank.api.upgrades import WithoutUpgrades
 from bandrank.metrics import Metrics
 
@@ -210,6 +211,8 @@ class BoundedProtocol(WithoutUpgrades):
             if self.pipeline and not before.response_started:
                 before.keep_alive = True  # until the request behind it is answered
             self.cycle.keep_alive = False
+        if self.scope["http_version"] != "1.1":
+            self.cycle.send = send_unchunked(self.cycle)  # type: ignore[method-assign,assignment]
         if self.scope.get("path") == PAGE_PATH:
             self.cycle.default_headers = headers_of_page(self.cycle.default_headers)
         if not self.pipeline:

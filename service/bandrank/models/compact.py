@@ -32,7 +32,7 @@ def pack(weights: Mapping[str, Tensor], *, int8: tuple[str, ...]) -> dict[str, T
 def unpack(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Converts packed weights, or weights of any float dtype, to float32."""
     return {
-        name: weight.float() * weights[name + SCALE].float()[:, None] if name + SCALE in weights else weight.float()
+        name: weight.float().mul_(weights[name + SCALE].float()[:, None]) if name + SCALE in weights else weight.float()
         for name, weight in weights.items()
         if not name.endswith(SCALE)
     }

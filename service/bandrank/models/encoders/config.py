@@ -68,7 +68,7 @@ class EncoderConfig:
     @property
     def products_per_layer(self) -> int:
         """Multiplications of one row with the weights of a layer."""
-        return self.hidden_size * (4 * self.hidden_size + (2 + self.gated) * self.intermediate_size)
+        return self.hidden_size * (4 * self.num_heads * self.head_dim + (2 + self.gated) * self.intermediate_size)
 
 
 def _with_subclasses(kind: type[EncoderConfig]) -> Iterator[type[EncoderConfig]]:

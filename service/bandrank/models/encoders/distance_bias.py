@@ -8,7 +8,8 @@ from torch import Tensor
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.stack import Stack
-from bandrank.models.layers.distance_bias import DistanceBias, DistanceBiasBlock
+from bandrank.models.layers.block import Block
+from bandrank.models.layers.distance_bias import DistanceBias
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows
 
@@ -25,7 +26,7 @@ class DistanceBiasStack(Stack):
     """A stack whose blocks share the biases."""
 
     def __init__(
-        self, config: EncoderConfig, embeddings: Embeddings, blocks: Sequence[DistanceBiasBlock], relative: DistanceBias
+        self, config: EncoderConfig, embeddings: Embeddings, blocks: Sequence[Block], relative: DistanceBias
     ) -> None:
         super().__init__(config, embeddings, blocks)
         self.relative = relative

@@ -18,6 +18,7 @@ from bandrank.models.encoders.mpnet import mpnet
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.encoders.rotary_bert import gte, nomic_bert, rotary_roberta
 from bandrank.models.encoders.stack import Stack
+from bandrank.models.encoders.t5 import t5
 from bandrank.models.layers.block import PostNormBlock
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.head import LogitHead, NormedHead, ScoreHead
@@ -43,6 +44,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "mpnet": mpnet,
     "nomic_bert": nomic_bert,
     "rotary_roberta": rotary_roberta,
+    "t5": t5,
 }
 HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have BERT's head
     "deberta": deberta_head,

@@ -63,8 +63,8 @@ def rendered_pair(
             text = str(rendered[0][0])  # the first of the texts
             if query in text and document in text:
                 return text
-            reasons.append("the query or the document is not in its text")
-    raise BadCheckpoint(f"{folder}: the chat template cannot put a query and a document together: {reasons[0]}")
+            reasons.append("its text lacks the query or the document")
+    raise BadCheckpoint(f"{folder}: the chat template cannot render a query and a document: {reasons[0]}")
 
 
 def require_words(
@@ -79,7 +79,7 @@ def require_words(
     if rendered is not None and rendered != (known := words(query, document)):
         end = next(i for i, (a, b) in enumerate(zip_longest(rendered, known)) if a != b)
         raise model.refuse(
-            f"a chat template that goes on with {rendered[end : end + 40]!r} where that of the published models has "
+            f"a chat template that has {rendered[end : end + 40]!r} where that of the published models has "
             f"{known[end : end + 40]!r} is not supported"
         )
     return rendered is not None

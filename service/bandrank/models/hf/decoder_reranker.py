@@ -157,15 +157,15 @@ def read(model: Model, modules: list[str]) -> Scorer:
         templated = require_words(model, text.around, task, roles=text.roles)
     if modules and not templated:
         log.warning(
-            "%s: sentence-transformers joins a query and a document without a prompt; here they stand in that of the "
-            "published %s re-rankers, and a model that was trained without it ranks badly",
+            "%s: sentence-transformers gives this model a query and a document without a prompt; bandrank gives it the "
+            "prompt of the published %s re-rankers, and a model that was trained without it ranks badly",
             model.folder,
             model.settings["model_type"],
         )
     elif not (templated or own_class(model.settings) or is_asked_as_known(model.name)):
         log.warning(
-            "%s: nothing says in which words this model is asked; here they are those of the published %s re-rankers, "
-            "and a model that was trained with others, or for something else, ranks badly",
+            "%s: neither its files nor its name tell which prompt it was trained with; bandrank gives it that of the "
+            "published %s re-rankers, and a model that was trained with another, or for another task, ranks badly",
             model.name,
             model.settings["model_type"],
         )
@@ -187,9 +187,7 @@ def _prompt(model: Model) -> PromptText:
         return prompt
     require_no_code(model)
     if DOCUMENT_FIRST in model.name.lower():
-        raise model.refuse(
-            f"a decoder that is asked with the document before the query ({model.name}) is not supported"
-        )
+        raise model.refuse(f"a decoder whose prompt has the document before the query ({model.name}) is not supported")
     return PROMPTS[model.settings["model_type"]]
 
 
@@ -219,10 +217,10 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
         if _labels(model) == [text.irrelevant, text.relevant] and len(classifier) == 2:
             return classifier[1:].float() - classifier[:1].float()
         if len(classifier) != 1:
-            raise model.refuse(f"a re-ranker has a classifier of one output, this model has {len(classifier)}")
+            raise model.refuse(f"a re-ranker needs a classifier with one output, but this model has {len(classifier)}")
         return classifier
     if model.headless or not (tied or "lm_head.weight" in weights):
-        raise model.refuse("a decoder without an output matrix cannot re-rank; an embedding model has a modules.json")
+        raise model.refuse("a decoder without an output matrix cannot re-rank; an embedding model needs a modules.json")
     matrix = weights["embed_tokens.weight" if tied else "lm_head.weight"]
     settings = _compared(model)
     tokens = [settings.get("true_token_id", model.token_id(text.relevant))]
@@ -230,7 +228,7 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
         tokens.append(settings.get("false_token_id", model.token_id(text.irrelevant) if text.irrelevant else None))
     if not all(isinstance(token, int) and 0 <= token < len(matrix) for token in tokens):
         raise model.refuse(
-            f"the scores must compare the logits of two tokens, not of {' and '.join(map(repr, tokens))}"
+            f"a score must compare the logits of two token ids, not of {' and '.join(map(repr, tokens))}"
         )
     relevant, *others = (matrix[token : token + 1].float() for token in tokens)
     return text.scale * (relevant - others[0] if others else relevant)

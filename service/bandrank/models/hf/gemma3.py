@@ -11,11 +11,10 @@ from bandrank.models.encoders.gemma3 import Gemma3Config
 from bandrank.models.hf import llama
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.gemma import as_computed
-from bandrank.models.hf.model import SUPPORTED, Family, Model
+from bandrank.models.hf.model import SUPPORTED, Family
 from bandrank.models.hf.qwen import read_sizes
 from bandrank.models.hf.settings import require_numbers, require_plain
 from bandrank.models.layers.positions import Rotary
-from bandrank.models.scorer import Scorer
 
 REQUIRED = ("head_dim", "query_pre_attn_scalar", "sliding_window")
 PLAIN = {"attention_bias": False, "attn_logit_softcapping": None, "hidden_activation": "gelu_pytorch_tanh"}
@@ -66,17 +65,4 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     return as_computed(llama.encoder_weights(weights, config, PARTS), config)
 
 
-def read_reranker(model: Model) -> Scorer:
-    """Raises BadCheckpoint: no form is known."""
-    kind = model.settings["model_type"]
-    raise model.refuse(f"a re-ranker of type {kind} is not supported; an embedding model has a modules.json")
-
-
-GEMMA3 = Family(
-    prefixes=("model.",),
-    tokens={},
-    read_config=read_config,
-    encoder_weights=encoder_weights,
-    head={},
-    read_reranker=read_reranker,
-)
+GEMMA3 = Family(prefixes=("model.",), tokens={}, read_config=read_config, encoder_weights=encoder_weights, head={})

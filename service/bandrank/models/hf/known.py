@@ -88,6 +88,15 @@ KNOWN_FAMILIES = (
         ),
     ),
     KnownFamily(
+        "T5 and mT5",
+        ("t5", "mt5"),
+        "encoders alone; a bias for the distance of two tokens; overflow float16",
+        (
+            KnownModel("sentence-transformers/gtr-t5-base", BI, "110M", 512, "mean, a layer, cosine"),
+            KnownModel("sentence-transformers/gtr-t5-large", BI, "335M", 512, "the same"),
+        ),
+    ),
+    KnownFamily(
         "DistilBERT",
         ("distilbert",),
         "BERT's encoder without token types; [CLS] through a ReLU layer",

@@ -34,6 +34,7 @@ from bandrank.models.hf.mpnet import MPNET
 from bandrank.models.hf.nomic_bert import NOMIC_BERT
 from bandrank.models.hf.qwen import QWEN
 from bandrank.models.hf.roberta import FLASH, FLASH_ROBERTA, JINA_3, ROBERTA
+from bandrank.models.hf.t5 import T5
 from bandrank.models.scorer import Scorer
 
 FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
@@ -51,11 +52,13 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "llama_bidirec": LLAMA,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
+    "mt5": T5,
     "new": GTE,
     "nomic_bert": NOMIC_BERT,
     "qwen2": QWEN,
     "qwen3": QWEN,
     "roberta": ROBERTA,
+    "t5": T5,
     "xlm-roberta": ROBERTA,
 }
 FAMILIES_OF_CODE: dict[str, Family] = {  # by the config class in the authors' own code

@@ -79,9 +79,12 @@ class Model:
         KeyError for a missing tensor.
         """
         names = self.family.head
+        if not names:
+            kind = self.settings["model_type"]
+            raise self.refuse(f"a {kind} that re-ranks is not supported; embedding models have a modules.json")
         classifier = self.weights.get(names["classifier.weight"])
-        if (outputs := "no" if classifier is None else len(classifier)) != 1:
-            raise self.refuse(f"a re-ranker has a classifier of one output, this model has {outputs}")
+        if (outputs := "none" if classifier is None else len(classifier)) != 1:
+            raise self.refuse(f"a re-ranker needs a classifier with one output, but this model has {outputs}")
         return {ours: self.weights[theirs] for ours, theirs in names.items()}
 
     def refuse(self, reason: str) -> BadCheckpoint:

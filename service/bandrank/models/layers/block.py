@@ -70,8 +70,9 @@ class Block(nn.Module, ABC):
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
         linear, norm = options.linear, partial(options.norm, hidden_size, eps=eps, bias=options.norm_bias)
         self.activation, self.rotary, self.window = options.activation, options.rotary, options.window
-        self.qkv = linear(hidden_size, 3 * hidden_size, bias=bias)
-        self.attention_out = linear(hidden_size, hidden_size, bias=bias)
+        width = config.num_heads * config.head_dim
+        self.qkv = linear(hidden_size, 3 * width, bias=bias)
+        self.attention_out = linear(width, hidden_size, bias=bias)
         self.attention_norm = norm()
         up_bias = bias and options.activation not in GATES
         self.up = linear(hidden_size, up_size(config.intermediate_size, options.activation), bias=up_bias)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from bandrank.models.layers.block import PostNormBlock
+from bandrank.models.layers.block import Block
 from bandrank_kernels.windowed_attention import AttentionPlan, Layout, Layouts, PackedRows
 
 # Scores, and products with a table of positions, that are in memory at once: they stay in the cache of a CPU (16 MB),
@@ -72,8 +72,8 @@ class ChunkedPlan(DistancePlan):
 Plan = TypeVar("Plan", bound=ChunkedPlan)
 
 
-class ChunkedBlock(PostNormBlock, Generic[Plan]):
-    """BERT's block with its own attention, which takes only the plans of its encoder's table."""
+class ChunkedBlock(Block, Generic[Plan]):
+    """A block with its own attention, which takes only the plans of its encoder's table."""
 
     @abstractmethod
     def attend_layouts(self, layouts: Sequence[Layout], qkv: Tensor, positions: Tensor, plan: Plan) -> Tensor:

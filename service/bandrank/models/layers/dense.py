@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bandrank.models.layers.head import Float32Head
 from bandrank.models.layers.precision import in_float32
 
 DenseActivation = Literal["identity", "tanh", "gelu", "relu"]
@@ -28,7 +29,7 @@ class DenseConfig:
     bias: bool = True
 
 
-class Dense(nn.Module):
+class Dense(Float32Head):
     """A layer and its activation, always in float32: it costs next to nothing, and similarities come out of it."""
 
     def __init__(self, config: DenseConfig, size: int) -> None:
@@ -40,4 +41,4 @@ class Dense(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """(n, size of the output) float32. vectors: (n, size of the input)."""
         with in_float32(vectors.device):
-            return ACTIVATIONS[self.activation](self.linear(vectors.float()))
+            return ACTIVATIONS[self.activation](self.product(self.linear, vectors.float()))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.layers.block import PostNormBlock
 from bandrank.models.layers.chunked_attention import Chunk, ChunkedBlock, ChunkedPlan, attend_in_chunks, reach
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
@@ -95,7 +96,7 @@ class Terms:
     shared: bool = True
 
 
-class DisentangledBlock(ChunkedBlock[DisentangledPlan]):
+class DisentangledBlock(ChunkedBlock[DisentangledPlan], PostNormBlock):
     """BERT's block with disentangled attention."""
 
     def __init__(self, config: EncoderConfig, terms: Terms) -> None:

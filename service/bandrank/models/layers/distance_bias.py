@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from bandrank.models.layers.block import PostNormBlock, PreNormBlock
 from bandrank.models.layers.chunked_attention import (
     Chunk,
     ChunkedBlock,
@@ -80,8 +81,8 @@ class DistanceBias(nn.Module, ABC):
         return KeyMaskPlan(KeyMaskPlan.of(seen, dtype).bias + bias.to(dtype))
 
 
-class DistanceBiasBlock(ChunkedBlock[DistanceBiasPlan]):
-    """A post-norm block whose attention adds such biases."""
+class DistanceBiasAttention(ChunkedBlock[DistanceBiasPlan]):
+    """A block whose attention adds such biases."""
 
     def attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         if isinstance(plan, KeyMaskPlan):
@@ -108,3 +109,11 @@ class DistanceBiasBlock(ChunkedBlock[DistanceBiasPlan]):
         scores = (query * self.head_dim**-0.5 @ key.transpose(-1, -2)).float()  # (n, num_heads, num_rows, num_keys)
         bias = plan.bias[chunk.distances(positions) + plan.reach]  # (n, num_rows, num_keys, num_heads)
         return chunk.average(scores + bias.permute(0, 3, 1, 2), value)
+
+
+class DistanceBiasBlock(DistanceBiasAttention, PostNormBlock):
+    """Of which the norms follow each half."""
+
+
+class PreNormBiasBlock(DistanceBiasAttention, PreNormBlock):
+    """Of which the norms precede each half."""

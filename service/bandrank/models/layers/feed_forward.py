@@ -11,7 +11,7 @@ from torch.nn.functional import gelu, relu, silu
 
 from bandrank.models.layers.linear import Linear
 
-Activation = Literal["gelu", "geglu", "geglu_tanh", "reglu", "swiglu"]
+Activation = Literal["gelu", "geglu", "geglu_tanh", "reglu", "relu", "swiglu"]
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "geglu": gelu,
     "geglu_tanh": partial(gelu, approximate="tanh"),
@@ -26,12 +26,14 @@ def up_size(intermediate_size: int, activation: Activation) -> int:
 
 
 def feed_forward(up: Linear, down: Linear, rows: Tensor, activation: Activation) -> Tensor:
-    """(total, hidden_size) down(gelu(up(x))), or down(act(gate) * gated) with GELU, ReLU or SiLU as act.
+    """(total, hidden_size) down(gelu(up(x))), or down(act(gate) * gated) with GELU, ReLU or SiLU.
 
     rows: (total, hidden_size). GELU is the exact erf form, except in geglu_tanh.
     """
     if activation == "gelu":
         return down(up(rows, "gelu"))  # type: ignore[no-any-return]
+    if activation == "relu":
+        return down(relu(up(rows)))  # type: ignore[no-any-return]
     gate, gated = up(rows).chunk(2, -1)
     if len(rows) == 1:  # contiguous, for which torch has another GELU with other bits
         gate = gate.expand(2, -1)

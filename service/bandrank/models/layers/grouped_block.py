@@ -26,7 +26,6 @@ class GroupedBlock(PreNormBlock):
         self.num_kv_heads = config.num_kv_heads
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self.qkv = WholeLinear(config.hidden_size, queries + 2 * keys, bias=False)
-        self.attention_out = WholeLinear(queries, config.hidden_size, bias=False)
         self.query_norm: nn.Module = nn.Identity()
         self.key_norm: nn.Module = nn.Identity()
 

@@ -1,5 +1,5 @@
 """Learnt biases for the distance of two rows, by buckets of distances (Raffel et al. 2020, "T5", arXiv 1910.10683,
-section 2.1), as MPNet has them: one table for all layers.
+section 2.1), as MPNet and T5 have them: one table for all layers.
 """
 
 import math

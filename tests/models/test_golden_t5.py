@@ -1,0 +1,127 @@
+"""T5's bi-encoders against `sentence-transformers`, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from support.models import as_served, change_weights, edit_json
+from support.native import needs_native
+from support.t5 import GATED, KINDS, save_t5, save_t5_bi_encoder, tiny_t5
+from support.text_scores import scores_of_texts
+
+from bandrank.models import checkpoint
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.encoders.t5 import T5Config
+from bandrank.models.loading import load_model
+from bandrank.models.prepared import prepare
+from bandrank.models.windowed import windowed
+
+CLOSE = 1e-5  # of cosines
+QUERY, TEXTS = "where do bees live?", ["in hives.", "", "bees and honey " * 60, "ñandú: x", "?", "the sun " * 400]
+OLD = {"d_kv": 24}  # heads that add up to d_model, as in the base and large sizes
+
+
+@pytest.mark.parametrize(("model_type", "more"), [("t5", {}), ("t5", OLD), ("t5", GATED), ("mt5", {"num_heads": 5})])
+@torch.inference_mode()
+def test_scores_are_those_of_sentence_transformers(model_type: str, more: dict[str, Any], tmp_path: Path) -> None:
+    """Of texts near and beyond the farthest distance, in company, alone, from a checkpoint of ours, and as served."""
+    folder = save_t5_bi_encoder(tmp_path, model_type, **more)
+    library = SentenceTransformer(str(folder), device="cpu")
+    theirs = (library.encode(TEXTS) @ library.encode(QUERY)).tolist()
+    model = load_model(str(folder))
+    checkpoint.save(model.scorer, tmp_path / "ours", tokenizer=folder / "tokenizer.json")
+
+    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
+    alone = [scores_of_texts(model, QUERY, [text])[0] for text in TEXTS]
+    assert alone == pytest.approx(theirs, abs=CLOSE)
+    assert scores_of_texts(load_model(str(tmp_path / "ours")), QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
+    as_served(model.scorer)
+    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
+    assert max(theirs) - min(theirs) > 1000 * CLOSE
+
+
+@pytest.mark.parametrize("more", [OLD, GATED])
+@torch.inference_mode()
+def test_lower_precision(more: dict[str, Any], tmp_path: Path) -> None:
+    """In bfloat16 a score is near, and published files are in float16."""
+    folder = save_t5_bi_encoder(tmp_path, **more)
+    exact = scores_of_texts(load_model(str(folder)), QUERY, TEXTS)
+    change_weights(folder, lambda weights: {name: tensor.half() for name, tensor in weights.items()})
+    model = load_model(str(folder))
+    assert model.scorer.overflows_float16
+
+    as_served(model.scorer, torch.bfloat16)
+
+    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(exact, abs=0.05)
+
+
+@needs_native
+@pytest.mark.parametrize("more", [{}, GATED])
+@torch.inference_mode()
+def test_int8(more: dict[str, Any], tmp_path: Path) -> None:
+    """Near, by the CPU kernels, and the same bits alone and in company."""
+    folder = save_t5_bi_encoder(tmp_path, **more)
+    exact = scores_of_texts(load_model(str(folder)), QUERY, TEXTS)
+    model = load_model(str(folder))
+
+    prepared = prepare(model.scorer, device=torch.device("cpu"), dtype=torch.int8)
+
+    assert prepared.attention == "CPU kernels"
+    together = scores_of_texts(model, QUERY, TEXTS)
+    assert together == pytest.approx(exact, abs=0.1)
+    assert [scores_of_texts(model, QUERY, [text])[0] for text in TEXTS] == together
+
+
+def test_the_library_decides_how_much_is_read(tmp_path: Path) -> None:
+    """Positions are relative, so that texts may be longer than n_positions."""
+    folder = save_t5_bi_encoder(tmp_path, max_seq_length=1024)
+    model = load_model(str(folder))
+    encoder = model.scorer.config.encoder
+
+    assert (model.scorer.config.max_tokens, encoder.max_positions, encoder.head_dim) == (1024, 8192, 16)
+    assert isinstance(encoder, T5Config)
+    assert encoder.products_per_layer == 48 * (4 * 32 + 2 * 64)
+    with pytest.raises(ValueError, match="its texts do not stand between two tokens such as"):
+        windowed(model.scorer, 4)
+
+
+@pytest.mark.parametrize("kept", ["shared.weight", "encoder.embed_tokens.weight"])
+def test_embeddings_under_either_name(kept: str, tmp_path: Path) -> None:
+    """Files hold one of the names, or both with one table."""
+    folder = save_t5_bi_encoder(tmp_path)
+    expected = scores_of_texts(load_model(str(folder)), QUERY, TEXTS)
+    change_weights(folder, lambda weights: weights | {kept: weights.pop("shared.weight"), "decoder.x": torch.ones(1)})
+
+    assert scores_of_texts(load_model(str(folder)), QUERY, TEXTS) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"relative_attention_num_buckets": 64}, "a T5 with {'relative_attention_num_buckets': 64} is not"),
+        ({"relative_attention_max_distance": 256}, "a T5 with {'relative_attention_max_distance': 256} is not"),
+        ({"is_decoder": True}, "a T5 with {'is_decoder': True} is not"),
+        (
+            {"feed_forward_proj": "gated-silu", "dense_act_fn": "silu", "is_gated_act": True},
+            "a T5 with gated-silu .silu. is not",
+        ),
+        ({"dense_act_fn": "gelu"}, "a T5 with relu .gelu. is not"),
+        ({"num_layers": 2}, "config.json names 2 layers, the weights have 3"),
+        ({"feed_forward_proj": "gated-x-y"}, "is not a valid activation function"),
+        ({"model_type": "umt5"}, "model_type 'umt5' is not supported"),
+    ],
+)
+def test_settings_that_are_not_supported(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """They are refused, as they would give wrong scores."""
+    folder = save_t5_bi_encoder(tmp_path)
+    edit_json(folder / "config.json", settings)
+    with pytest.raises(BadCheckpoint, match=message):
+        load_model(str(folder))
+
+
+def test_a_re_ranker_is_refused(tmp_path: Path) -> None:
+    folder = save_t5(tmp_path, tiny_t5(*KINDS["t5"]))
+    with pytest.raises(BadCheckpoint, match="a t5 that re-ranks is not supported; embedding models have a modules"):
+        load_model(str(folder))
