@@ -3,14 +3,14 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 import torch
 from support.deberta import tiny_deberta_config
 from support.decoders import tiny_decoder_config
-from support.grouped import tiny_gemma3_config, tiny_llama_config
+from support.grouped import tiny_embedding_gemma2_config, tiny_gemma3_config, tiny_llama_config
 from support.models import (
     random_ids,
     random_scorer,
@@ -56,9 +56,11 @@ ENCODER_CONFIGS: dict[str, Callable[[], EncoderConfig]] = {
     "other": other_config,
     "deberta": lambda: replace(tiny_deberta_config(), num_layers=4),
     "gemma3": lambda: tiny_gemma3_config(num_layers=4),
+    "embedding_gemma2": lambda: tiny_embedding_gemma2_config(num_layers=4),
 }
 OF_OTHER_SHAPES: dict[str, Callable[[], EncoderConfig]] = {
     "decoder": tiny_decoder_config,
+    "embedding_gemma2": tiny_embedding_gemma2_config,
     "eurobert": lambda: tiny_llama_config(kind=EuroBertConfig),
     "gemma3": tiny_gemma3_config,
     "llama": tiny_llama_config,
@@ -67,11 +69,9 @@ OF_OTHER_SHAPES: dict[str, Callable[[], EncoderConfig]] = {
     "ultrabert": lambda: tiny_llama_config(kind=UltraBertConfig),
 }
 ON_ENCODERS = sorted(ARCHITECTURES.keys() - {"decoder_reranker", "seq2seq_reranker"})
-# All but ColBERT on DeBERTa, whose attention has no mask for single keys.
-every_pair = pytest.mark.parametrize(
-    ("architecture", "kind"),
-    [(name, kind) for name in ON_ENCODERS for kind in ENCODER_CONFIGS if (name, kind) != ("colbert", "deberta")],
-)
+# DeBERTa's attention has no mask for single keys, and a MixEncoder's layers have heads of one width.
+NOT = {("colbert", "deberta"), ("mix_encoder", "embedding_gemma2")}
+every_pair = pytest.mark.parametrize(("architecture", "kind"), sorted({*product(ON_ENCODERS, ENCODER_CONFIGS)} - NOT))
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.deberta import tiny_deberta_config
 from support.decoders import tiny_decoder_reranker
-from support.grouped import tiny_gemma3_bi_encoder, tiny_llama_reranker
+from support.grouped import tiny_embedding_gemma2_bi_encoder, tiny_gemma3_bi_encoder, tiny_llama_reranker
 from support.models import random_scorer, score_batch, tiny_bi_encoder, tiny_cross_encoder, tiny_encoder_config
 from support.modernbert import tiny_encoder_config as modernbert_config
 from support.modernbert import tiny_sequence_cross_encoder
@@ -66,6 +66,7 @@ NATIVE = {
     "decoder": tiny_decoder_reranker,
     "llama": tiny_llama_reranker,
     "gemma3": tiny_gemma3_bi_encoder,
+    "embedding_gemma2": tiny_embedding_gemma2_bi_encoder,
     "mix_encoder": lambda: mix_encoder(paper="b", similarity="cosine"),
     "mix_encoder c": lambda: mix_encoder(paper="c"),
     "mix_encoder codes": lambda: mix_encoder(strategy="C", num_embeddings=3),

@@ -1,4 +1,4 @@
-"""Tiny Llamas and Gemma 3s without their causal mask: ours, and folders as NVIDIA and Google publish them."""
+"""Tiny Llamas, Gemma 3s and EmbeddingGemma 2s: ours, and folders as NVIDIA and Google publish them."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -12,11 +12,22 @@ from support.models import INTERMEDIATE_SIZE, random_scorer, randomise, write_js
 from support.tokenizer import CLS_ID, SEP_ID, vocab_size
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
-from transformers import Gemma3TextConfig, Gemma3TextModel, LlamaConfig, LlamaModel, PreTrainedModel
+from transformers import (
+    EmbeddingGemma2Config,
+    EmbeddingGemma2Model,
+    EmbeddingGemma2TextConfig,
+    EmbeddingGemma2TextModel,
+    Gemma3TextConfig,
+    Gemma3TextModel,
+    LlamaConfig,
+    LlamaModel,
+    PreTrainedModel,
+)
 
 from bandrank.models.architectures import BiEncoder, SequenceCrossEncoder
 from bandrank.models.architectures.bi_encoder import BiEncoderConfig
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoderConfig
+from bandrank.models.encoders.embedding_gemma2 import EmbeddingGemma2Config as OurEmbeddingGemma2Config
 from bandrank.models.encoders.gemma3 import Gemma3Config
 from bandrank.models.encoders.grouped_config import GroupedConfig
 from bandrank.models.encoders.llama import LlamaConfig as OurLlamaConfig
@@ -63,6 +74,15 @@ GEMMA3: dict[str, Any] = {  # of google/embeddinggemma-300m, with layers in anot
     "rms_norm_eps": 1e-6,
     "use_bidirectional_attention": True,
 }
+# Of google/embeddinggemma-2, with fewer layers and narrower ones.
+EMBEDDING_GEMMA2: dict[str, Any] = {
+    "layer_types": [LOCAL, LOCAL, GLOBAL],
+    "sliding_window": 8,
+    "hidden_size_per_layer_input": 32,
+    "embedding_dim": 48,
+    "per_layer_config": {2: {"head_dim": 32, "num_key_value_heads": 1}},
+}
+IMAGE_ID = 300  # of a token that stands for an image
 
 
 @cache
@@ -96,6 +116,25 @@ def tiny_llama(**more: Any) -> LlamaModel:
 def tiny_gemma3(**more: Any) -> Gemma3TextModel:
     """A random Gemma 3 of `transformers`, in eval mode. more: fields that differ from the published ones."""
     return drawn(Gemma3TextModel(Gemma3TextConfig(**GEMMA3 | SIZES | more)))  # type: ignore[no-any-return]
+
+
+def tiny_embedding_gemma2(**more: Any) -> EmbeddingGemma2TextModel:
+    """A random text model of `transformers`, in eval mode. more: of the published settings."""
+    return _drawn(EmbeddingGemma2TextModel(EmbeddingGemma2TextConfig(**SIZES | EMBEDDING_GEMMA2 | more)))
+
+
+def tiny_multimodal_gemma2() -> EmbeddingGemma2Model:
+    """The same with encoders of images and sounds."""
+    audio = {"hidden_size": 16, "num_hidden_layers": 1}
+    towers: dict[str, Any] = {"audio_config": audio, "vision_config": audio | {"position_embedding_size": 1}}
+    config = EmbeddingGemma2Config(text_config=SIZES | EMBEDDING_GEMMA2, image_token_id=IMAGE_ID, **towers)
+    return _drawn(EmbeddingGemma2Model(config))
+
+
+def _drawn(model: Any) -> Any:
+    for layer in getattr(model, "language_model", model).layers:
+        layer.layer_scalar.fill_(0.5 + layer.layer_idx)
+    return drawn(model)
 
 
 def states_without_mask(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
@@ -160,6 +199,14 @@ def tiny_gemma3_config(*, num_layers: int = 3) -> GroupedConfig:
     return Gemma3Config(**shape(num_layers), windows=tuple(None if index == 1 else 8 for index in range(num_layers)))
 
 
+def tiny_embedding_gemma2_config(*, num_layers: int = 3) -> GroupedConfig:
+    """One of our own, whose second layer is global, with heads twice as wide; the others see 8 on each side."""
+    windows = tuple(None if index == 1 else 8 for index in range(num_layers))
+    heads = tuple((1, 16) if window else (2, 32) for window in windows)
+    sizes = shape(num_layers) | {"num_kv_heads": 2, "head_size": 32}
+    return OurEmbeddingGemma2Config(**sizes, windows=windows, heads=heads, mixed_size=16)
+
+
 def tiny_llama_reranker(*, seed: int = 0, **more: Any) -> SequenceCrossEncoder:
     """A random re-ranker in eval mode, not yet prepared. more: fields of its config."""
     words = {"query_wording": Wording("who is {text} of"), "candidate_wording": Wording("it {text}")}
@@ -169,7 +216,12 @@ def tiny_llama_reranker(*, seed: int = 0, **more: Any) -> SequenceCrossEncoder:
     return random_scorer(SequenceCrossEncoder(config), seed)
 
 
-def tiny_gemma3_bi_encoder(*, seed: int = 0) -> BiEncoder:
-    """A random bi-encoder with mean pooling, in eval mode, not yet prepared."""
-    config = BiEncoderConfig(encoder=tiny_gemma3_config(), cls_id=CLS_ID, sep_id=SEP_ID, max_tokens=512)
-    return random_scorer(BiEncoder(config), seed)
+def tiny_gemma3_bi_encoder(*, encoder: GroupedConfig | None = None, seed: int = 0) -> BiEncoder:
+    """A random bi-encoder with mean pooling, in eval mode, not yet prepared. encoder: by default a Gemma 3's."""
+    encoder = encoder or tiny_gemma3_config()
+    return random_scorer(BiEncoder(BiEncoderConfig(encoder, cls_id=CLS_ID, sep_id=SEP_ID, max_tokens=512)), seed)
+
+
+def tiny_embedding_gemma2_bi_encoder() -> BiEncoder:
+    """The same of an EmbeddingGemma 2."""
+    return tiny_gemma3_bi_encoder(encoder=tiny_embedding_gemma2_config())

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from support.decoders import tiny_decoder_bi_encoder, tiny_decoder_reranker
-from support.grouped import tiny_gemma3_bi_encoder, tiny_llama_reranker
+from support.grouped import tiny_embedding_gemma2_bi_encoder, tiny_gemma3_bi_encoder, tiny_llama_reranker
 from support.models import random_ids, tiny_bi_encoder, tiny_cross_encoder
 from support.modernbert import tiny_sequence_cross_encoder
 from support.precomputing import (
@@ -41,6 +41,7 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "bi_encoder apart": lambda: tiny_bi_encoder(max_tokens=512, separate_towers=True),
     "bi_encoder decoder": tiny_decoder_bi_encoder,
     "bi_encoder gemma3": tiny_gemma3_bi_encoder,
+    "bi_encoder embedding_gemma2": tiny_embedding_gemma2_bi_encoder,
     "decoder_reranker maxp": tiny_decoder_reranker,
     "decoder_reranker truncate": lambda: tiny_decoder_reranker(long_candidates="truncate", max_tokens=512),
     "seq2seq_reranker maxp": tiny_t5_reranker,

@@ -37,14 +37,15 @@ class Gemma3Config(GroupedConfig):
             raise ValueError(f"windows must be those of {self.num_layers} layers, got {len(self.windows)}")
 
 
+def options_of(config: Gemma3Config, index: int) -> BlockOptions:
+    """The options of one block."""
+    window = config.windows[index]
+    rotary = config.global_rotary if window is None else config.local_rotary
+    return BlockOptions(activation="geglu_tanh", rotary=rotary, window=window)
+
+
 def gemma3(config: Gemma3Config) -> Stack:
     """A Gemma 3 of this shape, with random weights."""
-
-    def block(index: int) -> SandwichBlock:
-        window = config.windows[index]
-        rotary = config.global_rotary if window is None else config.local_rotary
-        options = BlockOptions(activation="geglu_tanh", rotary=rotary, window=window)
-        return SandwichBlock(config, options, final=index == config.num_layers - 1)
-
-    embeddings = Embeddings(config, position_table=False, normed=False)
-    return Stack(config, embeddings, [block(index) for index in range(config.num_layers)])
+    last = config.num_layers - 1
+    blocks = [SandwichBlock(config, options_of(config, index), final=index == last) for index in range(last + 1)]
+    return Stack(config, Embeddings(config, position_table=False, normed=False), blocks)

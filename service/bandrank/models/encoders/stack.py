@@ -36,7 +36,8 @@ class Stack(nn.Module):
         self.config = config
         self.embeddings = embeddings
         self.layers: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]  # it forgets their type
-        self.windows = list(dict.fromkeys(block.window for block in blocks))
+        self.head_dims = {block.window: block.head_dim for block in blocks}  # layers of a window have equal heads
+        self.windows = list(self.head_dims)
 
     @property
     def device(self) -> torch.device:
@@ -65,7 +66,7 @@ class Stack(nn.Module):
                 narrowed(pattern, window),
                 device=self.device,
                 dtype=self.dtype,
-                head_dim=self.config.head_dim,
+                head_dim=self.head_dims[window],
                 backend=self.execution.backend,
                 capacity=capacity,
             )
@@ -80,7 +81,7 @@ class Stack(nn.Module):
         def plan_for(window: int | None) -> AttentionPlan:
             if window is not None:
                 return plan_local_attention(cu_seqlens, window, device=device, dtype=dtype, backend=backend)
-            head_dim = self.config.head_dim
+            head_dim = self.head_dims[None]
             return plan_attention(
                 rows, sparse(window=None), device=device, dtype=dtype, head_dim=head_dim, backend=backend
             )

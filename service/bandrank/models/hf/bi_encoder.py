@@ -5,6 +5,7 @@ from pathlib import Path
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
 from bandrank.models.checkpoint import BadCheckpoint, assemble, read_json, read_object
 from bandrank.models.hf import dense
+from bandrank.models.hf.chat_template import joins_plainly
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.pooling import read_pooling
@@ -12,6 +13,7 @@ from bandrank.models.hf.prompts import wordings
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
 from bandrank.models.hf.similarity import read_similarity
 from bandrank.models.hf.task_adapters import tower_weights
+from bandrank.models.layers.dense import DenseConfig
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN
 
@@ -40,14 +42,20 @@ def read(model: Model, modules: list[str]) -> Scorer:
     if size := library.get("truncate_dim"):
         raise BadCheckpoint(f"{folder}: vectors cut to {size} dimensions (truncate_dim) are not supported")
     similarity, why = read_similarity(model, library.get("similarity_fn_name"), normalised="Normalize" in modules)
+    mode = read_pooling(pooling)
     dense_layers = [dense.read(path) for path in paths[2 : 2 + layers]]
+    if matrix := model.family.projection:  # behind the pooling, which all but maxima let it pass
+        if mode == "max":
+            raise model.refuse("maxima of states that the encoder projects are not supported")
+        product = model.weights[matrix].float()
+        dense_layers.insert(0, (DenseConfig(size=len(product), bias=False), {"linear.weight": product}))
     most = min(encoder.max_positions, MAX_DECODER_TOKENS) if encoder.causal else encoder.max_positions
     config = BiEncoderConfig(
         **model.ids("cls", "sep", bare=True),
         encoder=encoder,
-        pooling=read_pooling(pooling),
+        pooling=mode,
         similarity=similarity,
-        max_tokens=most_tokens(model, most),
+        max_tokens=most_tokens(model, most, in_messages=joins_plainly(folder)),
         dense=tuple(layer for layer, _ in dense_layers),
         query_wording=query_wording,
         candidate_wording=candidate_wording,

@@ -21,6 +21,22 @@ def puts_into_messages(folder: Path) -> bool:
     return "message" in (transformer_settings(folder).get("modality_config") or {})
 
 
+def joins_plainly(folder: Path) -> bool:
+    """Whether the chat template only puts a prompt before a text, and a processor adds the special tokens, which a
+    tokenizer alone would leave out.
+    """
+    if not (puts_into_messages(folder) and (folder / "processor_config.json").is_file()):
+        return False
+    in_parts = transformer_settings(folder)["modality_config"]["message"].get("format") != "flat"
+    system, user = (_message(*each, in_parts=in_parts) for each in (("system", " a: "), ("user", " B \n")))
+    given = {"bos_token": "<bos>", "eos_token": "<eos>"} | _variables(folder)
+    try:
+        rendered: Any = render_jinja_template([[user], [system, user]], chat_template=_template(folder), **given)
+    except Exception:  # noqa: BLE001  # a template may raise anything
+        return False
+    return bool(rendered[0] == [" B \n", " a:  B \n"])
+
+
 def rendered_pair(
     folder: Path, query: str, document: str, task: str = "", *, roles: Roles = QUERY_AND_DOCUMENT
 ) -> str | None:
@@ -33,8 +49,7 @@ def rendered_pair(
         return None
     texts = {"system": task} if task else {}
     texts |= dict(zip(roles, (query, document), strict=True))
-    words = (transformer_settings(folder).get("processing_kwargs") or {}).get("chat_template") or {}
-    variables = {name: value for name, value in words.items() if name not in OF_SENTENCE_TRANSFORMERS}
+    variables = _variables(folder)
     if "user" in roles:  # the model answers a user's message
         variables["add_generation_prompt"] = True
     reasons = []
@@ -68,6 +83,12 @@ def require_words(
             f"{known[end : end + 40]!r} is not supported"
         )
     return rendered is not None
+
+
+def _variables(folder: Path) -> dict[str, Any]:
+    """The variables that sentence-transformers gives to the template."""
+    words = (transformer_settings(folder).get("processing_kwargs") or {}).get("chat_template") or {}
+    return {name: value for name, value in words.items() if name not in OF_SENTENCE_TRANSFORMERS}
 
 
 def _message(role: str, text: str, *, in_parts: bool) -> dict[str, Any]:

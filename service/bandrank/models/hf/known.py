@@ -247,6 +247,12 @@ KNOWN_FAMILIES = (
         "float16",
         (KnownModel("google/embeddinggemma-300m", BI, "300M", 2048, "mean, two layers, cosine; texts have prompts"),),
     ),
+    KnownFamily(
+        "EmbeddingGemma 2",
+        ("embedding_gemma2", "embedding_gemma2_text"),
+        "as Gemma 3, with wider heads in global layers; every layer mixes in embeddings; texts only",
+        (KnownModel("google/embeddinggemma-2", BI, "270M", 8192, "mean, cosine; texts have prompts"),),
+    ),
 )
 
 

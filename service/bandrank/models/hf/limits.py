@@ -29,7 +29,10 @@ def most_tokens(
     if tokenizer.get("truncation_side", "right") != "right":
         other["truncation_side"] = tokenizer["truncation_side"]
     if puts_into_messages(model.folder) and not in_messages:
-        raise model.refuse("texts that are put into a chat template (`message` in modality_config) are not supported")
+        raise model.refuse(
+            "texts that are put into a chat template (`message` in modality_config) are not supported, unless it only "
+            "puts a prompt before a text and there is a processor_config.json"
+        )
     if other:
         raise model.refuse(f"texts that are read by {other} are not supported")
     limit = settings.get("max_seq_length") or (by_tokenizer and tokenizer.get("model_max_length")) or most

@@ -20,6 +20,7 @@ from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
+from bandrank.models.hf.embedding_gemma2 import EMBEDDING_GEMMA2
 from bandrank.models.hf.eurobert import EUROBERT, ULTRABERT
 from bandrank.models.hf.files import own_class, read_weights
 from bandrank.models.hf.gemma import GEMMA
@@ -43,6 +44,8 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "deberta-v2": DEBERTA,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
+    "embedding_gemma2": EMBEDDING_GEMMA2,
+    "embedding_gemma2_text": EMBEDDING_GEMMA2,
     "eurobert": EUROBERT,
     "gemma": GEMMA,
     "gemma3_text": GEMMA3,
@@ -115,6 +118,8 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
     if read := _of_colbert(model, modules):
         if model.encoder.causal:
             raise model.refuse("a decoder as a ColBERT is not supported")
+        if model.family.projection:
+            raise model.refuse("a ColBERT of states that the encoder projects is not supported")
         return read(model)
     if model.encoder.causal:
         return decoder_reranker.read(model, modules)

@@ -36,6 +36,7 @@ class Family:
     query_separators: the number of separators between a query and a candidate, if the tokenizer has no template.
     one_text: whether a cross-encoder reads query and candidate as one text, in which local layers limit all rows.
     read_reranker: reads a re-ranker, if the family's are like no other's.
+    projection: the saved name of a matrix with which the family multiplies the last state of each token.
     """
 
     prefixes: tuple[str, ...]
@@ -46,6 +47,7 @@ class Family:
     query_separators: int = 1
     one_text: bool = False
     read_reranker: Callable[["Model"], Scorer] | None = None
+    projection: str = ""
 
 
 @dataclass(frozen=True)
