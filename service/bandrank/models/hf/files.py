@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, normalizers
 from tokenizers.normalizers import BertNormalizer, Lowercase, Normalizer, Strip
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
-from transformers.utils import is_protobuf_available, is_sentencepiece_available
+from transformers.utils.import_utils import is_protobuf_available, is_sentencepiece_available
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object, unread
 
