@@ -124,8 +124,7 @@ def test_words_by_name(
 
     assert t5_tokenizer().decode([*prompt.head, *prompt.between, *prompt.tail]) == f"{asked[0]}</s>"
     torch.testing.assert_close(scorer.state_dict()["head.classifier.weight"][0], yes - no)
-    assert name == "my-reranker" or "nothing says" not in caplog.text
-    assert name != "my-reranker" or "neither its files nor its name" in caplog.text
+    assert ("neither its files nor its name" in caplog.text) == (name == "my-reranker")
 
 
 @pytest.mark.parametrize(
@@ -157,3 +156,10 @@ def test_a_sentencepiece_model_gives_the_ids_of_the_fast_tokenizer(tmp_path: Pat
     text = " bees  find ñ </s> <unk>x\n"
 
     assert load_tokenizer(tmp_path).encode(text).ids == tokenizer(text)["input_ids"]
+
+
+def test_an_output_matrix_of_its_own_that_is_missing_is_told(tmp_path: Path) -> None:
+    folder = save_t5(tmp_path / NAME, tiny_t5(*T5))
+    edit_json(folder / "config.json", {"tie_word_embeddings": False})
+    with pytest.raises(BadCheckpoint, match=r"no tensor 'lm_head\.weight'"):
+        load_model(str(folder))

@@ -17,7 +17,7 @@ from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Family, Model
-from bandrank.models.hf.t5 import EMBEDDINGS, encoder_weights, parts, read_config, saved_config
+from bandrank.models.hf.t5 import encoder_weights, parts, read_config, saved_config, table, with_scaled_queries
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN
 
@@ -63,11 +63,11 @@ def _decoder_weights(model: Model, encoder: T5Config) -> Weights:
     """The decoder's tensors under our names, and the embedding of the token that starts an answer."""
     weights, last = model.weights, encoder.num_answer_layers - 1
     names = LayerNames("decoder.block", parts(1, "EncDecAttention", gated=encoder.gated) | OWN)
-    layers = layer_weights(weights, replace(encoder, num_layers=last + 1), names)
+    layers = layer_weights(with_scaled_queries(weights, encoder), replace(encoder, num_layers=last + 1), names)
     start = model.settings.get("decoder_start_token_id")
     if start is None:
         start = read_object(model.folder / "generation_config.json", optional=True).get("decoder_start_token_id", 0)
-    starts = _table(weights, "decoder.embed_tokens.weight")
+    starts = table(weights, "decoder.embed_tokens.weight")
     if start not in range(len(starts)):
         raise model.refuse(f"decoder_start_token_id must be a token, not {start!r}")
     return {name.replace(".layers.", ".decoder."): tensor for name, tensor in layers.items()} | {
@@ -78,14 +78,10 @@ def _decoder_weights(model: Model, encoder: T5Config) -> Weights:
 
 def _head(model: Model, text: PromptText) -> Tensor:
     """(1, hidden_size) the difference of two rows of the output matrix, by which T5 multiplies scaled states."""
-    matrix, saved = _table(model.weights, "lm_head.weight"), saved_config(model.settings)
+    saved, name = saved_config(model.settings), "lm_head.weight"
+    matrix = table(model.weights, name) if model.settings.get("tie_word_embeddings", True) else model.weights[name]
     yes, no = (matrix[[model.token_id(token)]].float() for token in (text.relevant, text.irrelevant))
     return (yes - no) * (saved.d_model**-0.5 if getattr(saved, "scale_decoder_outputs", False) else 1.0)
-
-
-def _table(weights: Weights, name: str) -> Tensor:
-    """A table that is saved under its own name or as the one that all share."""
-    return next(weights[each] for each in (name, "shared.weight", EMBEDDINGS) if each in weights)
 
 
 T5 = Family(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from torch import Tensor
 from transformers import MT5Config, T5Config
 
 from bandrank.models.encoders import t5
@@ -20,21 +21,14 @@ EMBEDDINGS = "encoder.embed_tokens.weight"
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. T5 does not divide scores by the root of the heads' width; queries are multiplied by it.
-
-    Raises ValueError for unsupported settings.
-    """
+    """The encoder's shape. Raises ValueError for unsupported settings."""
     require_plain(settings, TABLE | {"is_decoder": False}, "T5")
     saved = saved_config(settings)
     activation = ACTIVATIONS.get((saved.dense_act_fn, saved.is_gated_act))
     if activation is None:
         raise ValueError(f"a T5 with {saved.feed_forward_proj} ({saved.dense_act_fn}) is not supported; {SUPPORTED}")
-    if EMBEDDINGS not in weights:
-        weights[EMBEDDINGS] = weights["shared.weight"]
-    for name in [each for each in weights if each.endswith("Attention.q.weight")]:
-        weights[name] = weights[name].float() * saved.d_kv**0.5
     return t5.T5Config(
-        vocab_size=len(weights[EMBEDDINGS]),
+        vocab_size=len(table(weights, EMBEDDINGS)),
         hidden_size=saved.d_model,
         num_layers=saved.num_layers,
         num_heads=saved.num_heads,
@@ -49,14 +43,25 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     """The encoder's tensors under our names. Raises the errors of `layer_weights`."""
     translated = {
-        "encoder.embeddings.word.weight": weights[EMBEDDINGS],
+        "encoder.embeddings.word.weight": table(weights, EMBEDDINGS),
         "encoder.relative.table.weight": weights[
             "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         ],
         f"encoder.layers.{config.num_layers - 1}.final_norm.weight": weights["encoder.final_layer_norm.weight"],
     }
     names = LayerNames("encoder.block", parts(0, "SelfAttention", gated=config.gated))
-    return translated | layer_weights(weights, config, names)
+    return translated | layer_weights(with_scaled_queries(weights, config), config, names)
+
+
+def table(weights: Weights, name: str) -> Tensor:
+    """A table that is saved under its own name or as the one that all share. Raises KeyError if there is none."""
+    return weights[next((each for each in (name, "shared.weight") if each in weights), EMBEDDINGS)]
+
+
+def with_scaled_queries(weights: Weights, config: EncoderConfig) -> Weights:
+    """The weights for attention that divides by the root of the heads' width, which T5's does not."""
+    queries = (name for name in weights if name.endswith("Attention.q.weight"))
+    return weights | {name: weights[name].float() * config.head_dim**0.5 for name in queries}
 
 
 def saved_config(settings: dict[str, Any]) -> T5Config | MT5Config:
