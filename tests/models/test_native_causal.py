@@ -52,6 +52,21 @@ def test_texts_at_the_borders() -> None:
     assert_right(*some(around, [(index, length) for index in (1, 8) for length in around]))
 
 
+def test_threads_share_a_long_text_equally() -> None:
+    """Its last rows see most keys, and threads take equally many tasks, one after the other."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        layout, *_ = some([4096], [])
+        tasks = NativeCausalPlan(layout)._tasks
+        assert_right(*some([300], [(0, 500), (0, 3)]))
+    finally:
+        torch.set_num_threads(threads)
+
+    keys = [int((2 * part[:, 0] + part[:, 1]).sum()) for part in np.split(tasks, 4)]
+    assert max(keys) < 1.05 * min(keys)
+
+
 def test_nan_stays_with_its_continuation() -> None:
     """NaN in a continuation reaches no other continuation of its prefix; queries of the wrong shape are refused."""
     layout, *heads = some([5], [(0, 20), (0, 30), (0, 3)])

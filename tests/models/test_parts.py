@@ -94,6 +94,14 @@ def test_a_long_candidate_is_not_waited_for() -> None:
     assert sizes([75] * 2 + [600], in_order=False) == [750]
 
 
+def test_a_batch_is_not_cut_where_parts_would_compute_much_again() -> None:
+    """A short query costs little in each part, a long one more than waiting for each other."""
+    lengths = np.full(100, 75)
+
+    assert [len(split(lengths, 2, again=again).runs) for again in (0, 60, 300, 3000)] == [10, 10, 1, 1]
+    assert [len(split(lengths[:10], 2, again=again).runs) for again in (0, 100, 400)] == [2, 2, 1]
+
+
 def test_parts_of_a_batch_have_its_pairs() -> None:
     """Each candidate has its query, wherever the runs end; a query whose candidates are in two parts is in both."""
     queries, candidates = random_texts(tiny_cross_encoder())

@@ -1,14 +1,15 @@
 """What `prepare` decides about kernels, CUDA graphs and workers, and how the prepared scorer reports it."""
 
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
 from support.decoders import tiny_decoder_reranker
 from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder
 from support.modernbert import tiny_sequence_cross_encoder
-from support.precomputing import tiny_deformer
+from support.native import needs_native
+from support.precomputing import tiny_colbert, tiny_deformer
 from support.scorers import lookup
 from support.tokenizer import SEP_ID
 from support.variants import random_texts
@@ -190,3 +191,34 @@ def test_on_a_cpu_parts_of_a_batch_are_scored_side_by_side(dtype: torch.dtype, m
 
     assert seen == [1] + [1] * 3 + [3]
     assert (parts - whole).abs().max() <= (1e-5 if dtype == torch.float32 else 0.05)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("tiny", "query", "candidates", "threads"),
+    [
+        (tiny_decoder_reranker, 80, 9, 3),
+        (tiny_decoder_reranker, 80, 4, 3),
+        (tiny_decoder_reranker, 80, 50, 1),
+        (tiny_colbert, 30, 50, 3),
+    ],
+)
+def test_what_all_candidates_need_is_not_computed_by_each_worker(
+    tiny: Callable[[], Scorer], query: int, candidates: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All threads share a batch, however few its candidates, if most of its work is their query."""
+    prepared = prepare(tiny(), device=CPU, dtype=torch.int8)
+    batch = score_batch([[SEP_ID] * query], [[[SEP_ID] * 33] * candidates])
+    batch = replace(batch, candidates=prepared.scorer.encode_candidates(batch.candidates))
+    seen: list[int] = []
+    score = prepared.scorer.score
+    monkeypatch.setattr(prepared.scorer, "score", lambda part: seen.append(torch.get_num_threads()) or score(part))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with torch.inference_mode():
+            prepared.score(batch)
+    finally:
+        torch.set_num_threads(before)
+
+    assert set(seen) == {threads}

@@ -68,17 +68,19 @@ class Cut:
         return rows if self.order is None else rows[torch.from_numpy(np.argsort(self.order))]
 
 
-def split(lengths: Ints, count: int, grain: Grain = FINE, *, in_order: bool = True) -> Cut:
-    """Cuts sequences into parts for `count` workers, or into a single part if a few long ones have most rows.
+def split(lengths: Ints, count: int, grain: Grain = FINE, *, in_order: bool = True, again: float = 0.0) -> Cut:
+    """Cuts sequences into parts for `count` workers, or into a single part if a few long ones have most rows, or parts
+    would have to compute much again.
 
     lengths: the rows of each sequence.  in_order: whether sequences keep their order. If not, they are dealt out: the
-    longest sequence that is left goes to the part that lacks most (Graham 1969).
+    longest sequence that is left goes to the part that lacks most (Graham 1969).  again: what each part computes
+    besides its sequences, such as their query, in rows.
     """
     sizes = _sizes(int(lengths.sum()), count, grain)
     cut = Cut(_runs(lengths, sizes)) if in_order or len(sizes) >= len(lengths) else _dealt(lengths, sizes)
     ordered = lengths if cut.order is None else lengths[cut.order]
-    rows = [int(ordered[run].sum()) for run in cut.runs]
-    is_even = rows and _most_rows(rows, count) * count <= MAX_SHARES * sum(rows)
+    rows = [int(ordered[run].sum()) + again for run in cut.runs]
+    is_even = rows and _most_rows(rows, count) * count <= MAX_SHARES * (lengths.sum() + again)
     return cut if is_even else Cut([slice(0, len(lengths))])
 
 
@@ -115,9 +117,9 @@ def _runs(lengths: Ints, sizes: Sequence[float]) -> list[slice]:
     return [slice(begin, end) for begin, end in pairwise(sorted({0, *stops.tolist(), len(lengths)}))]
 
 
-def _most_rows(parts: Sequence[int], count: int) -> int:
+def _most_rows(parts: Sequence[float], count: int) -> float:
     """The most rows that a worker gets, when each takes the next part as soon as it is free."""
-    rows = [0] * count
+    rows = [0.0] * count
     for part in parts:
         heapq.heapreplace(rows, rows[0] + part)
     return max(rows)

@@ -219,15 +219,22 @@ class PreparedScorer:
         self, compute: Callable[[ScoreBatch], tuple[Tensor, ...]], batch: ScoreBatch
     ) -> Callable[[], list[Tensor]]:
         """Starts to compute tensors with a row for each candidate, in parts side by side."""
-        lengths = batch.candidates.lengths
-        cut = self._split(lengths, in_order=len(batch.queries) > 1)
+        lengths, of_queries = batch.candidates.lengths, batch.queries.lengths
+        again = self._rows_again(int(of_queries.max(initial=0)), lengths)
+        cut = self._split(lengths, in_order=len(batch.queries) > 1, again=again)
         batches = cut.batches(batch)
-        shared = len(batches) == 1 and lengths.sum() >= 2 * MIN_PART_ROWS
+        shared = len(batches) == 1 and lengths.sum() + of_queries.sum() >= 2 * MIN_PART_ROWS
         begun = self._workers.begin_together(compute, batches[0]) if shared else self._workers.begin(compute, batches)
         return lambda: [cut.concatenated(results) for results in zip(*begun(), strict=True)]
 
-    def _split(self, lengths: Ints, *, in_order: bool) -> Cut:
-        return split(lengths, self._workers.count, FINE if self.dtype == torch.int8 else COARSE, in_order=in_order)
+    def _rows_again(self, query_tokens: int, lengths: Ints) -> float:
+        """The cost of a query, which each part of a batch computes again, as a number of rows of candidates."""
+        usual = max(1, int(lengths.mean())) if len(lengths) else 1
+        return usual * self.scorer.query_rows(query_tokens) / self.scorer.num_rows(query_tokens, usual)
+
+    def _split(self, lengths: Ints, *, in_order: bool, again: float = 0.0) -> Cut:
+        grain = FINE if self.dtype == torch.int8 else COARSE
+        return split(lengths, self._workers.count, grain, in_order=in_order, again=again)
 
     def _replay(self) -> Callable[[Any], Tensor] | None:
         """The function that replays packed batches from CUDA graphs; None if they are not replayed."""

@@ -170,8 +170,13 @@ class NativeCausalPlan(CausalPlan):
         prefixes, own = _spans(layout.cu_prefixes), _spans(layout.cu_continuations, int(layout.cu_prefixes[-1]))
         shared = prefixes.take(layout.prefix)
         self._num_rows = window = int(layout.cu_prefixes[-1] + layout.cu_continuations[-1])  # no text is longer
-        texts = tasks_of(prefixes, None, window, causal=True), tasks_of(own, shared, window, causal=True)
-        self._tasks = np.concatenate(texts)
+        tasks = np.concatenate(
+            [tasks_of(prefixes, None, window, causal=True), tasks_of(own, shared, window, causal=True)]
+        )
+        # Threads take equally many tasks, and those of a text's last rows see most keys: each gets early and late ones.
+        threads, count = torch.get_num_threads(), len(tasks)
+        piece = np.arange(count) * 2 * threads // max(1, count)
+        self._tasks = tasks[np.argsort(np.minimum(piece, 2 * threads - 1 - piece), kind="stable")]
         self._last_tasks = tasks_of(_spans(np.arange(len(layout.prefix) + 1)), shared.join(own))
         self._last_tasks[:, WINDOW] = 0  # single rows have a faster path
 
