@@ -69,8 +69,8 @@ def _download(model: str, revision: str | None) -> Path:
             folder = download("pytorch_model*.bin")
     except LocalEntryNotFoundError as error:
         raise BadCheckpoint(
-            f"{model}: not in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE set, or no network); "
-            "give a folder, or download it first"
+            f"{model}: neither a folder nor in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE set, or "
+            f"no network); where it can, `hf download {model} --local-dir FOLDER` makes a folder to give"
         ) from error
     except (HfHubHTTPError, HFValidationError) as error:
         raise BadCheckpoint(f"{model}: neither a folder nor a model on the hub: {error}") from error
