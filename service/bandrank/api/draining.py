@@ -32,7 +32,7 @@ class DrainingServer(AcceptingServer):
         self._told = False
         self._closes_at = math.inf
 
-    def _log_started_message(self, listeners: Sequence[socket.socket]) -> None:
+    def _log_started_message(self, listeners: Sequence[socket.SocketType]) -> None:
         """Says where the server listens; uvicorn, which does not know of our TLS, would always say http."""
         host, port = listeners[0].getsockname()[:2]
         log.info("listening on %s://%s:%d", self._scheme, f"[{host}]" if ":" in host else host, port)
