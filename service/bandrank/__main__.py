@@ -184,7 +184,7 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
     server.should_exit = stopped
     what = f"{settings.proxy_upstream}, re-ranked by" if proxy else ""
     names = ", ".join(serving.models.by_name)
-    log.info("starting %s on %s://%s:%d", f"{what} {names}".lstrip(), scheme, settings.host, settings.port)
+    log.info("starting %s", f"{what} {names}".lstrip())
     # Objects loaded by now live to the end; a collection that walks them all would delay requests by 0.2 s.
     gc.collect()
     gc.freeze()
