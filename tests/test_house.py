@@ -156,3 +156,13 @@ def test_a_checkout_is_small() -> None:
     paths = [ROOT / name for name in listed.split("\0") if name]
 
     assert sum(path.stat().st_size for path in paths if path.is_file()) <= MOST_TRACKED_BYTES
+
+
+def test_git_ignores_the_secrets_that_the_pages_tell_users_to_make() -> None:
+    """`git add .` in a checkout that serves must not publish keys."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout of the repository")
+    secrets = ["search.key", "keys.toml", "keys/prometheus", ".env"]
+    ignored = subprocess.run(["git", "check-ignore", *secrets], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert ignored.stdout.split() == secrets

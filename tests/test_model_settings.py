@@ -133,6 +133,11 @@ def test_a_shadow_beside_a_model_of_the_same_name_is_refused(tmp_path: Path) -> 
         ([{"model": "org/one"}], "models[0].name is missing"),
         ([ONE | {"name": ""}], "models[0].name must have at least 1 character, got ''"),
         ([ONE, ONE], "models[1].name must differ from the others, got 'one' again"),
+        ([ONE | {"aliases": ["two"]}, ONE | {"name": "two"}],
+         "models[1].name must differ from the others, got 'two' again"),
+        ([ONE | {"aliases": ["x"]}, ONE | {"name": "two", "aliases": ["x"]}],
+         "models[1].aliases must differ from the others, got 'x' again"),
+        ([ONE | {"aliases": "x"}], "models[0].aliases must be a list, got 'x'"),
         ([], "models is missing"),
     ],
 )  # fmt: skip
@@ -147,7 +152,7 @@ def test_a_mistake_in_a_file_is_named(models: list[dict[str, Any]], message: str
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("models = 1", ": models must be a valid tuple, got 1"),
+        ("models = 1", ": models must be a list, got 1"),
         ("models = [1]", ": models[0] must be"),
         ("models = []", ": models must have at least 1 item"),
         ("[[model]]", ": model"),

@@ -174,20 +174,36 @@ def test_what_kubernetes_says_of_services_is_no_setting(service: str) -> None:
 )
 def test_a_misspelt_variable_is_an_error(name: str, meant: str) -> None:
     """The message names the variable, and the setting that is spelt most like it."""
-    said = re.escape(f"{name} is not a setting; {meant}`bandrank serve --help` lists them all")
+    said = re.escape(f"{name} is not a setting; {meant}`bandrank serve --help` lists all settings")
     with pytest.raises(BadSetting, match=f"^{said}$"):
         Settings.read(environ={name: "8000"})
 
 
 def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code is 2, one line says why, and abbreviated flags are not accepted."""
-    for arguments in (["--prot", "8000"], ["--max-batch", "1"]):
+    """The exit code is 2, one line says why and what may have been meant, and abbreviated flags are not accepted."""
+    for arguments, meant in (
+        (["--prot", "8000"], "did you mean --port? "),
+        (["--max-batch=1"], "did you mean --max-batch-rows? "),
+        (["8000"], ""),
+    ):
         with pytest.raises(SystemExit) as ended:
             Settings.read(arguments, environ={})
         assert ended.value.code == 2
         assert capsys.readouterr().err == (
-            f"bandrank: unrecognized arguments: {' '.join(arguments)}; `bandrank serve --help` lists them all\n"
+            f"bandrank: unrecognized arguments: {' '.join(arguments)}; {meant}"
+            "`bandrank serve --help` lists all settings\n"
         )
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [("max_batch_row", "max_batch_rows"), ("BANDRANK_MODEL", "model"), ("redis-url", "redis_url")]
+)
+def test_a_misspelt_key_of_the_file_is_an_error(key: str, meant: str, tmp_path: Path) -> None:
+    """The message names the file and the key, and the setting that is spelt most like it, as the file spells it."""
+    path = write(tmp_path / "bandrank.toml", f'{key} = "x"\n')
+    said = f"{path}: {key} is not a setting; did you mean {meant}? `bandrank serve --help` lists all settings"
+    with pytest.raises(BadSetting, match=f"^{re.escape(said)}$"):
+        Settings.read(["--config", path], environ={})
 
 
 @pytest.mark.parametrize(

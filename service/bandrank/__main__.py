@@ -21,7 +21,7 @@ from bandrank.api.certificate import served_certificate
 from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.draining import DrainingServer
 from bandrank.api.hardening import hardening
-from bandrank.api.keys import KeyFile
+from bandrank.api.keys import NO_KEYS, KeyFile
 from bandrank.api.service import Service
 from bandrank.api.tls import over_tls
 from bandrank.cpus import limit_threads
@@ -179,12 +179,12 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
         service.drain()
         connections.draining = True
 
-    server = DrainingServer(config, drain_s=settings.drain_s, on_drain=drain, on_close=service.stop)
-    server.should_exit = stopped
     scheme = "http" if tls is None else "https"
+    server = DrainingServer(config, scheme=scheme, drain_s=settings.drain_s, on_drain=drain, on_close=service.stop)
+    server.should_exit = stopped
     what = f"{settings.proxy_upstream}, re-ranked by" if proxy else ""
     names = ", ".join(serving.models.by_name)
-    log.info("starting %s on %s://%s:%d", f"{what} {names}".lstrip(), scheme, settings.host, settings.port)
+    log.info("starting %s", f"{what} {names}".lstrip())
     # Objects loaded by now live to the end; a collection that walks them all would delay requests by 0.2 s.
     gc.collect()
     gc.freeze()
@@ -217,7 +217,7 @@ def check(loaded: Sequence[LoadedScorers], settings: Settings) -> int:
     tell("models", ", ".join(serving.models.by_name))
     if shadow is not None:
         tell("shadow", f"{shadow.name}, of {settings.shadow_share:.3g} of the requests")
-    tell("keys", "none" if keys is None else ", ".join(keys))
+    tell("keys", "none" if keys is None else ", ".join(keys) or NO_KEYS)
     tell("TLS", "none" if tls is None else settings.tls_certificate)
     tell("device", describe(serving.models.engine.device))
     for name, scorer in stages.items():

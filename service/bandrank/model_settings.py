@@ -66,10 +66,12 @@ def read_models(
     except ValidationError as error:
         wrong = error.errors()[0]
         raise refusal(f"{path}: {_location(wrong['loc'])}", wrong) from None
-    names = [model.name for model in models]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise BadSetting(f"{path}: models[{index}].name", f"must differ from the others, got {name!r} again")
+    owners: dict[str, int] = {}
+    for index, model in enumerate(models):
+        for name in (model.name, *model.aliases):
+            if owners.setdefault(name, index) != index:
+                field = "name" if name == model.name else "aliases"
+                raise BadSetting(f"{path}: models[{index}].{field}", f"must differ from the others, got {name!r} again")
     return tuple(
         model.model_copy(update={key: _located(getattr(model, key), path.parent) for key in ("model", "fast_model")})
         for model in models
@@ -92,7 +94,7 @@ def refusal(name: str, error: ErrorDetails) -> BadSetting:
         return BadSetting(name, "is missing")
     if error["type"] == "extra_forbidden":
         return BadSetting(name, "is not a setting; check its spelling")
-    reason = re.sub(r"^\w+ should", "must", error["msg"]).partition(", unable")[0]
+    reason = re.sub(r"^\w+ should", "must", error["msg"]).partition(", unable")[0].replace("valid tuple", "list")
     return BadSetting(name, reason if "redis_url" in error["loc"] else f"{reason}, got {error['input']!r}")
 
 

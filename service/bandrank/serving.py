@@ -1,6 +1,7 @@
 """Builds the engine and its served models from the settings."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from bandrank.settings import Settings
 log = logging.getLogger(__name__)
 
 FAST, ACCURATE = "fast", "accurate"  # the stages' names
+DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
 STRATEGIES = strategies([Role(FAST), Role(ACCURATE)])  # of a model with both stages; others have some of these
 
 
@@ -189,10 +191,12 @@ def choose_device(name: str) -> torch.device:
     """The named device; "auto" is a GPU if there is one, else the CPU. Raises BadSetting if there is no such device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if not DEVICE.fullmatch(name):
+        raise BadSetting("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}")
     try:
         return usable_device(name)
     except ValueError as error:
-        raise BadSetting("device", f"{name!r} cannot be used: {error}; give auto, cpu, cuda or cuda:N") from error
+        raise BadSetting("device", f"{name!r} cannot be used: {error}") from error
 
 
 def check_shadow_strategy(settings: Settings, known: Sequence[str] = STRATEGIES) -> None:

@@ -3,7 +3,7 @@
 import os
 import re
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
@@ -35,7 +35,7 @@ SERVICE_LINK = re.compile(
 WAYS = (
     f"A setting is a flag, else an environment variable ({PREFIX}...), else a key of the TOML file that --config names."
 )
-LISTED = "`bandrank serve --help` lists them all"
+LISTED = "`bandrank serve --help` lists all settings"
 SINGLE_MODEL = frozenset({"model", "revision", "fast_model", "fast_revision"})
 
 
@@ -205,7 +205,7 @@ class Settings(BaseModel):
             if key.startswith(PREFIX) and value and not SERVICE_LINK.fullmatch(f"{key}={value}")
         }
         if unknown := sorted(ours.keys() - known.keys() - RESERVED):
-            raise BadSetting(", ".join(unknown), f"is not a setting; {_meant(unknown)}{LISTED}")
+            raise BadSetting(", ".join(unknown), f"is not a setting; {_meant(unknown, variable)}{LISTED}")
         parser = _Parser(
             prog=f"bandrank {command}",
             usage="%(prog)s [--SETTING VALUE ...]",
@@ -215,8 +215,11 @@ class Settings(BaseModel):
         flags = CliSettingsSource(_Flags, root_parser=parser, cli_parse_args=list(arguments))()
         given: dict[str, Any] = {known[key]: value for key, value in ours.items() if key in known} | flags
         path = given.get("config")
+        in_file = read_toml(Path(path)) if path else {}
+        if unknown := sorted(in_file.keys() - cls.model_fields.keys()):
+            raise BadSetting(f"{path}: {', '.join(unknown)}", f"is not a setting; {_meant(unknown, str)}{LISTED}")
         try:
-            return cls(**((read_toml(Path(path)) if path else {}) | given))
+            return cls(**(in_file | given))
         except ValidationError as error:
             wrong = error.errors()[0]
             name = str(wrong["loc"][0])
@@ -268,7 +271,8 @@ class _Parser(ArgumentParser):
     """Reports a wrong flag in one line: the usage of all flags would push it off the screen."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"bandrank: {message}; {LISTED}\n")
+        unknown = re.findall(r"--[\w-]+", message) if message.startswith("unrecognized") else []
+        self.exit(2, f"bandrank: {message}; {_meant(unknown, _flag)}{LISTED}\n")
 
 
 def public_name(model: str) -> str:
@@ -282,10 +286,14 @@ def variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _meant(unknown: Sequence[str]) -> str:
-    """Suggests settings whose names are close to unknown variables."""
-    names = [name.removeprefix(PREFIX).lower() for name in unknown]
-    near = dict.fromkeys(variable(one) for name in names for one in get_close_matches(name, Settings.model_fields, n=1))
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _meant(unknown: Sequence[str], written: Callable[[str], str]) -> str:
+    """Suggests settings whose names are close to unknown variables, flags or keys. written: how those are written."""
+    names = [name.upper().removeprefix(PREFIX).lower().strip("-").replace("-", "_") for name in unknown]
+    near = dict.fromkeys(written(one) for name in names for one in get_close_matches(name, Settings.model_fields, n=1))
     return f"did you mean {', '.join(near)}? " if near else ""
 
 

@@ -1,6 +1,8 @@
 """HTTPS: requests to a service with a certificate, limits on its connections, and files that cannot be used."""
 
 import json
+import logging
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from support.certificates import Certificate, make_certificate
 from support.deploy import image_health, needs_program, run
 from support.listening import Listening, ended_with, listening
@@ -17,6 +20,7 @@ from support.plain_http import get
 from support.tasks import HANG_S, wait_until
 
 from bandrank.api.certificate import served_certificate
+from bandrank.api.draining import DrainingServer
 from bandrank.errors import BadSetting
 from bandrank.settings import Settings
 
@@ -75,6 +79,19 @@ def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: 
                 incoming.write(plain.recv(65536))
 
     assert answer.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_log_says_which_url_to_use(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is the only URL in the log once the service listens."""
+    config = uvicorn.Config(lambda: None, port=0, log_config=None, lifespan="off")
+    server = DrainingServer(config, scheme=scheme, drain_s=0, on_drain=lambda: None, on_close=lambda: None)
+    server.should_exit = True
+    with caplog.at_level(logging.INFO):
+        server.run()
+
+    (url,) = re.findall(r"http\S+", caplog.text)
+    assert url.startswith(f"{scheme}://127.0.0.1:")
 
 
 def test_plain_http_is_not_answered(certificate: Certificate) -> None:

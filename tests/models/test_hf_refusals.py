@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 import torch
+from huggingface_hub.errors import GatedRepoError
 from safetensors.torch import load_file, save_file
 from support.models import (
     SWITCHES,
@@ -300,6 +303,27 @@ def test_a_name_that_no_model_can_have(model: str) -> None:
     """The name is neither a folder nor one that the hub allows."""
     with pytest.raises(BadCheckpoint):
         files.find_folder(model)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (GatedRepoError("401", response=SimpleNamespace(headers={}, request=None)),  # type: ignore[arg-type]
+         "org/model: on the hub, but only for those who have accepted its terms; .* set HF_TOKEN"),
+        (PermissionError(13, "Permission denied"), "org/model: cannot be downloaded: .*Permission denied"),
+        (httpx.ProxyError("403 Forbidden"), "org/model: cannot be downloaded: 403 Forbidden"),
+    ],
+    ids=["gated", "cache", "proxy"],
+)  # fmt: skip
+def test_a_download_that_fails(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says why, where the library would end the process with a traceback."""
+
+    def fail(*_: object, **__: object) -> str:
+        raise error
+
+    monkeypatch.setattr(files, "snapshot_download", fail)
+    with pytest.raises(BadCheckpoint, match=f"^{said}"):
+        files.find_folder("org/model")
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:

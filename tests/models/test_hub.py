@@ -147,8 +147,8 @@ def test_a_model_that_is_not_in_the_cache(loaded: Loaded, question: str, model: 
     _, answers = loaded
 
     assert answers[question] == {
-        "error": f"{model}: not in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE set, or no network); "
-        "give a folder, or download it first"
+        "error": f"{model}: neither a folder nor in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE "
+        f"set, or no network); where it can, `hf download {model} --local-dir FOLDER` makes a folder to give"
     }
 
 

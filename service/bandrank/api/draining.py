@@ -1,32 +1,41 @@
 """A server that goes on answering for a while after it was told to stop."""
 
+import logging
 import math
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 from uvicorn import Config
 
 from bandrank.api.accepting import AcceptingServer
 
+log = logging.getLogger(__name__)
+
 
 class DrainingServer(AcceptingServer):
     """Closes its port `drain_s` seconds after the first SIGTERM or SIGINT, or at the second.
 
-    A load balancer that checks readiness has this time to send requests elsewhere.  on_drain: called when it begins.
-    on_close: called before the port is closed.
+    A load balancer that checks readiness has this time to send requests elsewhere.  scheme: http or https.
+    on_drain: called when it begins.  on_close: called before the port is closed.
     """
 
     def __init__(
-        self, config: Config, *, drain_s: float, on_drain: Callable[[], None], on_close: Callable[[], None]
+        self, config: Config, *, scheme: str, drain_s: float, on_drain: Callable[[], None], on_close: Callable[[], None]
     ) -> None:
         super().__init__(config)
+        self._scheme = scheme
         self._drain_s = drain_s
         self._on_drain = on_drain
         self._on_close = on_close
         self._told = False
         self._closes_at = math.inf
+
+    def _log_started_message(self, listeners: Sequence[socket.SocketType]) -> None:
+        """Says where the server listens; uvicorn, which does not know of our TLS, would always say http."""
+        host, port = listeners[0].getsockname()[:2]
+        log.info("listening on %s://%s:%d", self._scheme, f"[{host}]" if ":" in host else host, port)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._told or not self.started or self._drain_s == 0:

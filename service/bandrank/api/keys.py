@@ -25,6 +25,8 @@ from bandrank.errors import BadSetting
 
 NAME = r"[A-Za-z0-9_-]{1,32}"  # shorter than a key, so that a key in a name's place is never repeated
 
+NO_KEYS = "the file of keys is empty, so nobody is admitted"
+
 
 class Scope(StrEnum):
     """What a client may be allowed to do.
@@ -87,7 +89,7 @@ class KeyFile:
     def _read(self) -> str:
         before = {key.name: key for key in self._by_digest.values()}
         self._by_digest = self._in_use(read_keys(self._path), before)
-        return f"the keys {', '.join(self.names)}"
+        return f"the keys {', '.join(self.names)}" if self.names else NO_KEYS
 
     def _in_use(self, tables: Mapping[str, KeyTable], before: Mapping[str, Key]) -> dict[bytes, Key]:
         """The keys of tables by their hashes. An unchanged key stays, with what is left of its rate."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, normalizers
@@ -49,7 +49,7 @@ def find_folder(model: str, revision: str | None = None) -> Path:
     """The local folder of `model`: a folder's path, or a hub id, downloaded unless it is in the hub's cache.
 
     With HF_HUB_OFFLINE=1, or without a network, only the cache is searched. Raises BadCheckpoint if there is no such
-    model, or only an adapter.
+    model, if it cannot be downloaded, or if it is only an adapter.
     """
     folder = Path(model) if Path(model).is_dir() else _download(model, revision)
     weights = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")}
@@ -71,11 +71,18 @@ def _download(model: str, revision: str | None) -> Path:
             folder = download("pytorch_model*.bin")
     except LocalEntryNotFoundError as error:
         raise BadCheckpoint(
-            f"{model}: not in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE set, or no network); "
-            "give a folder, or download it first"
+            f"{model}: neither a folder nor in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE set, or "
+            f"no network); where it can, `hf download {model} --local-dir FOLDER` makes a folder to give"
+        ) from error
+    except GatedRepoError as error:
+        raise BadCheckpoint(
+            f"{model}: on the hub, but only for those who have accepted its terms; accept them on its page, and set "
+            "HF_TOKEN to a token of yours"
         ) from error
     except (HfHubHTTPError, HFValidationError) as error:
         raise BadCheckpoint(f"{model}: neither a folder nor a model on the hub: {error}") from error
+    except Exception as error:  # of the disk, or of the library's HTTP client, as behind a proxy that refuses
+        raise BadCheckpoint(f"{model}: cannot be downloaded: {error}") from error
     return folder
 
 
