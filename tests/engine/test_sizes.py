@@ -1,10 +1,15 @@
 """Requests that are too large to be scored in time, and requests that only seem so while the service is slow."""
 
 import pytest
+from support.models import tiny_bi_encoder
+from support.serving import served
 from support.tasks import LANE, Clock, task_of
 
+from bandrank.engine.clients import ITSELF
+from bandrank.engine.sources import RepresentationSource
 from bandrank.engine.task_queue import TaskQueue
 from bandrank.errors import InputTooLarge, Overloaded
+from bandrank.settings import Settings
 
 
 def open_queue(*, max_wait_s: float, max_waiting_rows: float = 1e9) -> tuple[TaskQueue, Clock]:
@@ -47,3 +52,14 @@ def test_a_service_that_was_slow_for_a_while_is_asked_again() -> None:
         queue.throughput.report(LANE.name, 100, 10.0)
     with pytest.raises(Overloaded):
         queue.put(task_of([300], deadline=clock.now + 100))
+
+
+@pytest.mark.anyio
+async def test_texts_are_encoded_ahead_in_parts_that_may_wait() -> None:
+    """However few rows may, if each text has room."""
+    texts = [f"the man was over there, who is {number}?" for number in range(60)]
+    async with served(tiny_bi_encoder(), settings=Settings(device="cpu", max_waiting_rows=200)) as model:
+        source = model.stages[0].scorer.source
+        assert isinstance(source, RepresentationSource)
+
+        assert await source.encode_ahead(texts, client=ITSELF, timeout_s=60.0) == len(texts)

@@ -302,7 +302,8 @@ class RepresentationSource:
         """How many leading texts can be encoded in about `seconds`: at least one, and only one if no speed is known."""
         rows = self._tokenizer.estimate_tokens(texts, self._tokenizer.candidate_limit(0))
         whole_s = self._queue.throughput.seconds(self.encode_lane.name, sum(rows))
-        max_rows = min(int(sum(rows) * seconds / whole_s), ROWS_AT_ONCE) if whole_s else 0
+        most_rows = min(ROWS_AT_ONCE, self._queue.max_waiting_rows / 4)  # rows are estimated, and others have some
+        max_rows = min(int(sum(rows) * seconds / whole_s), int(most_rows)) if whole_s else 0
         return len(rows[next(runs_within(rows, max_rows))])
 
     async def _encode(

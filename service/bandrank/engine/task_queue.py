@@ -55,7 +55,7 @@ class TaskQueue:
         patience: float = math.inf,
         on_drop: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._max_waiting_rows = max_waiting_rows
+        self.max_waiting_rows = max_waiting_rows
         self._max_wait_s = max_wait_s
         self._max_batch_rows = max_batch_rows
         self._patience = patience
@@ -226,9 +226,9 @@ class TaskQueue:
         speed. A service that was slow for a while scores such a request after BELIEVED_S: nothing else might show that
         it is as fast as before, since a client that gets 413 does not come again.
         """
-        if rows > self._max_waiting_rows:
+        if rows > self.max_waiting_rows:
             raise InputTooLarge(
-                f"scoring this request would take {rows:.0f} rows (limit: {self._max_waiting_rows:.0f} rows): {ADVICE}"
+                f"scoring this request would take {rows:.0f} rows (limit: {self.max_waiting_rows:.0f} rows): {ADVICE}"
             )
         max_s, batch_rows = self._max_wait_s, min(rows, self._max_batch_rows)
         best_s = self.throughput.best_seconds(lane, rows, batch_rows=batch_rows)
@@ -245,7 +245,7 @@ class TaskQueue:
 
     def _check_room(self, ticket: Ticket, lane: AnyLane, rows: float) -> None:
         """Raises Overloaded if the client would exceed its share of the waiting rows, unless no other request waits."""
-        held, free = self._queues.rows_of(ticket.client), self._max_waiting_rows - self.waiting_rows
+        held, free = self._queues.rows_of(ticket.client), self.max_waiting_rows - self.waiting_rows
         excess_rows = excess(ticket.client, rows, held=held, free=free)
         if excess_rows > 0 and any(task.ticket is not ticket for queue in self._queues for task in queue):
             raise self._overloaded(self.throughput.seconds(lane.name, excess_rows))
