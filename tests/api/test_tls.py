@@ -83,7 +83,7 @@ def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_the_log_says_which_url_to_use(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is the only URL in the log once the service listens."""
+    """The log has no other URL."""
     config = uvicorn.Config(lambda: None, port=0, log_config=None, lifespan="off")
     server = DrainingServer(config, scheme=scheme, drain_s=0, on_drain=lambda: None, on_close=lambda: None)
     server.should_exit = True

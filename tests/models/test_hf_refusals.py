@@ -316,7 +316,7 @@ def test_a_name_that_no_model_can_have(model: str) -> None:
     ids=["gated", "cache", "proxy"],
 )  # fmt: skip
 def test_a_download_that_fails(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says why, where the library would end the process with a traceback."""
+    """The message says why, and there is no traceback."""
 
     def fail(*_: object, **__: object) -> str:
         raise error
