@@ -254,6 +254,17 @@ async def test_what_cannot_be_embedded_is_refused(fields: dict[str, Any], said: 
         assert said in assert_openai_error(await ask(running, "man", **fields), 422, "invalid_input")
 
 
+async def test_a_model_that_cuts_its_vectors() -> None:
+    """Its own size is that of the cut vectors."""
+    scorer = tiny_bi_encoder(size=8)
+    async with running_app(scorer, settings=EXACT) as running:
+        found = await vectors(running, TEXTS, dimensions=8)
+        refusal = await ask(running, "man", dimensions=32)
+
+    np.testing.assert_allclose(found, own(scorer, TEXTS), rtol=0, atol=TOLERANCE)
+    assert "have 8 dimensions, and cannot have 32" in assert_openai_error(refusal, 422, "invalid_input")
+
+
 async def test_clients_embed_below_the_base_url_by_which_they_rank() -> None:
     """Clients of Voyage and of infinity have one base URL for both, and read the same answers."""
     async with running_app(tiny_bi_encoder()) as running:

@@ -60,7 +60,8 @@ def test_modules_of_another_kind_of_model_are_named(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"similarity_fn_name": "euclidean"}, "similarity 'euclidean' is not supported, only cosine or dot"),
-        ({"truncate_dim": 16}, r"vectors cut to 16 dimensions \(truncate_dim\) are not supported"),
+        ({"truncate_dim": 0}, "truncate_dim must be a whole number above 0, got 0"),
+        ({"truncate_dim": "16"}, "must be a whole number above 0, got '16'"),
         ({"prompts": {"query": 7}}, "the prompt 'query' must be a text, got 7"),
     ],
 )
@@ -71,6 +72,15 @@ def test_a_bi_encoder_that_compares_otherwise_is_refused(
     write_json(folder / "config_sentence_transformers.json", settings)
     with pytest.raises(BadCheckpoint, match=message):
         load_model(str(folder))
+
+
+def test_dot_products_of_cut_unit_vectors_are_refused(tmp_path: Path) -> None:
+    """They are no cosines, which can be asked for."""
+    folder = save_bi_encoder(tmp_path, normalize=True)
+    write_json(folder / "config_sentence_transformers.json", {"truncate_dim": 16, "similarity_fn_name": "dot"})
+    with pytest.raises(BadCheckpoint, match=r"the dot product of vectors cut .* behind a Normalize module"):
+        load_model(str(folder))
+    load_model(str(folder), similarity="cosine")
 
 
 def test_a_pooling_without_the_prompt_is_refused(tmp_path: Path) -> None:

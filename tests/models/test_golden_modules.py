@@ -17,6 +17,7 @@ from bandrank.models.architectures import BiEncoder
 from bandrank.models.hf.known import trained_for_dot
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 
 CLOSE = 1e-5  # of cosines; dot products are compared by their size
@@ -158,6 +159,25 @@ def test_dense_modules(dense: str, tmp_path: Path) -> None:
 
     assert model.scorer.representation_size == DENSE[dense][-1]["out_features"]
     assert {"dense.0.linear.weight"} <= model.scorer.candidate_side().weights.keys()
+
+
+@pytest.mark.parametrize(
+    ("dense", "cosine", "most", "size"),
+    [("", True, 20, 20), ("", False, 20, 20), ("two", True, 5, 5), ("two", True, 9, 8)],
+)
+def test_vectors_are_cut(dense: str, cosine: bool, most: int, size: int, tmp_path: Path) -> None:
+    """They are cut behind all modules, so the cosine is that of the cut vectors."""
+    folder = saved(tmp_path, ENCODER, dense=dense, cosine=cosine)
+    edit_json(folder / "config_sentence_transformers.json", {"truncate_dim": most})
+    model = assert_alike(folder)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS[0], normalize_embeddings=cosine)
+
+    with torch.inference_mode():
+        tokens = Ragged.from_token_ids([model.tokenizer.encode(TEXTS[0]).ids])
+        (ours,) = model.scorer.encode_candidates(tokens).values
+    torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=CLOSE, atol=CLOSE)
+    assert ours.shape == (model.scorer.representation_size,) == (size,)
+    assert ("mean, cut to" in model.scorer.facts(str)["pooling"]) == (most == size)
 
 
 @pytest.mark.parametrize(

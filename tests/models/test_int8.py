@@ -48,10 +48,10 @@ def mix_encoder(**more: Any) -> MixEncoder:
     return tiny_mix_encoder(encoder=tiny_encoder_config(num_heads=2), **more)
 
 
-def dense_bi_encoder() -> BiEncoder:
-    """Returns a random bi-encoder with a layer behind the pooling."""
+def dense_bi_encoder(**more: Any) -> BiEncoder:
+    """Returns a random bi-encoder with a layer behind the pooling. more: fields of its config."""
     config = tiny_bi_encoder(num_heads=2, max_tokens=512).config
-    return random_scorer(BiEncoder(replace(config, dense=(DenseConfig(40),))), 0)
+    return random_scorer(BiEncoder(replace(config, dense=(DenseConfig(40),), **more)), 0)
 
 
 # Heads of 16 numbers, so that the CPU kernels compute the attention too.
@@ -63,6 +63,7 @@ NATIVE = {
     "bi_encoder": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512),
     "bi_encoder apart": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512, separate_towers=True),
     "bi_encoder with a layer": dense_bi_encoder,
+    "bi_encoder cut": lambda: dense_bi_encoder(size=24),
     "decoder": tiny_decoder_reranker,
     "llama": tiny_llama_reranker,
     "gemma3": tiny_gemma3_bi_encoder,

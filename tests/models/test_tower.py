@@ -7,10 +7,11 @@ import pytest
 import torch
 from support.deberta import tiny_deberta_config
 from support.decoders import tiny_decoder_config
-from support.models import CLS_ID, SEP_ID, random_ids, random_scorer, score_batch, tiny_encoder_config
+from support.models import CLS_ID, SEP_ID, random_ids, random_scorer, score_batch, tiny_bi_encoder, tiny_encoder_config
 from support.modernbert import tiny_encoder_config as tiny_modernbert_config
 from support.t5 import tiny_t5_config
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.architectures.bi_encoder import BiEncoderConfig
@@ -90,6 +91,20 @@ def test_an_empty_text_has_zeros() -> None:
 
     assert pooled[0].any()
     assert not pooled[1].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_a_vector_is_cut_before_it_gets_unit_length(dtype: torch.dtype) -> None:
+    """Its numbers have the bits of the whole one's."""
+    whole, dot, cosine = (
+        prepare(tiny_bi_encoder(num_heads=2, **more), device=torch.device("cpu"), dtype=dtype)
+        for more in ({"similarity": "dot"}, {"similarity": "dot", "size": 20}, {"size": 20})
+    )
+    with torch.inference_mode():
+        first, of_dot, of_cosine = (each.encode_candidates(texts()).values[:, :20] for each in (whole, dot, cosine))
+
+    assert torch.equal(of_dot, first)
+    assert torch.equal(of_cosine, normalize(first.contiguous(), dim=-1))
 
 
 def test_sequences_of_pairs() -> None:

@@ -292,6 +292,7 @@ def tiny_bi_encoder(
     positions: int = 512,
     num_heads: int = NUM_HEADS,
     separate_towers: bool = False,
+    size: int | None = None,
 ) -> BiEncoder:
     """A random bi-encoder in eval mode, not yet prepared."""
     config = BiEncoderConfig(
@@ -302,6 +303,7 @@ def tiny_bi_encoder(
         similarity=similarity,
         max_tokens=max_tokens,
         separate_towers=separate_towers,
+        size=size,
     )
     return random_scorer(BiEncoder(config), seed)
 

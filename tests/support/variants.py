@@ -38,6 +38,7 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "sequence_cross_encoder late": lambda: tiny_llama_reranker(pooling="late", between=(SENTENCE_ID,)),
     "bi_encoder mean": lambda: tiny_bi_encoder(max_tokens=512),
     "bi_encoder cls dot": lambda: tiny_bi_encoder(max_tokens=512, pooling="cls", similarity="dot"),
+    "bi_encoder cut dot": lambda: tiny_bi_encoder(max_tokens=512, similarity="dot", size=20),
     "bi_encoder apart": lambda: tiny_bi_encoder(max_tokens=512, separate_towers=True),
     "bi_encoder decoder": tiny_decoder_bi_encoder,
     "bi_encoder gemma3": tiny_gemma3_bi_encoder,

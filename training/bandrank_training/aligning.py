@@ -73,10 +73,11 @@ def turned_towards(vectors: Vectors, others: Vectors) -> Vectors:
 
 
 def with_turn(model: LoadedModel, turn: Vectors) -> LoadedModel:
-    """Appends a dense layer to the model. turn: (size, new_size)."""
+    """Appends a dense layer to the model. turn: (size, new_size), for vectors as the model cuts them."""
     scorer = model.scorer
     assert isinstance(scorer, BiEncoder), "an index is of a bi-encoder. This is a bug."
-    layers = scorer.config.dense
-    config = replace(scorer.config, dense=(*layers, DenseConfig(turn.shape[1], bias=False)))
-    weights = scorer.state_dict() | {f"dense.{len(layers)}.linear.weight": torch.from_numpy(turn.T.copy())}
+    layers, cut = scorer.config.dense, scorer.config.sizes[-1] - len(turn)
+    config = replace(scorer.config, dense=(*layers, DenseConfig(turn.shape[1], bias=False)), size=None)
+    matrix = np.pad(turn, ((0, cut), (0, 0))).T.copy()
+    weights = scorer.state_dict() | {f"dense.{len(layers)}.linear.weight": torch.from_numpy(matrix)}
     return replace(model, scorer=rebuilt(scorer, config, weights, source="the model with its turn"))

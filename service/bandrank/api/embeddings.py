@@ -65,7 +65,7 @@ class EmbeddingsRequest(NamesModel):
     )
     task: str | None = Field(default=None, description="Jina's name for input_type.")
     embedding_type: Encoding | None = Field(default=None, description="Jina's name for encoding_format.")
-    dimensions: Size | None = Field(default=None, description="Only the model's own size; embeddings are never cut.")
+    dimensions: Size | None = Field(default=None, description="Only the model's own size.")
     output_dimension: Size | None = Field(default=None, description="Voyage's name for dimensions.")
     output_dtype: Literal["float"] | None = Field(default=None, description="Voyage's type of numbers, always float.")
 

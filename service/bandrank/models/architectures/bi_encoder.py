@@ -29,9 +29,11 @@ class BiEncoderConfig:
     cls_id, sep_id: the tokens around each text; None for a missing one.
     max_tokens: the most token ids of a query or candidate, [CLS] and [SEP] included.
     dense: layers behind the pooling, in their order.
+    size: how many numbers of a vector are kept, from the first (Kusupati et al. 2022, arXiv 2205.13147); None for all.
     query_wording: the words around a query.  candidate_wording: the words before a candidate.
     score_scale, score_bias: as in LateInteractionConfig.
     separate_towers: whether candidates have a second encoder.
+    Raises ValueError for limits out of range.
     """
 
     encoder: EncoderConfig
@@ -41,6 +43,7 @@ class BiEncoderConfig:
     similarity: Similarity = "cosine"
     max_tokens: int = 256
     dense: tuple[DenseConfig, ...] = ()
+    size: int | None = None
     query_wording: Wording = PLAIN
     candidate_wording: Wording = PLAIN
     score_scale: float = 1.0
@@ -52,6 +55,13 @@ class BiEncoderConfig:
             raise ValueError(f"max_tokens must be within 2..{self.encoder.max_positions}, got {self.max_tokens}")
         if not self.score_scale > 0:
             raise ValueError(f"score_scale must be above 0, got {self.score_scale}")
+        if self.size is not None and not 1 <= self.size <= self.sizes[-1]:
+            raise ValueError(f"size must be within 1..{self.sizes[-1]}, got {self.size}")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of a vector as it is pooled, and behind each dense layer."""
+        return self.encoder.hidden_size, *(layer.size for layer in self.dense)
 
     @property
     def max_query_tokens(self) -> int:
@@ -75,14 +85,15 @@ class BiEncoder(LateInteractionScorer):
         self.embeds = not config.separate_towers
         self.query_template = replace(self.query_template, wording=config.query_wording)
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
-        sizes = [config.encoder.hidden_size, *(layer.size for layer in config.dense)]
-        self.dense = nn.Sequential(*map(Dense, config.dense, sizes[:-1]))
-        self.representation_size = sizes[-1]
+        self.dense = nn.Sequential(*map(Dense, config.dense, config.sizes[:-1]))
+        self.representation_size = config.size or config.sizes[-1]
 
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
         """The facts of any scorer, and how texts become vectors."""
         why = f": {self.why_similarity}" if self.why_similarity else ""
-        return super().facts(text_of) | {"pooling": f"{self.config.pooling}, compared by {self.config.similarity}{why}"}
+        cut = f", cut to {self.config.size} numbers" if self.config.size else ""
+        compared = f"compared by {self.config.similarity}{why}"
+        return super().facts(text_of) | {"pooling": f"{self.config.pooling}{cut}, {compared}"}
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """A dot product costs next to nothing."""
@@ -95,7 +106,8 @@ class BiEncoder(LateInteractionScorer):
 
     def candidate_side(self) -> CandidateSide:
         """All but the words around a query, an encoder of its own, and the calibration of scores."""
-        names = ("encoder", "cls_id", "sep_id", "pooling", "similarity", "max_tokens", "dense", "candidate_wording")
+        of_vectors = ("encoder", "pooling", "dense", "size", "similarity")
+        names = (*of_vectors, "cls_id", "sep_id", "max_tokens", "candidate_wording")
         return self._candidate_side(names, (self.candidate_prefix, "dense."))
 
     def encode_queries(self, queries: Ragged) -> Ragged:
@@ -103,7 +115,7 @@ class BiEncoder(LateInteractionScorer):
         return self._vectors(self.encoder, queries)
 
     def _vectors(self, encoder: Encoder, tokens: Ragged) -> Ragged:
-        vectors = self.dense(tower.read_pooled(encoder, tokens, self.config.pooling))
+        vectors = self.dense(tower.read_pooled(encoder, tokens, self.config.pooling))[:, : self.config.size]
         vectors = normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
         return Ragged(vectors, np.arange(len(tokens) + 1))
 

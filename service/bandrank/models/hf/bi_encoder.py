@@ -1,6 +1,7 @@
 """Bi-encoders as sentence-transformers saves them: modules in order, each with its own settings."""
 
 from pathlib import Path
+from typing import Any
 
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
 from bandrank.models.checkpoint import BadCheckpoint, assemble, read_json, read_object
@@ -39,9 +40,8 @@ def read(model: Model, modules: list[str]) -> Scorer:
     query_wording, candidate_wording = wordings(library)
     if not pooling.get("include_prompt", True) and (query_wording, candidate_wording) != (PLAIN, PLAIN):
         raise BadCheckpoint(f"{folder}: a pooling that leaves the tokens of a prompt out is not supported")
-    if size := library.get("truncate_dim"):
-        raise BadCheckpoint(f"{folder}: vectors cut to {size} dimensions (truncate_dim) are not supported")
-    similarity, why = read_similarity(model, library.get("similarity_fn_name"), normalised="Normalize" in modules)
+    named, normalised = library.get("similarity_fn_name"), "Normalize" in modules
+    similarity, why = read_similarity(model, named, normalised=normalised)
     mode = read_pooling(pooling)
     dense_layers = [dense.read(path) for path in paths[2 : 2 + layers]]
     if matrix := model.family.projection:  # behind the pooling, which all but maxima let it pass
@@ -49,6 +49,10 @@ def read(model: Model, modules: list[str]) -> Scorer:
             raise model.refuse("maxima of states that the encoder projects are not supported")
         product = model.weights[matrix].float()
         dense_layers.insert(0, (DenseConfig(size=len(product), bias=False), {"linear.weight": product}))
+    whole = dense_layers[-1][0].size if dense_layers else encoder.hidden_size
+    size = _kept(model, library.get("truncate_dim"), whole)
+    if size is not None and normalised and (model.similarity or named) == "dot":
+        raise model.refuse("the dot product of vectors cut (truncate_dim) behind a Normalize module is not supported")
     most = min(encoder.max_positions, MAX_DECODER_TOKENS) if encoder.causal else encoder.max_positions
     config = BiEncoderConfig(
         **model.ids("cls", "sep", bare=True),
@@ -57,6 +61,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
         similarity=similarity,
         max_tokens=most_tokens(model, most, in_messages=joins_plainly(folder)),
         dense=tuple(layer for layer, _ in dense_layers),
+        size=size,
         query_wording=query_wording,
         candidate_wording=candidate_wording,
         separate_towers=bool(model.settings.get("lora_adaptations")),
@@ -69,3 +74,15 @@ def read(model: Model, modules: list[str]) -> Scorer:
     scorer = assemble(BiEncoder, config, tower_weights(model) | of_dense, source=str(folder))
     scorer.why_similarity = why
     return scorer
+
+
+def _kept(model: Model, saved: Any, whole: int) -> int | None:
+    """How many numbers of a vector of `whole` are kept behind all modules; None for all.
+
+    saved: `truncate_dim`.  Raises BadCheckpoint.
+    """
+    if saved is None:
+        return None
+    if type(saved) is not int or saved < 1:
+        raise BadCheckpoint(f"{model.folder}: truncate_dim must be a whole number above 0, got {saved!r}")
+    return saved if saved < whole else None
