@@ -15,10 +15,13 @@ from support.models import (
     save_cross_encoder,
     save_sparse_cross_encoder,
     score_batch,
+    tiny_bi_encoder,
 )
+from support.tokenizer import TOKENIZER_FILE
 from support.training import train, write_toy
 
 from bandrank.__main__ import main
+from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.loading import load_model
@@ -89,11 +92,13 @@ def test_a_bi_encoder_gives_its_encoder(tmp_path: Path, capsys: pytest.CaptureFi
 def test_what_cannot_be_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line says why, the exit code is 2, and nothing is written."""
     colbert, cross_encoder = save_colbert(tmp_path / "colbert"), save_cross_encoder(tmp_path / "cross_encoder")
-    out = tmp_path / "out"
+    out, apart = tmp_path / "out", tmp_path / "apart"
+    checkpoint.save(tiny_bi_encoder(separate_towers=True), apart, tokenizer=TOKENIZER_FILE)
     (tmp_path / "file").touch()
     for arguments, told in (
         ([str(cross_encoder), str(tmp_path / "file" / "out"), "--window", "4"], "file/out: Not a directory"),
         ([str(colbert), str(out), "--window", "4"], "a colbert gives no cross-encoder"),
+        ([str(apart), str(out), "--window", "4"], "apart: it has one encoder for queries and one for candidates"),
         ([str(cross_encoder), str(out), "--window", "-1"], "window must be at least 0"),
         ([str(tmp_path / "missing"), str(out), "--window", "4"], "no such folder"),
         ([str(cross_encoder), str(cross_encoder), "--window", "4"], "is not an empty folder"),

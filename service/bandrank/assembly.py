@@ -84,7 +84,10 @@ def add_prepared(  # noqa: PLR0917
         scorer = TextScorer(name, prepared, tokenizer, engine.queue, TokenIdSource(tokenizer, engine.queue))
     else:
         lane = EncodeLane(f"{name} encode", prepared, cache.codec)
-        source = RepresentationSource(tokenizer, engine.queue, cache=cache, lane=lane)
+        # A lane of its own under the same name, because both encoders have the same speed.
+        apart = prepared.scorer.embeds and prepared.scorer.config.separate_towers
+        query_lane = EncodeLane(lane.name, prepared, cache.codec, of_queries=True) if apart else None
+        source = RepresentationSource(tokenizer, engine.queue, cache=cache, lane=lane, query_lane=query_lane)
         scorer = TextScorer(name, prepared, tokenizer, engine.queue, source)
     engine.text_scorers.append(scorer)
     engine.metrics.cuda_kernels.labels(name).set(prepared.why_no_kernels is None)

@@ -65,9 +65,9 @@ def own(scorer: BiEncoder, texts: list[str]) -> npt.NDArray[np.float32]:
     return torch.cat(rows).numpy()
 
 
-def worded(scorer: BiEncoder, document: str = "") -> BiEncoder:
+def worded(scorer: BiEncoder, document: str = "", query: str = "who is ") -> BiEncoder:
     """The same scorer with words before a query and, if given, before a document."""
-    wordings = {"query_wording": Wording("who is {text}"), "candidate_wording": Wording(document + "{text}")}
+    wordings = {"query_wording": Wording(query + "{text}"), "candidate_wording": Wording(document + "{text}")}
     same = BiEncoder(replace(scorer.config, **wordings))
     same.load_state_dict(scorer.state_dict())
     return same
@@ -90,6 +90,36 @@ async def test_queries_have_words_of_their_own(document: str) -> None:
     np.testing.assert_allclose(queries, own(scorer, [f"who is {text}" for text in TEXTS]), rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(documents, own(scorer, [document + text for text in TEXTS]), rtol=0, atol=TOLERANCE)
     assert (np.abs(queries - documents).max() > 1000 * TOLERANCE) == (document != "who is ")
+
+
+@pytest.mark.parametrize("words", ["", "the man "])
+async def test_queries_have_an_encoder_of_their_own(words: str) -> None:
+    """A request's queries go through it in one batch, and their cosines with documents are the raw scores."""
+    scorer = worded(tiny_bi_encoder(separate_towers=True), words, "")
+    asked = TEXTS[2:]  # /rerank refuses an empty query
+    encode, batches = scorer.encode_queries, list[int]()
+
+    def counted(queries: Ragged) -> Ragged:
+        batches.append(len(queries))
+        return encode(queries)
+
+    settings = EXACT.model_copy(update={"max_waiting_rows": 1000})
+    async with running_app(scorer, settings=settings) as running:
+        documents = await vectors(running, TEXTS)
+        scorer.encode_queries = counted  # type: ignore[method-assign]  # a hook
+        queries = await vectors(running, asked, input_type="query")
+        refused = await ask(running, ["man " * 200] * 9, input_type="query")
+        of_requests = list(batches)
+        scores = np.empty((len(asked), len(TEXTS)))
+        for row, query in enumerate(asked):
+            ranking = {"query": query, "candidates": TEXTS, "raw_scores": True}
+            for result in (await running.rerank(ranking)).json()["results"]:
+                scores[row, result["index"]] = result["relevance_score"]
+
+    assert of_requests == [len(asked)]
+    np.testing.assert_allclose(queries @ documents.T, scores, rtol=0, atol=TOLERANCE)
+    assert np.abs(documents[2:] @ documents.T - scores).max() > 1000 * TOLERANCE
+    assert_openai_error(refused, 413, "input_too_large")
 
 
 async def test_many_queries_wait_for_the_tokenizer_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,18 +220,16 @@ async def test_the_stage_that_embeds_answers_for_its_model() -> None:
 
 @pytest.mark.parametrize(
     "scorer",
-    [tiny_cross_encoder, encoded_lookup, lambda: tiny_bi_encoder(separate_towers=True)],
-    ids=["reads pairs", "precomputes no vectors", "two encoders"],
+    [tiny_cross_encoder, encoded_lookup],
+    ids=["reads pairs", "precomputes no vectors"],
 )
 async def test_what_is_no_bi_encoder_gives_none(scorer: Any) -> None:
-    """The error says that neither this model nor any other that is served gives embeddings. A bi-encoder with two
-    encoders cannot compare any two texts.
-    """
+    """The error says that neither this model nor any other that is served gives embeddings."""
     async with running_app(scorer()) as running:
         message = assert_openai_error(await ask(running, "man"), 400, "no_embeddings")
 
     assert message == (
-        "model 'tiny' gives no embeddings: none of its scorers is a bi-encoder of one encoder; "
+        "model 'tiny' gives no embeddings: none of its scorers is a bi-encoder; "
         "neither does any other that is served here"
     )
 

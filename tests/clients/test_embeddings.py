@@ -61,7 +61,7 @@ def test_what_cannot_be_embedded_is_an_exception_with_our_message(
 
     assert no_bi_encoder is not None
     assert no_bi_encoder.kinds[0] == "openai.BadRequestError"
-    assert "none of its scorers is a bi-encoder of one encoder; models that do: a-bi-encoder" in no_bi_encoder.message
+    assert "none of its scorers is a bi-encoder; models that do: a-bi-encoder" in no_bi_encoder.message
     assert token_ids is not None
     assert token_ids.kinds[0] == "openai.UnprocessableEntityError"
     assert "send texts: token ids" in token_ids.message

@@ -129,6 +129,19 @@ def test_adapters_that_are_refused(settings: dict[str, Any], message: str, tmp_p
         hf.load(folder_of(tmp_path, **settings))
 
 
+@pytest.mark.parametrize("part", ["lora_A", "lora_B"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("matrix", ["word_embeddings", "fc1"])
+def test_an_adapter_of_another_shape_is_refused(matrix: str, axis: int, part: str, tmp_path: Path) -> None:
+    def cut(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        name = next(name for name in weights if matrix in name and name.endswith(part))
+        return weights | {name: weights[name].narrow(axis, 0, 1).contiguous()}
+
+    change_weights(folder_of(tmp_path), cut)
+    with pytest.raises(BadCheckpoint, match=rf"the adapters of .*{matrix}.weight have the shapes \("):
+        hf.load(tmp_path)
+
+
 def test_adapters_without_the_modules_of_a_bi_encoder_are_refused(tmp_path: Path) -> None:
     """A cross-encoder with these weights would be scored without them."""
     (folder_of(tmp_path) / "modules.json").unlink()

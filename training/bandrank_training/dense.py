@@ -53,7 +53,8 @@ class DenseIndex:
 
         Raises BadInput for any other scorer, and for a dtype that cannot be computed.
         """
-        if not model.scorer.embeds or model.scorer.config.similarity != "cosine":
+        config = model.scorer.config
+        if not model.scorer.embeds or config.separate_towers or config.similarity != "cosine":
             raise BadInput(f"{model.name}: expected a bi-encoder of one encoder that compares by the cosine")
         self._size = model.scorer.representation_size
         self._folder, self._name = folder, f"{of_model(model) if folder else ''} {max_tokens} {placement.dtype}"

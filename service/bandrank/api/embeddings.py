@@ -61,7 +61,7 @@ class EmbeddingsRequest(NamesModel):
     input_type: str | None = Field(
         default=None,
         description="query, search_query or retrieval.query: the texts are queries, around which some models put words "
-        "of their own. null or anything else: the texts are documents.",
+        "of their own, or have another encoder. null or anything else: the texts are documents.",
     )
     task: str | None = Field(default=None, description="Jina's name for input_type.")
     embedding_type: Encoding | None = Field(default=None, description="Jina's name for encoding_format.")

@@ -45,8 +45,9 @@ async def embed(
 ) -> Embeddings:
     """Embeds texts, at least one, encoding and caching them as it would candidates to rank.
 
-    So the dot product of two embeddings is the raw score of one text for the other, rounded as the cache rounds.
-    as_queries: whether the texts are queries. If the model puts other words around queries, they are not cached.
+    So the dot product of a query's and a document's is the raw score of `/rerank`, rounded as the cache rounds.
+    as_queries: whether the texts are queries. If the model puts other words around queries, or has another encoder for
+    them, they are not cached.
     model, any_model: as in a `Call`.  size: the numbers that a vector must have; None for the model's own size.
     account: the client's; None for the service itself.
     Raises NoEmbeddings for a model without a bi-encoder, InvalidInput for a size that it does not give, and what
@@ -57,7 +58,7 @@ async def embed(
     if found is None:
         others = [name for name, other in models.by_name.items() if gives_embeddings(other)]
         raise NoEmbeddings(
-            f"model {chosen.name!r} gives no embeddings: none of its scorers is a bi-encoder of one encoder; "
+            f"model {chosen.name!r} gives no embeddings: none of its scorers is a bi-encoder; "
             + (f"models that do: {', '.join(others)}" if others else "neither does any other that is served here")
         )
     scorer, source = found
@@ -67,12 +68,13 @@ async def embed(
     if account is not None:
         account.hold(NUMBER_BYTES * own_size * len(texts))
     reading = scorer.prepared.scorer
-    worded = as_queries and reading.query_template.wording != reading.candidate_template.wording
+    worded = reading.query_template.wording != reading.candidate_template.wording
+    apart = as_queries and (worded or source.encodes_queries_apart)
     engine = chosen.engine
     async with engine.admitted():
         ticket = Ticket(ITSELF if account is None else account.client, engine.clock() + engine.request_timeout_s)
-        with engine.queue.admitted(ticket, scorer.expected("", texts, Options(keep=not worded))):
-            represent = source.represent_queries if worded else source.represent
+        with engine.queue.admitted(ticket, scorer.expected("", texts, Options(keep=not apart))):
+            represent = source.represent_queries if apart else source.represent
             sourced = await represent(texts, ticket=ticket)
     engine.metrics.embedded_texts.inc(len(texts))
     engine.metrics.truncated_tokens.inc(sum(sourced.truncated_tokens))

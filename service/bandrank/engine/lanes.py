@@ -22,14 +22,17 @@ ScoredPassage = tuple[float, int]  # a candidate's raw score, and the index of t
 
 
 class EncodeLane:
-    """Turns token ids of candidates into payloads of their representations."""
+    """Turns token ids of candidates, or of queries, into payloads of their representations."""
 
     overlaps = False  # the codec waits for the device, to check that all numbers are finite
 
-    def __init__(self, name: str, scorer: PreparedScorer, codec: RepresentationCodec) -> None:
+    def __init__(
+        self, name: str, scorer: PreparedScorer, codec: RepresentationCodec, *, of_queries: bool = False
+    ) -> None:
+        """of_queries: whether to encode by the scorer's encoder for queries."""
         self.name = name
         self.row_cost = scorer.scorer.row_cost
-        self._scorer = scorer
+        self._encode = scorer.encode_queries if of_queries else scorer.encode_candidates
         self._codec = codec
 
     def wait_for_room(self) -> None:
@@ -39,7 +42,7 @@ class EncodeLane:
         self, slices: Sequence[TaskSlice[RaggedIds, Payload]]
     ) -> Callable[[], list[Sequence[Payload] | Exception]]:
         tokens = Ragged.from_ids([part.candidates for part in slices])
-        encoded = self._scorer.encode_candidates(tokens)
+        encoded = self._encode(tokens)
         payloads = self._codec.payloads(encoded)
         ends = offsets([len(part) for part in slices])
         return lambda: [payloads[start:end] for start, end in pairwise(ends)]

@@ -130,13 +130,21 @@ class RepresentationSource:
         *,
         cache: RepresentationCache,
         lane: EncodeLane,
+        query_lane: EncodeLane | None = None,
     ) -> None:
+        """query_lane: encodes queries; None if they have no encoder of their own."""
         self._tokenizer = tokenizer
         self._queue = queue
         self.cache = cache
         self._codec = cache.codec
         self._looked_up, self._missed = 1.0, 1.0
         self.encode_lane = lane
+        self._query_lane = query_lane
+
+    @property
+    def encodes_queries_apart(self) -> bool:
+        """Whether queries have an encoder of their own."""
+        return self._query_lane is not None
 
     @property
     def miss_rate(self) -> float:
@@ -218,14 +226,15 @@ class RepresentationSource:
         return len(missing)
 
     async def represent_queries(self, queries: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
-        """The representations of queries without candidates, in the wording of queries; no cache is asked for them.
+        """The representations of queries without candidates, in their own wording and by their own encoder; no cache is
+        asked for them.
 
         Raises what `fetch` raises.
         """
         self._queue.check_open()
         async with timeout(ticket.deadline - self._queue.clock()):
             read, cut = await self._tokenizer.queries(queries, client=ticket.client)
-            payloads = await self._encode_ids(read, cut, ticket)
+            payloads = await self._encode_ids(read, cut, ticket, lane=self._query_lane)
         return self._sourced(NO_IDS, 0, payloads, [0] * len(payloads), len(payloads))
 
     async def stored(self) -> None:
@@ -317,10 +326,16 @@ class RepresentationSource:
         return await self._encode_ids(tokens.candidates, tokens.truncated_candidate_tokens, ticket, rescue)
 
     async def _encode_ids(
-        self, texts: RaggedIds, truncated: Sequence[int], ticket: Ticket, rescue: Rescue | None = None
+        self,
+        texts: RaggedIds,
+        truncated: Sequence[int],
+        ticket: Ticket,
+        rescue: Rescue | None = None,
+        *,
+        lane: EncodeLane | None = None,
     ) -> list[Payload]:
         lengths: list[int] = texts.lengths.tolist()
-        task = Task(self.encode_lane, NO_IDS, texts, lengths, self._queue.clock(), ticket)
+        task = Task(lane or self.encode_lane, NO_IDS, texts, lengths, self._queue.clock(), ticket)
         try:
             payloads = await submit(self._queue, task)
         except BaseException:

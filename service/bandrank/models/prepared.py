@@ -130,10 +130,11 @@ class PreparedScorer:
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Representations of candidates, as from `Scorer.encode_candidates`."""
-        if not self._splits or not self.scorer.precomputes:
-            return self.scorer.encode_candidates(tokens)
-        cut = self._split(tokens.lengths, in_order=False)
-        return cut.joined(self._workers.run(self.scorer.encode_candidates, cut.parts(tokens)))
+        return self._encode(self.scorer.encode_candidates, tokens)
+
+    def encode_queries(self, tokens: Ragged) -> Ragged:
+        """Vectors of queries, as from the `encode_queries` of a scorer that embeds."""
+        return self._encode(self.scorer.encode_queries, tokens)
 
     @property
     def overlaps(self) -> bool:
@@ -210,6 +211,12 @@ class PreparedScorer:
             return False
         encoder: Encoder | None = getattr(self.scorer, "encoder", None)
         return self.dtype == torch.int8 or (encoder is not None and not encoder.config.causal)
+
+    def _encode(self, encode: Callable[[Ragged], Ragged], tokens: Ragged) -> Ragged:
+        if not self._splits or not self.scorer.precomputes:
+            return encode(tokens)
+        cut = self._split(tokens.lengths, in_order=False)
+        return cut.joined(self._workers.run(encode, cut.parts(tokens)))
 
     @property
     def _workers(self) -> Workers:

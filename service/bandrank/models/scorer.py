@@ -41,7 +41,7 @@ class Scorer(nn.Module, ABC):
 
     architecture: ClassVar[str]
     precomputes: ClassVar[bool]  # False: representations are the token ids themselves, and not worth storing
-    embeds: bool = False  # True: a representation is one vector, by which any two texts can be compared
+    embeds: ClassVar[bool] = False  # True: a representation is one vector, and `encode_queries` gives those of queries
     config_class: ClassVar[type[Any]]
     config: Any  # the architecture's frozen dataclass, saved as config.json
     query_template: TokenTemplate
@@ -59,6 +59,10 @@ class Scorer(nn.Module, ABC):
 
         A scorer that precomputes gives (total, representation_size) float32 on its device.
         """
+
+    def encode_queries(self, queries: Ragged) -> Ragged:
+        """What is compared with representations of candidates; only some scorers encode a query without candidates."""
+        raise NotImplementedError
 
     @abstractmethod
     def score(self, batch: ScoreBatch) -> Tensor:

@@ -15,7 +15,7 @@ def windowed(scorer: Scorer, window: int, *, seed: int = 0) -> CrossEncoder:
 
     A cross-encoder keeps its head and its limits. A bi-encoder gives only its encoder: the head is random, the same for
     the same seed, and texts may be as long as the encoder's positions.
-    Raises ValueError for any other scorer and for a negative window.
+    Raises ValueError for any other scorer, a bi-encoder of two encoders among them, and for a negative window.
     """
     pattern = sparse(window)
     if isinstance(scorer, CrossEncoder):
@@ -24,6 +24,8 @@ def windowed(scorer: Scorer, window: int, *, seed: int = 0) -> CrossEncoder:
         return result.eval()
     if isinstance(scorer, BiEncoder):
         encoder, cls_id, sep_id = scorer.config.encoder, scorer.config.cls_id, scorer.config.sep_id
+        if scorer.config.separate_towers:
+            raise ValueError("it has one encoder for queries and one for candidates, and a cross-encoder has one")
         if encoder.causal:
             raise ValueError("its encoder reads from left to right: no [CLS] could see query and candidate")
         if cls_id is None or sep_id is None:

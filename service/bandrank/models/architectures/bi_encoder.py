@@ -82,7 +82,6 @@ class BiEncoder(LateInteractionScorer):
 
     def __init__(self, config: BiEncoderConfig) -> None:
         super().__init__(config)
-        self.embeds = not config.separate_towers
         self.query_template = replace(self.query_template, wording=config.query_wording)
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
         self.dense = nn.Sequential(*map(Dense, config.dense, config.sizes[:-1]))

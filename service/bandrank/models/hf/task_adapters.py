@@ -36,10 +36,15 @@ def tower_weights(model: Model) -> Weights:
 
 
 def _adapted(model: Model, task: int) -> Weights:
-    adapted, scale = dict(model.weights), model.settings.get("lora_alpha", 1) / model.settings.get("lora_rank", 4)
+    adapted, rank = dict(model.weights), model.settings.get("lora_rank", 4)
+    num_tasks, scale = len(model.settings["lora_adaptations"]), model.settings.get("lora_alpha", 1) / rank
     for name in [name.removesuffix(LEFT) for name in adapted if name.endswith(LEFT)]:
-        left, right = adapted[name + LEFT][task], adapted[name + RIGHT][task]
+        matrix, left, right = adapted[f"{name}.weight"], adapted[name + LEFT], adapted[name + RIGHT]
         if name.startswith("embeddings."):  # their rows are inputs
             left, right = right, left
-        adapted[f"{name}.weight"] = torch.addmm(adapted[f"{name}.weight"], left, right, alpha=scale)
+        expected = (num_tasks, *matrix.shape[:1], rank), (num_tasks, rank, *matrix.shape[1:])
+        if (left.shape, right.shape) != expected:
+            shapes = f"{tuple(left.shape)} and {tuple(right.shape)}, not {expected[0]} and {expected[1]}"
+            raise model.refuse(f"the adapters of {name}.weight have the shapes {shapes}")
+        adapted[f"{name}.weight"] = torch.addmm(matrix, left[task], right[task], alpha=scale)
     return adapted
