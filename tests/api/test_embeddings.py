@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -103,8 +102,7 @@ async def test_queries_have_an_encoder_of_their_own(words: str) -> None:
         batches.append(len(queries))
         return encode(queries)
 
-    settings = EXACT.model_copy(update={"max_waiting_rows": 1000})
-    async with running_app(scorer, settings=settings) as running:
+    async with running_app(scorer, settings=EXACT.model_copy(update={"max_waiting_rows": 1000})) as running:
         documents = await vectors(running, TEXTS)
         scorer.encode_queries = counted  # type: ignore[method-assign]  # a hook
         queries = await vectors(running, asked, input_type="query")
@@ -326,8 +324,7 @@ async def test_a_request_is_bounded() -> None:
 
 async def test_a_client_that_hangs_up_has_nothing_embedded() -> None:
     """The client's work leaves the queue, and the next request is answered."""
-    gate = Gate()
-    scorer = tiny_bi_encoder()
+    gate, scorer = Gate(), tiny_bi_encoder()
     encode = scorer.encode_candidates
 
     def held(tokens: Ragged) -> Ragged:
@@ -338,11 +335,7 @@ async def test_a_client_that_hangs_up_has_nothing_embedded() -> None:
     scorer.encode_candidates = held  # type: ignore[method-assign]
     async with running_app(scorer) as running:
         await asyncio.to_thread(gate.wait_for_batch)
-        message: Message = {
-            "type": "http.request",
-            "body": json.dumps({"input": "man"}).encode(),
-            "more_body": False,
-        }
+        message: Message = {"type": "http.request", "body": b'{"input": "man"}', "more_body": False}
         gone = asyncio.Event()
         asking = asyncio.create_task(ask_and_hang_up(running.app, [message], hung_up=gone.wait, path="/v1/embeddings"))
         await asyncio.to_thread(gate.wait_for_batch)
