@@ -124,7 +124,7 @@ def _foot(results: Results, plan: Plan) -> Iterator[str]:
     restless = [one for one in results.runs if max(one.before_s, one.after_s) > TOLERANCE * results.calm_s]
     late = [one.p99 for run in results.runs if (one := _lateness(run))]
     yield (
-        f"There were {plan.rounds} rounds. In each, the services took turns in random order, with {plan.closed_s:g} s "
+        f"Rounds: {plan.rounds}. In each, the services took turns in random order, with {plan.closed_s:g} s "
         f"of each number of clients and {plan.open_s:g} s of each load, after {plan.warm_up_s:g} s that do not count. "
         f"{len(results.runs) - len(restless)} of {len(results.runs)} runs were between two products of known cost that "
         f"were both within {TOLERANCE:g} times the calm speed.\n\n"
