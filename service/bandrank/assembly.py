@@ -85,7 +85,7 @@ def add_prepared(  # noqa: PLR0917
     else:
         lane = EncodeLane(f"{name} encode", prepared, cache.codec)
         # A lane of its own under the same name, because both encoders have the same speed.
-        apart = prepared.scorer.embeds and prepared.scorer.config.separate_towers
+        apart = prepared.scorer.embeds and prepared.scorer.encodes_queries_apart
         query_lane = EncodeLane(lane.name, prepared, cache.codec, of_queries=True) if apart else None
         source = RepresentationSource(tokenizer, engine.queue, cache=cache, lane=lane, query_lane=query_lane)
         scorer = TextScorer(name, prepared, tokenizer, engine.queue, source)

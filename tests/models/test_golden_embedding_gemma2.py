@@ -18,11 +18,10 @@ from support.grouped import (
 )
 from support.models import as_served, edit_json, randomise, write_json, write_modules
 from support.native import needs_native
-from support.text_scores import scores_of_texts
+from support.text_scores import assert_scores, scores_of_texts
 from torch import nn
 from torch.nn.functional import normalize
 
-from bandrank.models import checkpoint
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import load_model
 from bandrank.models.prepared import prepare
@@ -83,13 +82,8 @@ def test_scores_are_those_of_sentence_transformers(tmp_path: Path, more: dict[st
     folder = save_text_model(tmp_path, **more)
     library = SentenceTransformer(str(folder), device="cpu")
     theirs = (library.encode_document(TEXTS) @ library.encode_query(QUERY)).tolist()
-    model = load_model(str(folder))
-    checkpoint.save(model.scorer, tmp_path / "ours", tokenizer=folder / "tokenizer.json")
 
-    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
-    assert scores_of_texts(load_model(str(tmp_path / "ours")), QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
-    as_served(model.scorer)
-    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
+    assert_scores(folder, QUERY, TEXTS, theirs, close=CLOSE)
     assert max(theirs) - min(theirs) > 10_000 * CLOSE
     as_served((near := load_model(str(folder))).scorer, torch.bfloat16)
     assert scores_of_texts(near, QUERY, TEXTS) == pytest.approx(theirs, abs=0.02)

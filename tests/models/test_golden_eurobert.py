@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer
-from support.eurobert import LIKE_BERT, LIKE_LLAMA, assert_scores, save_embedder, save_like_llama, tiny
+from support.eurobert import CLOSE, LIKE_BERT, LIKE_LLAMA, save_embedder, save_like_llama, tiny
 from support.models import HIDDEN_SIZE, as_served, edit_json
 from support.modernbert import save_pylate
-from support.text_scores import scores_of_texts
+from support.text_scores import assert_scores, scores_of_texts
 from torch import nn
 from transformers import (
     EuroBertForMaskedLM,
@@ -53,7 +53,7 @@ def test_a_eurobert_that_reranks(tmp_path: Path, pooling: str, templates: tuple[
     """By each pooling, with whatever its tokenizer puts between two texts."""
     folder = reranker(tmp_path, templates, classifier_pooling=pooling)
 
-    assert_scores(folder, QUERY, TEXTS, theirs(folder))
+    assert_scores(folder, QUERY, TEXTS, theirs(folder), close=CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
@@ -74,7 +74,7 @@ def test_a_folder_of_the_authors_code(tmp_path: Path) -> None:
     old = {"auto_map": code, "clf_pooling": "bos", "rope_theta": 250_000.0, "rope_scaling": None, "head_dim": None}
     edit_json(folder / "config.json", old, remove=("classifier_pooling", "rope_parameters"))
 
-    assert_scores(folder, QUERY, TEXTS, expected)
+    assert_scores(folder, QUERY, TEXTS, expected, close=CLOSE)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "lasttoken", "cls"])
@@ -84,7 +84,9 @@ def test_bi_encoders(tmp_path: Path, kind: Any, pooling: str) -> None:
     folder = save_embedder(tmp_path, tiny(kind), pooling)
     library = SentenceTransformer(str(folder), device="cpu")
 
-    assert_scores(folder, QUERY, TEXTS, (library.encode_document(TEXTS) @ library.encode_query(QUERY)).tolist())
+    assert_scores(
+        folder, QUERY, TEXTS, (library.encode_document(TEXTS) @ library.encode_query(QUERY)).tolist(), close=CLOSE
+    )
 
 
 @pytest.mark.parametrize("templates", [LIKE_LLAMA, LIKE_BERT])
@@ -105,10 +107,10 @@ def test_an_ultrabert_that_reranks(tmp_path: Path, pooling: str) -> None:
     folder = ultra_reranker(tmp_path, pooling)
     expected = theirs(folder)
 
-    assert_scores(folder, QUERY, TEXTS, expected)
+    assert_scores(folder, QUERY, TEXTS, expected, close=CLOSE)
     edit_json(folder / "config.json", ULTRA, remove=SINCE)
     assert theirs(folder) == expected
-    assert_scores(folder, QUERY, TEXTS, expected)
+    assert_scores(folder, QUERY, TEXTS, expected, close=CLOSE)
 
 
 def refusal(folder: Path) -> str:

@@ -8,11 +8,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from support.grouped import GLOBAL, LOCAL, SIZES, bounded_gemma_tokenizer, tiny_gemma3
-from support.models import as_served, edit_json, randomise, write_json, write_modules
-from support.text_scores import scores_of_texts
+from support.models import edit_json, randomise, write_json, write_modules
+from support.text_scores import assert_scores
 from torch import nn
 
-from bandrank.models import checkpoint
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.encoders.gemma3 import Gemma3Config
 from bandrank.models.layers.positions import Rotary
@@ -48,16 +47,8 @@ def test_scores_are_those_of_sentence_transformers(tmp_path: Path, scalar: int) 
     folder = save_gemma3(tmp_path, query_pre_attn_scalar=scalar)
     library = SentenceTransformer(str(folder), device="cpu")
     theirs = (library.encode_document(TEXTS, batch_size=1) @ library.encode_query(QUERY)).tolist()
-    model = load_model(str(folder))
-    checkpoint.save(model.scorer, tmp_path / "ours", tokenizer=folder / "tokenizer.json")
 
-    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
-    alone = [scores_of_texts(model, QUERY, [text])[0] for text in TEXTS]
-    assert alone == pytest.approx(theirs, abs=CLOSE)
-    assert scores_of_texts(load_model(str(tmp_path / "ours")), QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
-    as_served(model.scorer)
-    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
-    assert max(theirs) - min(theirs) > 1000 * CLOSE
+    assert_scores(folder, QUERY, TEXTS, theirs, close=CLOSE)
 
 
 @pytest.mark.parametrize("change", [{"sliding_window": 18}, {"layer_types": [LOCAL] * 3}])

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from sentence_transformers import SentenceTransformer
-from support.eurobert import CLOSE, LIKE_BERT, LIKE_LLAMA, assert_scores, save_embedder, save_like_llama, tiny
+from support.eurobert import CLOSE, LIKE_BERT, LIKE_LLAMA, save_embedder, save_like_llama, tiny
 from support.grouped import LLAMA
 from support.models import edit_json, write_json
-from support.text_scores import scores_of_texts
+from support.text_scores import assert_scores, scores_of_texts
 from transformers import LlamaForCausalLM, LlamaModel, MistralForSequenceClassification, MistralModel
 
 from bandrank.models.checkpoint import BadCheckpoint
@@ -38,7 +38,7 @@ def test_bi_encoders(tmp_path: Path, kind: Any, settings: dict[str, Any], templa
     """Of the last token's state, with plain positions and with Llama 3's."""
     folder = save_embedder(tmp_path, tiny(kind, **settings), "lasttoken", templates)
 
-    assert_scores(folder, QUERY, TEXTS, similarities(SentenceTransformer(str(folder), device="cpu")))
+    assert_scores(folder, QUERY, TEXTS, similarities(SentenceTransformer(str(folder), device="cpu")), close=CLOSE)
 
 
 @pytest.mark.parametrize(("window", "longest"), [(4096, 4096), (None, 8192), (40, 40)])
@@ -51,7 +51,7 @@ def test_texts_fit_the_sliding_window(tmp_path: Path, window: int | None, longes
         edit_json(folder / "config.json", {}, remove=("sliding_window",))
 
     assert load_model(str(folder)).scorer.config.max_tokens == longest
-    assert_scores(folder, QUERY, TEXTS, similarities(library))
+    assert_scores(folder, QUERY, TEXTS, similarities(library), close=CLOSE)
 
 
 def test_what_e5_mistral_says_elsewhere(tmp_path: Path) -> None:

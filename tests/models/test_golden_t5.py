@@ -9,9 +9,8 @@ from sentence_transformers import SentenceTransformer
 from support.models import as_served, change_weights, edit_json
 from support.native import needs_native
 from support.t5 import GATED, save_t5_bi_encoder
-from support.text_scores import scores_of_texts
+from support.text_scores import assert_scores, scores_of_texts
 
-from bandrank.models import checkpoint
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.encoders.t5 import T5Config
 from bandrank.models.loading import load_model
@@ -30,16 +29,8 @@ def test_scores_are_those_of_sentence_transformers(model_type: str, more: dict[s
     folder = save_t5_bi_encoder(tmp_path, model_type, **more)
     library = SentenceTransformer(str(folder), device="cpu")
     theirs = (library.encode(TEXTS) @ library.encode(QUERY)).tolist()
-    model = load_model(str(folder))
-    checkpoint.save(model.scorer, tmp_path / "ours", tokenizer=folder / "tokenizer.json")
 
-    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
-    alone = [scores_of_texts(model, QUERY, [text])[0] for text in TEXTS]
-    assert alone == pytest.approx(theirs, abs=CLOSE)
-    assert scores_of_texts(load_model(str(tmp_path / "ours")), QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
-    as_served(model.scorer)
-    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs, abs=CLOSE)
-    assert max(theirs) - min(theirs) > 1000 * CLOSE
+    assert_scores(folder, QUERY, TEXTS, theirs, close=CLOSE)
 
 
 @pytest.mark.parametrize("more", [OLD, GATED])

@@ -3,16 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.decoders import drawn
 from support.grouped import BEGIN, SIZES, llama_tokenizer
-from support.models import as_served, write_json, write_modules
-from support.text_scores import scores_of_texts
+from support.models import write_json, write_modules
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedModel
-
-from bandrank.models import checkpoint
-from bandrank.models.loading import load_model
 
 CLOSE = 1e-5  # float32 through three layers, of scores about 1
 END, MASK = "<|end_of_text|>", "<|mask|>"
@@ -48,17 +43,3 @@ def save_embedder(folder: Path, model: PreTrainedModel, pooling: str, templates:
     prompts = {"query": "Query: ", "document": "Document: "}
     write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})
     return folder
-
-
-def assert_scores(folder: Path, query: str, texts: list[str], expected: list[float]) -> None:
-    """Asserts the scores of a folder, which differ: in company, alone, as served, and from a checkpoint of ours."""
-    model = load_model(str(folder))
-    checkpoint.save(model.scorer, folder / "ours", tokenizer=folder / "tokenizer.json")
-    ours = load_model(str(folder / "ours"))
-
-    assert scores_of_texts(model, query, texts) == pytest.approx(expected, abs=CLOSE)
-    assert [scores_of_texts(model, query, [text])[0] for text in texts] == pytest.approx(expected, abs=CLOSE)
-    assert scores_of_texts(ours, query, texts) == pytest.approx(expected, abs=CLOSE)
-    as_served(model.scorer)
-    assert scores_of_texts(model, query, texts) == pytest.approx(expected, abs=CLOSE)
-    assert max(expected) - min(expected) > 1000 * CLOSE

@@ -1,9 +1,13 @@
 """What a loaded model makes of texts: token ids, and scores without a service around it."""
 
-import torch
-from support.models import score_batch
+from pathlib import Path
 
-from bandrank.models.loading import LoadedModel
+import pytest
+import torch
+from support.models import as_served, score_batch
+
+from bandrank.models import checkpoint
+from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.texts import TextEncoder
 
 
@@ -22,3 +26,17 @@ def scores_of_texts(model: LoadedModel, query: str, texts: list[str], instructio
     ids, candidates = ids_of(model, query, texts, instruction)
     with torch.inference_mode():
         return model.scorer(score_batch([ids], [candidates])).tolist()  # type: ignore[no-any-return]
+
+
+def assert_scores(folder: Path, query: str, texts: list[str], expected: list[float], *, close: float) -> None:
+    """Asserts the scores of a folder, which differ: in company, alone, as served, and from a checkpoint of ours."""
+    model = load_model(str(folder))
+    checkpoint.save(model.scorer, folder / "ours", tokenizer=folder / "tokenizer.json")
+    ours = load_model(str(folder / "ours"))
+
+    assert scores_of_texts(model, query, texts) == pytest.approx(expected, abs=close)
+    assert [scores_of_texts(model, query, [text])[0] for text in texts] == pytest.approx(expected, abs=close)
+    assert scores_of_texts(ours, query, texts) == pytest.approx(expected, abs=close)
+    as_served(model.scorer)
+    assert scores_of_texts(model, query, texts) == pytest.approx(expected, abs=close)
+    assert max(expected) - min(expected) > 1000 * close

@@ -53,10 +53,10 @@ class DenseIndex:
 
         Raises BadInput for any other scorer, and for a dtype that cannot be computed.
         """
-        config = model.scorer.config
-        if not model.scorer.embeds or config.separate_towers or config.similarity != "cosine":
+        scorer = model.scorer
+        if not scorer.embeds or scorer.encodes_queries_apart or scorer.config.similarity != "cosine":
             raise BadInput(f"{model.name}: expected a bi-encoder of one encoder that compares by the cosine")
-        self._size = model.scorer.representation_size
+        self._size = scorer.representation_size
         self._folder, self._name = folder, f"{of_model(model) if folder else ''} {max_tokens} {placement.dtype}"
         try:
             self._scorer = prepare(deepcopy(model.scorer), device=placement.device, dtype=placement.dtype)

@@ -25,7 +25,7 @@ class VectorLoss:
 
     def __init__(self, teacher: LoadedModel, max_candidate_tokens: int) -> None:
         """max_candidate_tokens: of a candidate. Raises BadRecipe for a teacher that is not a bi-encoder."""
-        if not teacher.scorer.embeds or teacher.scorer.config.separate_towers:
+        if not teacher.scorer.embeds or teacher.scorer.encodes_queries_apart:
             raise BadRecipe(f"vectors are learnt from a bi-encoder of one encoder, which {teacher.name} is not")
         self._scorer = teacher.scorer
         self._encoder = TextEncoder(teacher.tokenizer, teacher.scorer, max_candidate_tokens)

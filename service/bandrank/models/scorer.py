@@ -60,6 +60,11 @@ class Scorer(nn.Module, ABC):
         A scorer that precomputes gives (total, representation_size) float32 on its device.
         """
 
+    @property
+    def encodes_queries_apart(self) -> bool:
+        """Whether queries have an encoder of their own."""
+        return False
+
     def encode_queries(self, queries: Ragged) -> Ragged:
         """What is compared with representations of candidates; only some scorers encode a query without candidates."""
         raise NotImplementedError

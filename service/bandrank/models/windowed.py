@@ -24,7 +24,7 @@ def windowed(scorer: Scorer, window: int, *, seed: int = 0) -> CrossEncoder:
         return result.eval()
     if isinstance(scorer, BiEncoder):
         encoder, cls_id, sep_id = scorer.config.encoder, scorer.config.cls_id, scorer.config.sep_id
-        if scorer.config.separate_towers:
+        if scorer.encodes_queries_apart:
             raise ValueError("it has one encoder for queries and one for candidates, and a cross-encoder has one")
         if encoder.causal:
             raise ValueError("its encoder reads from left to right: no [CLS] could see query and candidate")

@@ -75,7 +75,7 @@ class BiEncoder(LateInteractionScorer):
     """Scores a candidate by the cosine or dot product of its vector with the query's."""
 
     architecture: ClassVar[str] = "bi_encoder"
-    embeds = True
+    embeds: ClassVar[bool] = True
     config_class: ClassVar[type] = BiEncoderConfig
     config: BiEncoderConfig
     why_similarity: str = ""  # the reason for it, to report; empty if it was saved with the config

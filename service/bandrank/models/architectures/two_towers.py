@@ -112,6 +112,10 @@ class LateInteractionScorer(TwoTowerScorer):
         return super().facts(text_of) | (two if self.candidate_encoder is not None else {})
 
     @property
+    def encodes_queries_apart(self) -> bool:
+        return self.candidate_encoder is not None
+
+    @property
     def candidate_prefix(self) -> str:
         """The start of the names of weights that encode candidates."""
         return "encoder." if self.candidate_encoder is None else "candidate_encoder."
