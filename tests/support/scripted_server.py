@@ -16,6 +16,7 @@ class ScriptedServer:
 
     held: whether no answer is sent.  hung_up: set when a client closes a connection without having got an answer.
     got: the requests, with their headers and with their bodies as framed.  delay_s: the delay before each answer.
+    accepted: the number of connections so far.
     """
 
     answer: bytes
@@ -26,12 +27,14 @@ class ScriptedServer:
     url: str = ""
     others: dict[bytes, bytes] = field(default_factory=dict)
     delay_s: float = 0.0
+    accepted: int = 0
 
     def serve(self, listener: socket.socket) -> None:
         """Accepts connections until the listener is closed."""
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listener.accept()
+                self.accepted += 1
                 threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
 
     def _converse(self, connection: socket.socket) -> None:
