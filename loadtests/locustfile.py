@@ -29,8 +29,8 @@ class SearchPage(FastHttpUser):
     wait_time = constant_throughput(float(os.environ.get("RERANK_RATE", "0.5")))
 
     def on_start(self) -> None:
-        """Seeds this user's requests, which differ from those of other users."""
-        self.rng = random.Random(f"{SEED}-{next(USER_NUMBERS)}")
+        """Seeds this user's requests, which differ from those of other users, in other processes too."""
+        self.rng = random.Random(f"{SEED}-{self.environment.runner.worker_index}-{next(USER_NUMBERS)}")
 
     @task
     def rerank(self) -> None:

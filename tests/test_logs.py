@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -104,3 +106,21 @@ def test_a_record_has_the_id_of_its_request(
 
     assert "request_id" not in without
     assert shown in with_id
+
+
+def test_what_libraries_say_is_json_too() -> None:
+    """Libraries that bring handlers of their own, and Python's warnings, use the format of the log, and say it once."""
+    program = """
+import logging, warnings
+for name in ("transformers", "huggingface_hub"):
+    logging.getLogger(name).addHandler(logging.StreamHandler())
+logging.getLogger("transformers").propagate = False
+from bandrank import logs
+logs.configure("info", "json")
+logging.getLogger("transformers.models").warning("one")
+logging.getLogger("huggingface_hub.utils").warning("two")
+warnings.warn("three")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert [json.loads(line)["message"].split()[-1] for line in ended.stderr.splitlines()] == ["one", "two", "three"]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 LogFormat = Literal["text", "json"]
 ACCESS = "bandrank.access"  # the logger of answered requests
+OWN_HANDLERS = ("transformers", "huggingface_hub")  # libraries that would write lines of their own format
 
 # The ids of the request that the current task answers and of the trace it belongs to, if any.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
@@ -19,11 +20,16 @@ trace_id: ContextVar[str] = ContextVar("trace_id", default="")
 
 
 def configure(level: str, log_format: LogFormat, *, access_log: bool = False) -> None:
-    """Logs the records of all libraries from `level` up and, if `access_log`, each answered request at any level.
+    """Logs the records and warnings of all libraries from `level` up and, if `access_log`, each answered request.
 
     Leaves a process that has handlers of its own with these.
     """
     logging.basicConfig(level=level.upper(), handlers=[handler_of(log_format)])
+    logging.captureWarnings(capture=True)
+    for name in OWN_HANDLERS:
+        library = logging.getLogger(name)
+        library.handlers.clear()
+        library.propagate = True
     logging.getLogger(ACCESS).setLevel(logging.INFO if access_log else logging.CRITICAL + 1)
 
 

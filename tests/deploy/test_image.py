@@ -120,6 +120,11 @@ def test_the_image_installs_by_hash() -> None:
     assert re.findall(r"ARG LOCK=(.*)", text)[0] in REQUIREMENTS
 
 
+def test_a_source_distribution_is_the_whole_checkout() -> None:
+    """It has what git tracks, since its tests read the Makefile, deploy/, docs/ and loadtests/ too."""
+    assert "sdist" not in PYPROJECT["tool"]["hatch"]["build"]["targets"]
+
+
 def test_the_health_check_knows_a_proxy() -> None:
     """The check asks the proxy itself, not the search engine behind it, and the service at its own path."""
     with scripted_server(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n") as engine:

@@ -10,6 +10,7 @@ import pytest
 import redis
 from support.deploy import DEPLOY, ROOT, load_yaml, needs_program, run
 from support.redis_server import RedisServer, redis_server
+from support.tasks import wait_until
 
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.metrics import Metrics
@@ -167,9 +168,10 @@ class TestRedisLogin:
         await client.close()
 
     def test_what_is_registered_outlives_a_crash(self, guarded: RedisServer, login: Path) -> None:
-        """Redis restores registered candidates from its append-only file."""
+        """Redis restores registered candidates from its append-only file, which a slow disk delays."""
         who = {"username": "bandrank", "password": (login / "password").read_text(encoding="ascii")}
         guarded.do("SET", "bandrank:kept", "1", **who)
+        wait_until(lambda: any(b"bandrank:kept" in path.read_bytes() for path in guarded.log.parent.rglob("*.aof")))
         guarded.kill()
         guarded.start()
 

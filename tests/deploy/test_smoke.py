@@ -22,7 +22,7 @@ def smoke(service: RunningService, prometheus_url: str, **more: str) -> subproce
 
 
 def test_a_stack_that_is_well(tmp_path: Path) -> None:
-    """The script finds all well and says what it did not check; where Prometheus scrapes nothing, it fails."""
+    """The script says what is well and what it did not check; it fails where a Prometheus scrapes nothing."""
     with running_service(tmp_path, arguments=["--device", "cpu"]) as service:
         scraped = [{"job_name": "bandrank", "static_configs": [{"targets": [service.url.removeprefix("http://")]}]}]
         for name, jobs in (("watched", scraped), ("blind", [])):
@@ -32,8 +32,11 @@ def test_a_stack_that_is_well(tmp_path: Path) -> None:
             ended = smoke(service, url)
         with prometheus(tmp_path / "blind.yml", tmp_path / "blind") as url:
             blind = smoke(service, url, WAIT_S="1")
+        unwatched = smoke(service, "")
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert [line.split(":")[0] for line in ended.stdout.splitlines()] == ["ok"] * 3 + ["not checked", "ok"]
     assert blind.returncode == 1
     assert "has scraped bandrank_requests_total > 0: not within 1 s" in blind.stderr
+    assert unwatched.returncode == 0
+    assert unwatched.stdout.endswith("not checked: Prometheus, because PROMETHEUS_URL is empty\n")
