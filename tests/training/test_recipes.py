@@ -29,6 +29,7 @@ from bandrank_training.recipe import BadRecipe, read_recipe
         ("mine", "[[sources]]\ncollection = 'x'\nqueries = 'y'", "recipe.toml: sources: queries: 'y' is none of"),
         ("mine", "out = 'x'\ndepth = 0\nsources = []", "recipe.toml: depth must be at least 1, got 0"),
         ("mix", "out = 'x'\nparts = []\n[mining]\nhard = -1", "recipe.toml: mining: hard must be at least 0, got -1"),
+        ("mix", "out = 'x'\n[[parts]]\ncollection = 'y/../x'\ndomain = ''\nmax_documents = 9", "would be written over"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),
         ("mine", "out = 'x'\n[[sources]]\ncollection = 'none'", "none is no folder; expected one in BEIR layout"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\none = '/none/there'", "there"),

@@ -173,6 +173,14 @@ def test_a_damaged_state_is_told(toy: Path, tmp_path: Path, content: bytes) -> N
         Trainer(recipe(toy, tmp_path / "out"), device=CPU)
 
 
+def test_a_file_of_another_program_is_kept(toy: Path, tmp_path: Path) -> None:
+    """Others call the state of a run the same."""
+    torch.save({"model": {}}, tmp_path / "state.pt")
+
+    with pytest.raises(BadRecipe, match=r"state\.pt is not of a training run"):
+        Trainer(recipe(toy, tmp_path), device=CPU)
+
+
 def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
     """A start of the same name may have other weights, and a finished run would pass for one that began with them."""
     shutil.copytree(toy / "cross_encoder", tmp_path / "start")

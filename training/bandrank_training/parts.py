@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bandrank_training.collection import BadCollection, BeirFolder, by_text
-from bandrank_training.forms import asked_for, keywords, request, split_opening
+from bandrank_training.forms import asked_for, keywords, request, split_opening, words
 
 SPLITS = ("train", "dev")
 FORMS = ("questions", "keywords", "requests", "openings", "titles")
@@ -135,7 +135,7 @@ def _join(part: Part, passages: Iterator[Passage], chance: random.Random) -> tup
     wanted = 0  # words of the passage that is being joined
     for passage in passages:
         last = joined[-1] if joined else None
-        if last is not None and len(last.text.split()) < wanted and passage.page and passage.page == last.page:
+        if last is not None and len(words(last.text)) < wanted and passage.page and passage.page == last.page:
             joined[-1] = replace(last, text=f"{last.text} {passage.text}")
         else:
             wanted = chance.randint(*JOINED_WORDS) if chance.random() < part.joined else 0

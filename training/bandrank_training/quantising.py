@@ -178,7 +178,7 @@ class _Judgements:
         if not candidates:
             raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no candidate of a judged query")
         if not any(qrels[query_id].get(each, 0) > 0 for query_id, ids in candidates.items() for each in ids):
-            raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no relevant document, so all measures are 0")
+            raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no relevant document to measure by")
         return cls(collection, qrels, candidates, documents)
 
     def questions(self) -> list[Question]:

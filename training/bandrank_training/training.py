@@ -286,6 +286,8 @@ class Trainer:
             state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
         except (EOFError, UnpicklingError, RuntimeError) as error:
             raise BadRecipe(f"{path} cannot be read; delete it to begin anew ({error or 'it is empty'})") from error
+        if "recipe" not in state:
+            raise BadRecipe(f"{path} is not of a training run; choose another `out`")
         changed = _changed(state["recipe"], asdict(self.recipe))
         same = {name: state.get(name, now) == now for name, now in self._made_of.items()}  # older states lack some
         if "contents" in state and same["contents"]:
