@@ -29,6 +29,7 @@ from bandrank_training.recipe import BadRecipe, read_recipe
         ("mine", "[[sources]]\ncollection = 'x'\nqueries = 'y'", "recipe.toml: sources: queries: 'y' is none of"),
         ("mine", "out = 'x'\ndepth = 0\nsources = []", "recipe.toml: depth must be at least 1, got 0"),
         ("mix", "out = 'x'\nparts = []\n[mining]\nhard = -1", "recipe.toml: mining: hard must be at least 0, got -1"),
+        ("mine", "out = 'x'\ndev_out = 'x'\nsources = []", "recipe.toml: dev_out: x is the file of `out`"),
         ("mix", "out = 'x'\n[[parts]]\ncollection = 'y/../x'\ndomain = ''\nmax_documents = 9", "would be written over"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),
         ("mine", "out = 'x'\n[[sources]]\ncollection = 'none'", "none is no folder; expected one in BEIR layout"),
@@ -54,6 +55,11 @@ def test_what_a_recipe_says_is_not_said_again(tmp_path: Path, capsys: pytest.Cap
 
     assert main(["mine", str(tmp_path / "recipe.toml"), option, "7"]) == 2
     assert f"{option} is for a collection; {tmp_path / 'recipe.toml'} has its own" in capsys.readouterr().err
+
+
+def test_the_groups_to_measure_with_are_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mine", "none", "--out", "x.jsonl", "--dev-out", "x.jsonl"]) == 2
+    assert "dev_out: x.jsonl is the file of `out`" in capsys.readouterr().err
 
 
 def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bandrank_training.errors import BadInput
 from bandrank_training.recipe import check_least
 
 
@@ -73,3 +74,5 @@ class MiningRecipe(Mining):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 0, "dev_groups")
+        if self.dev_out == self.out:
+            raise BadInput(f"dev_out: {self.out} is the file of `out`; choose another")

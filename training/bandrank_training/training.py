@@ -87,7 +87,7 @@ class Trainer:
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         self.reader.check(recipe.losses, self._fused)
         teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
-        check_other_folder(self.out, [self.model, *teachers.values()])
+        check_other_folder(self.out, [replace(self.model, fusion=recipe.fusion), *teachers.values()])
         self._model_losses = [
             (each, MODEL_LOSSES[each.name](teachers[each.teacher], recipe.data.max_candidate_tokens))
             for each in recipe.model_losses
