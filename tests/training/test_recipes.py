@@ -29,6 +29,13 @@ from bandrank_training.recipe import BadRecipe, read_recipe
         ("mine", "[[sources]]\ncollection = 'x'\nqueries = 'y'", "recipe.toml: sources: queries: 'y' is none of"),
         ("mine", "out = 'x'\ndepth = 0\nsources = []", "recipe.toml: depth must be at least 1, got 0"),
         ("mix", "out = 'x'\nparts = []\n[mining]\nhard = -1", "recipe.toml: mining: hard must be at least 0, got -1"),
+        ("mine", "[[sources]]\ncollection = 'x'\nmax_queries = -1", "sources: max_queries must be at least 0, got -1"),
+        ("mine", "out = 'x'\ndrawn = -1\nsources = []", "recipe.toml: drawn must be at least 0, got -1"),
+        (
+            "mix",
+            "[[parts]]\ncollection = 'x'\ndomain = ''\nmax_documents = 9\ntitles = -1",
+            "titles must be at least 0",
+        ),
         ("mine", "out = 'x'\ndev_out = 'x'\nsources = []", "recipe.toml: dev_out: x is the file of `out`"),
         ("mix", "out = 'x'\n[[parts]]\ncollection = 'y/../x'\ndomain = ''\nmax_documents = 9", "would be written over"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),

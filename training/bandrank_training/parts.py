@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bandrank_training.collection import BadCollection, BeirFolder, by_text
 from bandrank_training.forms import asked_for, keywords, request, split_opening, words
+from bandrank_training.recipe import check_least
 
 SPLITS = ("train", "dev")
 FORMS = ("questions", "keywords", "requests", "openings", "titles")
@@ -45,6 +46,9 @@ class Part:
     blank_titles: float = 0.0
     pages: bool = False
     page_answers: bool = False
+
+    def __post_init__(self) -> None:
+        check_least(self, 0, "max_documents", *FORMS, "dev")
 
     @property
     def name(self) -> str:
