@@ -23,6 +23,7 @@ from bandrank_training.recipe import BadRecipe, read_recipe
         ("train", "seed = 3", "recipe.toml: missing keys: data, losses, model, optimiser, out"),
         ("train", "[optimiser]\nsteps = 'x'", "recipe.toml: optimiser: steps: expected int, got 'x'"),
         ("train", "[optimiser]\nsteps = 0", "recipe.toml: optimiser: steps must be at least 1, got 0"),
+        ("train", "[optimiser]\nsteps = 1\nlearning_rate = nan", "learning_rate must be at least 0, got nan"),
         ("train", "[data]\ngroups = 'a.jsonl'", "recipe.toml: data: groups: expected a list, got 'a.jsonl'"),
         ("train", "[[losses]]\nname = 'x'", "recipe.toml: losses: loss 'x' is unknown; there are margin_mse,"),
         ("train", "[dev]\ngroups = 'x'\nevery_steps = 0", "recipe.toml: dev: every_steps must be at least 1, got 0"),
