@@ -77,5 +77,5 @@ class MiningRecipe(Mining):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 0, "dev_groups")
-        if self.dev_out == self.out:
+        if self.dev_out and self.dev_out == self.out:
             raise BadInput(f"dev_out: {self.out} is the file of `out`; choose another")
