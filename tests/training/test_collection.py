@@ -150,6 +150,7 @@ def test_a_run_is_read(tmp_path: Path, name: str) -> None:
         ("qrels/test.tsv", "q1\td1\thigh"),
         ("qrels/test.tsv", "q1 d1 1"),
         ("qrels/test.tsv", "q1\td1\t0.5"),
+        ("qrels/test.tsv", "q1\td1\t2147483647"),
         ("qrels/test.tsv", "q1\t0\td1\tx\t1"),
         ("run.trec", "q1 Q0 d1 1 2.5"),
         ("run.trec", "q1 Q0 d1 1 high bm25"),

@@ -1,6 +1,7 @@
 """Search by vectors: the nearest texts, the model's wording of queries and texts, and vectors kept in files."""
 
 import random
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def test_the_nearest_by_vectors(tmp_path: Path) -> None:
     for no_index in (other, replace(other, scorer=tiny_bi_encoder(separate_towers=True))):
         with pytest.raises(BadInput, match="expected a bi-encoder of one encoder that compares by the cosine"):
             DenseIndex(no_index, texts, CPU)
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    """What numpy writes to a file itself may end early without an error, and a later run could not read it."""
+    model = load_model(str(save_bi_encoder(tmp_path / "model")))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match=r"File too large: .*\.npy"):
+            DenseIndex(model, ["the"] * 20, CPU, folder=tmp_path / "vectors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Path) -> None:

@@ -123,6 +123,13 @@ def test_the_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFix
     assert contents(tmp_path / "model") == before
 
 
+@pytest.mark.parametrize("strength", ["nan", "inf", "-1"])
+def test_a_strength_without_a_sense_is_told(strength: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["lexical", "model", "groups", "collection", "out", f"--strength={strength}"])
+    assert "--strength: must be at least 0 and finite" in capsys.readouterr().err
+
+
 def test_what_gets_no_evidence_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only cross-encoders and MixEncoders take lexical evidence, and some group must be left to fit to."""
     with pytest.raises(BadInput, match="lexical evidence is for a cross_encoder or a mix_encoder, not a bi_encoder"):

@@ -120,6 +120,14 @@ def test_a_part_of_a_list_is_drawn(folder: Path, tmp_path: Path) -> None:
     assert any(group.candidates[-3:] != listed[group.query].candidates[-3:] for group in groups)
 
 
+def test_a_query_of_which_nothing_is_left_has_no_group(tmp_path: Path) -> None:
+    documents, qrels = {"d0": "music", "d1": "water"}, {"q0": {"d1": 1}, "q1": {"d1": 1}}
+    write_collection(tmp_path / "col", documents=documents, queries={"q0": "music", "q1": "water"}, qrels=qrels)
+    sources = (Source(str(tmp_path / "col"), split="test"),)
+
+    assert mine(MiningRecipe(str(tmp_path / "groups.jsonl"), sources, found_only=True, drawn=0)) == 1
+
+
 def rows(group: Group) -> dict[str, tuple[float, ...]]:
     assert group.labels is not None
     columns = zip(group.labels, *(group.scores[name] for name in sorted(group.scores)), strict=True)

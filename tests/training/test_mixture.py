@@ -26,8 +26,8 @@ from bandrank_training.forms import keywords, request, split_opening
 from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
-from bandrank_training.mixture import MixtureRecipe, allowed
-from bandrank_training.parts import Drawn, Part, draw
+from bandrank_training.mixture import MixtureRecipe, allowed, of_length
+from bandrank_training.parts import Drawn, Part, Passage, draw
 from bandrank_training.recipe import DataRecipe, read_recipe
 
 PAGE = 5  # passages of a page
@@ -164,6 +164,17 @@ def test_a_question_that_was_asked_twice_keeps_all_its_answers(tmp_path: Path) -
     made = draw(Part(str(folder), "letters", 3, questions=9, dev_split=""), BeirFolder(folder), seed=1)
 
     assert [(query.text, query.relevant) for query in made.queries] == [("what is it", ("col/d0", "col/d1"))]
+
+
+def test_long_passages_are_cut_at_a_word() -> None:
+    """Where no spaces are, at a character; such a text was cut to nothing."""
+    texts = ["many more new " * 10, "\u6c34" * 40, "\u6c34 " + "\u706b" * 39, "well"]
+    encoder = TextEncoder(tiny_tokenizer(), tiny_bi_encoder())
+    passages = [Passage(text, "", text, "") for text in texts]
+
+    cut = [each.text for each in of_length(passages, encoder, (2, 5))]
+
+    assert cut == ["many more new many more", "\u6c34" * 5, "\u6c34 " + "\u706b" * 4]
 
 
 def test_passages_come_in_runs(tmp_path: Path) -> None:

@@ -178,6 +178,9 @@ def test_what_cannot_be_marked_is_refused(
     write_collection(folder / "none", documents=DOCUMENTS, queries=QUERIES, qrels={"q9": {"d1": 1}})
     assert main(["quantise", str(folder / "scorer"), "--dev", str(folder / "none"), "--dtype", "bfloat16"]) == 2
     assert "none test: BM25 finds no candidate of a judged query" in capsys.readouterr().err
+    write_collection(folder / "others", documents=DOCUMENTS, queries=QUERIES, qrels={"q1": {"D1": 1}})
+    assert main(["quantise", str(folder / "scorer"), "--dev", str(folder / "others"), "--dtype", "bfloat16"]) == 2
+    assert "others test: BM25 finds no relevant document" in capsys.readouterr().err
     monkeypatch.setattr(quantising, "why_not_quantised", lambda _: "there is no compiler")
     assert quantise(folder) == 2
     assert "cannot be computed in int8: there is no compiler" in capsys.readouterr().err

@@ -23,12 +23,22 @@ from bandrank_training.recipe import BadRecipe, read_recipe
         ("train", "seed = 3", "recipe.toml: missing keys: data, losses, model, optimiser, out"),
         ("train", "[optimiser]\nsteps = 'x'", "recipe.toml: optimiser: steps: expected int, got 'x'"),
         ("train", "[optimiser]\nsteps = 0", "recipe.toml: optimiser: steps must be at least 1, got 0"),
+        ("train", "[optimiser]\nsteps = 1\nlearning_rate = nan", "learning_rate must be at least 0, got nan"),
         ("train", "[data]\ngroups = 'a.jsonl'", "recipe.toml: data: groups: expected a list, got 'a.jsonl'"),
         ("train", "[[losses]]\nname = 'x'", "recipe.toml: losses: loss 'x' is unknown; there are margin_mse,"),
         ("train", "[dev]\ngroups = 'x'\nevery_steps = 0", "recipe.toml: dev: every_steps must be at least 1, got 0"),
         ("mine", "[[sources]]\ncollection = 'x'\nqueries = 'y'", "recipe.toml: sources: queries: 'y' is none of"),
         ("mine", "out = 'x'\ndepth = 0\nsources = []", "recipe.toml: depth must be at least 1, got 0"),
         ("mix", "out = 'x'\nparts = []\n[mining]\nhard = -1", "recipe.toml: mining: hard must be at least 0, got -1"),
+        ("mine", "[[sources]]\ncollection = 'x'\nmax_queries = -1", "sources: max_queries must be at least 0, got -1"),
+        ("mine", "out = 'x'\ndrawn = -1\nsources = []", "recipe.toml: drawn must be at least 0, got -1"),
+        (
+            "mix",
+            "[[parts]]\ncollection = 'x'\ndomain = ''\nmax_documents = 9\ntitles = -1",
+            "titles must be at least 0",
+        ),
+        ("mine", "out = 'x'\ndev_out = 'x'\nsources = []", "recipe.toml: dev_out: x is the file of `out`"),
+        ("mix", "out = 'x'\n[[parts]]\ncollection = 'y/../x'\ndomain = ''\nmax_documents = 9", "would be written over"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),
         ("mine", "out = 'x'\n[[sources]]\ncollection = 'none'", "none is no folder; expected one in BEIR layout"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\none = '/none/there'", "there"),
@@ -53,6 +63,11 @@ def test_what_a_recipe_says_is_not_said_again(tmp_path: Path, capsys: pytest.Cap
 
     assert main(["mine", str(tmp_path / "recipe.toml"), option, "7"]) == 2
     assert f"{option} is for a collection; {tmp_path / 'recipe.toml'} has its own" in capsys.readouterr().err
+
+
+def test_the_groups_to_measure_with_are_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mine", "none", "--out", "x.jsonl", "--dev-out", "x.jsonl"]) == 2
+    assert "dev_out: x.jsonl is the file of `out`" in capsys.readouterr().err
 
 
 def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:

@@ -24,7 +24,14 @@ from bandrank.models.loading import load_model
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank_training.errors import BadInput
-from bandrank_training.scoring import CANDIDATES_IN_FLIGHT, SETTINGS, OfflineScorer, Question, score_offline
+from bandrank_training.scoring import (
+    CANDIDATES_IN_FLIGHT,
+    SETTINGS,
+    OfflineScorer,
+    Question,
+    score_offline,
+    usable_memory,
+)
 
 TOLERANCE = 1e-5  # in float32, between a candidate's score alone and in company, for any scorer
 SCORERS: dict[str, Callable[[], Scorer]] = {
@@ -212,3 +219,13 @@ def test_long_documents_are_not_turned_away() -> None:
 def test_representations_leave_most_of_the_memory() -> None:
     """A large collection should be scored more slowly rather than killed for its memory."""
     assert SETTINGS.cache_memory_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
+def test_a_container_has_the_memory_that_it_may_use(tmp_path: Path, name: str) -> None:
+    machine = usable_memory(tmp_path)
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    for written, memory in (("max\n", machine), ("1000000\n", 1_000_000), (str(2**63 - 4096), machine)):
+        file.write_text(written, encoding="ascii")
+        assert usable_memory(tmp_path) == memory

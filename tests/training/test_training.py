@@ -173,6 +173,14 @@ def test_a_damaged_state_is_told(toy: Path, tmp_path: Path, content: bytes) -> N
         Trainer(recipe(toy, tmp_path / "out"), device=CPU)
 
 
+def test_a_file_of_another_program_is_kept(toy: Path, tmp_path: Path) -> None:
+    """Others call the state of a run the same."""
+    torch.save({"model": {}}, tmp_path / "state.pt")
+
+    with pytest.raises(BadRecipe, match=r"state\.pt is not of a training run"):
+        Trainer(recipe(toy, tmp_path), device=CPU)
+
+
 def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
     """A start of the same name may have other weights, and a finished run would pass for one that began with them."""
     shutil.copytree(toy / "cross_encoder", tmp_path / "start")
@@ -184,18 +192,25 @@ def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
         train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)
 
 
-@pytest.mark.parametrize("written_over", ["the start", "a teacher"])
+@pytest.mark.parametrize("written_over", ["the start", "a teacher", "the fast scorer"])
 def test_a_model_that_is_read_is_not_written_over(
-    toy: Path, tmp_path: Path, written_over: str, capsys: pytest.CaptureFixture[str]
+    toy: Path,
+    tmp_path: Path,
+    written_over: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise the start would be lost, and the run could not be resumed, because its start would be another."""
-    out = tmp_path / "out"
+    """Otherwise the start would be lost, and the run could not be resumed, because its start would be another. A scorer
+    that adds to itself cannot be loaded.
+    """
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "good"
     shutil.copytree(toy / "bi_encoder", out)
-    changes: dict[str, Any] = (
-        {"model": {"start": str(out)}}
-        if written_over == "the start"
-        else {"model_losses": [{"name": "vectors", "teacher": str(out)}]}
-    )
+    changes: dict[str, Any] = {
+        "the start": {"model": {"start": str(out)}},
+        "a teacher": {"model_losses": [{"name": "vectors", "teacher": str(out)}]},
+        "the fast scorer": {"fusion": {"scorer": "good"}},
+    }[written_over]
     before = contents(out)
     (tmp_path / "recipe.toml").write_text(toml(values(toy, out, "bi_encoder", **changes)), encoding="utf-8")
 

@@ -20,6 +20,7 @@ from bandrank_training.errors import BadInput
 
 Qrels = dict[str, dict[str, int]]  # relevance by query and document
 IR_DATASETS = "ir_datasets:"
+MOST_RELEVANT = 10**6  # trec_eval needs memory for each grade, and finds an nDCG of 0 where 32 bits overflow
 
 
 class BadCollection(BadInput):
@@ -166,6 +167,8 @@ def _judgement(line: str) -> tuple[str, str, int]:
     label = float(relevance)  # some tools write 1.0
     if not label.is_integer():
         raise ValueError(f"{relevance.strip()} is no whole number")
+    if abs(label) > MOST_RELEVANT:
+        raise ValueError(f"a relevance of {relevance.strip()} is beyond {MOST_RELEVANT:,}")
     return query_id, document_id, int(label)
 
 

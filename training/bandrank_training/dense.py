@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from bandrank.models.checkpoint import whole
+from bandrank.models.checkpoint import write_whole
 from bandrank.models.ids import RaggedIds
 from bandrank.models.loading import LoadedModel
 from bandrank.models.prepared import prepare
@@ -88,8 +89,9 @@ class DenseIndex:
             return kept
         vectors = self._vectors(read(self._encoder, texts))
         self._folder.mkdir(parents=True, exist_ok=True)
-        with whole(path) as partial, partial.open("wb") as file:
-            np.save(file, vectors)
+        file = BytesIO()  # given a file, numpy overlooks that the disk is full
+        np.save(file, vectors)
+        write_whole(path, file.getvalue())
         return vectors
 
     def _vectors(self, ids: RaggedIds) -> Vectors:

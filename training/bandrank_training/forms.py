@@ -4,6 +4,8 @@ import random
 import re
 from collections.abc import Sequence
 
+from bandrank_training.bm25 import UNSPACED
+
 # Words that a person who types keywords leaves out.
 FUNCTION_WORDS = frozenset(
     """a an and are as at be been but by can could did do does for from had has have how i if in into is it its me my
@@ -12,7 +14,13 @@ FUNCTION_WORDS = frozenset(
 )
 QUESTION_WORDS = frozenset("are can could did do does how is was were what when where which who whom whose why".split())  # noqa: SIM905
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'(])")
+WORD = re.compile(rf"\s*(?:[{UNSPACED}]|[^\s{UNSPACED}]+)")
 OPENING_WORDS, REST_WORDS = (20, 90), 20
+
+
+def words(text: str) -> list[str]:
+    """Splits a text before the spaces between words; a character of a script without spaces is a word."""
+    return WORD.findall(text)
 
 
 def keywords(query: str) -> str:

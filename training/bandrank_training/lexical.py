@@ -26,7 +26,7 @@ from bandrank.models.loading import LoadedModel
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank_kernels.arrays import offsets
-from bandrank_training.arguments import positive
+from bandrank_training.arguments import positive, share
 from bandrank_training.collection import open_collection
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--strength",
-        type=float,
+        type=share,
         default=1.0,
         help="how much the evidence counts, as a share of what is best for the groups; less if another scorer that "
         "knows the shared words will add to the scores (default: 1)",

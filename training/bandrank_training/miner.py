@@ -114,11 +114,11 @@ class Miner:
             chosen = _choose(recipe, known, pool, scores)
             most = corpus.bm25.most(text) or 1.0
             scores["bm25_share"] = [score / most for score in scores["bm25"]]
-            if not chosen:
-                continue
             if recipe.drawn is not None:
                 others = chosen[len(known) :]
                 chosen = chosen[: len(known)] + chance.sample(others, min(recipe.drawn, len(others)))
+            if not chosen:
+                continue
             yield Group(
                 collection=source.collection,
                 query=text,

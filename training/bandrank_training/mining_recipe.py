@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bandrank_training.errors import BadInput
 from bandrank_training.recipe import check_least
 
 
@@ -21,6 +22,9 @@ class Source:
     max_queries: int = 10**9
     max_documents: int = 10**9  # at the start of the corpus; queries without a relevant one there are left out
     domain: str = field(default="", repr=False)  # must not change what is drawn
+
+    def __post_init__(self) -> None:
+        check_least(self, 0, "max_queries", "max_documents")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +56,7 @@ class Mining:
         if taken := sorted(self.teachers.keys() & {"bm25", "bm25_share", "retriever"}):
             raise ValueError(f"teachers: {taken[0]} is the name of other scores; choose another")
         check_least(self, 1, "depth", "max_judged", "max_tokens")
-        check_least(self, 0, "hard", "random")
+        check_least(self, 0, "hard", "random", *(["drawn"] if self.drawn is not None else []))
 
 
 @dataclass(frozen=True)
@@ -73,3 +77,5 @@ class MiningRecipe(Mining):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 0, "dev_groups")
+        if self.dev_out and self.dev_out == self.out:
+            raise BadInput(f"dev_out: {self.out} is the file of `out`; choose another")

@@ -16,6 +16,7 @@ from bandrank.models.texts import TextEncoder
 from bandrank_training.collection import BeirFolder, write_qrels
 from bandrank_training.contents import digest, of_documents, of_judgements
 from bandrank_training.errors import BadRecipe
+from bandrank_training.forms import words
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import Mining, MiningRecipe, Source
 from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw
@@ -54,6 +55,8 @@ class MixtureRecipe:
     def __post_init__(self) -> None:
         if len({part.name for part in self.parts}) < len(self.parts):
             raise ValueError("parts: two have the same name")
+        if any(Path(part.collection).resolve() == Path(self.out).resolve() for part in self.parts):
+            raise ValueError(f"out: {self.out} is the collection of a part, which would be written over")
         if not 0 < self.most_share <= 1:
             raise ValueError(f"most_share must be above 0 and at most 1, got {self.most_share}")
         if len(self.pieces) != 2 or not 0 < self.pieces[0] <= self.pieces[1]:
@@ -95,7 +98,7 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
     start = load_start(MINILM)
     texts = TextEncoder(start.tokenizer, start.scorer)
     drawn = [draw(part, BeirFolder(Path(part.collection)), recipe.seed) for part in recipe.parts]
-    drawn = [one.keeping(list(_of_length(one.passages, texts, recipe.pieces))) for one in drawn]
+    drawn = [one.keeping(list(of_length(one.passages, texts, recipe.pieces))) for one in drawn]
     drawn = _thinned(drawn, recipe)
     folder.mkdir(parents=True, exist_ok=True)
     _write_lines(
@@ -164,14 +167,14 @@ def _thinned(drawn: Sequence[Drawn], recipe: MixtureRecipe) -> list[Drawn]:
     return [replace(one, queries=[each for each in one.queries if kept(one, each)]) for one in drawn]
 
 
-def _of_length(passages: Sequence[Passage], texts: TextEncoder, pieces: Sequence[int]) -> Iterator[Passage]:
+def of_length(passages: Sequence[Passage], texts: TextEncoder, pieces: Sequence[int]) -> Iterator[Passage]:
     """Yields the passages that are long enough, each cut at a word to about the most pieces."""
     least, most = pieces
     for passage, read in zip(passages, texts.pieces([passage.text for passage in passages]), strict=True):
         num_pieces = len(read) // ID_BYTES
         if num_pieces > most:
-            words = passage.text.split()
-            yield replace(passage, text=" ".join(words[: len(words) * most // num_pieces]))
+            all_words = words(passage.text)
+            yield replace(passage, text="".join(all_words[: len(all_words) * most // num_pieces]).strip())
         elif num_pieces >= least:
             yield passage
 

@@ -80,8 +80,9 @@ def rebuilt(scorer: AnyScorer, config: Any, weights: dict[str, Tensor], *, sourc
 
 
 def check_other_folder(out: Path, models: Sequence[LoadedModel]) -> None:
-    """Raises BadInput for the folder of one of the models, which would be overwritten."""
-    if any(out.resolve() == model.folder.resolve() for model in models):
+    """Raises BadInput for the folder of one of the models, or of a scorer that one adds to: it would be overwritten."""
+    read = [model.folder for model in models] + [Path(model.fusion.scorer) for model in models if model.fusion]
+    if any(out.resolve() == folder.resolve() for folder in read):
         raise BadInput(f"{out} is the folder of a model that is read; choose another")
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bandrank_training.collection import BadCollection, BeirFolder, by_text
-from bandrank_training.forms import asked_for, keywords, request, split_opening
+from bandrank_training.forms import asked_for, keywords, request, split_opening, words
+from bandrank_training.recipe import check_least
 
 SPLITS = ("train", "dev")
 FORMS = ("questions", "keywords", "requests", "openings", "titles")
@@ -45,6 +46,9 @@ class Part:
     blank_titles: float = 0.0
     pages: bool = False
     page_answers: bool = False
+
+    def __post_init__(self) -> None:
+        check_least(self, 0, "max_documents", *FORMS, "dev")
 
     @property
     def name(self) -> str:
@@ -135,7 +139,7 @@ def _join(part: Part, passages: Iterator[Passage], chance: random.Random) -> tup
     wanted = 0  # words of the passage that is being joined
     for passage in passages:
         last = joined[-1] if joined else None
-        if last is not None and len(last.text.split()) < wanted and passage.page and passage.page == last.page:
+        if last is not None and len(words(last.text)) < wanted and passage.page and passage.page == last.page:
             joined[-1] = replace(last, text=f"{last.text} {passage.text}")
         else:
             wanted = chance.randint(*JOINED_WORDS) if chance.random() < part.joined else 0

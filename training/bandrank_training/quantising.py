@@ -170,13 +170,15 @@ class _Judgements:
 
     @classmethod
     def of(cls, collection: Collection, args: argparse.Namespace) -> Self:
-        """Takes the queries that have a text. Raises BadEvaluation if BM25 finds no candidates."""
+        """Takes the queries that have a text. Raises BadEvaluation if BM25 finds no candidates, or no relevant ones."""
         queries = collection.queries()
         known = (item for item in judged(collection.qrels(args.split), 1).items() if item[0] in queries)
         qrels = dict(islice(known, args.limit))
         candidates, documents = _candidates(collection, qrels, args.depth)
         if not candidates:
             raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no candidate of a judged query")
+        if not any(qrels[query_id].get(each, 0) > 0 for query_id, ids in candidates.items() for each in ids):
+            raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no relevant document to measure by")
         return cls(collection, qrels, candidates, documents)
 
     def questions(self) -> list[Question]:

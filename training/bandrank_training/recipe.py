@@ -166,7 +166,7 @@ def read_recipe(path: Path, kind: type = TrainingRecipe) -> Any:
 
 
 def check_least(recipe: object, least: int, *names: str) -> None:
-    """Raises ValueError for a field that is below `least`."""
+    """Raises ValueError for a field that is not at least `least`."""
     for name in names:
-        if (value := getattr(recipe, name)) < least:
+        if not (value := getattr(recipe, name)) >= least:  # as nan is not
             raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -7,9 +7,11 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import Self
 
 from bandrank.assembly import add_prepared, representation_cache
@@ -27,11 +29,23 @@ from bandrank_training.errors import BadInput
 from bandrank_training.placement import CPU, Placement
 
 CANDIDATES_IN_FLIGHT = 1024  # enough to fill batches, few enough that the first question's scores come soon
-MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def usable_memory(mounts: Path = Path("/sys/fs/cgroup")) -> int:
+    """The bytes of memory of the machine, or of the container if that may use less, in control groups of version 2 or
+    1.  mounts: where their files are.
+    """
+    least = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # "max" is not a number
+            least = min(least, int((mounts / name).read_text(encoding="ascii")))
+    return least
+
+
 SETTINGS = Settings(
     cache_dtype="float32",
     # For representations; if they need more, the least recently used are dropped and computed again.
-    cache_memory_bytes=min(2**34, MEMORY // 4),
+    cache_memory_bytes=min(2**34, usable_memory() // 4),
     max_tokenizing_characters=2**62,  # no other client needs room
 )
 

@@ -87,7 +87,7 @@ class Trainer:
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         self.reader.check(recipe.losses, self._fused)
         teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
-        check_other_folder(self.out, [self.model, *teachers.values()])
+        check_other_folder(self.out, [replace(self.model, fusion=recipe.fusion), *teachers.values()])
         self._model_losses = [
             (each, MODEL_LOSSES[each.name](teachers[each.teacher], recipe.data.max_candidate_tokens))
             for each in recipe.model_losses
@@ -286,6 +286,8 @@ class Trainer:
             state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
         except (EOFError, UnpicklingError, RuntimeError) as error:
             raise BadRecipe(f"{path} cannot be read; delete it to begin anew ({error or 'it is empty'})") from error
+        if "recipe" not in state:
+            raise BadRecipe(f"{path} is not of a training run; choose another `out`")
         changed = _changed(state["recipe"], asdict(self.recipe))
         same = {name: state.get(name, now) == now for name, now in self._made_of.items()}  # older states lack some
         if "contents" in state and same["contents"]:
