@@ -21,11 +21,12 @@ def test_two_poolings_at_once_are_refused(tmp_path: Path) -> None:
         load_model(str(folder))
 
 
-def test_a_pooling_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["median", None])
+def test_a_pooling_that_nobody_knows_is_refused(mode: str | None, tmp_path: Path) -> None:
     """Later versions of sentence-transformers save the pooling by its name."""
     folder = save_bi_encoder(tmp_path)
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "median"})
-    with pytest.raises(BadCheckpoint, match=r"pooling \['median'\] is not supported"):
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": mode})
+    with pytest.raises(BadCheckpoint, match=rf"pooling \[{mode!r}\] is not supported"):
         load_model(str(folder))
 
 
@@ -36,6 +37,63 @@ def test_other_modules_are_refused(tmp_path: Path) -> None:
     modules[2]["type"] = "sentence_transformers.models.CNN"
     (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
     with pytest.raises(BadCheckpoint, match=r"modules .*'CNN'.* are not supported, only Transformer, Pooling, Dense"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("kind", ["pooling.Pooling", "my_modules.Normalize"])
+def test_modules_of_other_code_are_refused(kind: str, tmp_path: Path) -> None:
+    """They may compute something else than the library's modules of the same name."""
+    names = {"Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    kinds = {"": "models.Transformer"} | {path: f"models.{name}" for name, path in names.items()}
+    folder = save_bi_encoder(tmp_path)
+    write_modules(folder, kinds)
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    write_json(
+        folder / "modules.json", [each | {"type": kind} if kind[-5:] in each["type"] else each for each in modules]
+    )
+    with pytest.raises(BadCheckpoint, match=rf"modules of code of its own \({kind}\), which is not run"):
+        load_model(str(folder))
+
+
+def test_a_transformer_in_a_folder_of_its_own_is_refused(tmp_path: Path) -> None:
+    """The weights in the folder itself may be others."""
+    folder = save_bi_encoder(tmp_path)
+    write_modules(folder, {"0_Transformer": "models.Transformer", "1_Pooling": "models.Pooling"})
+    with pytest.raises(BadCheckpoint, match="a transformer in '0_Transformer', not in the folder itself"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"config_args": {"num_hidden_layers": 1}}, "{'config_args': {'num_hidden_layers': 1}}"),
+        ({"config_kwargs": {"is_causal": False}}, "{'config_kwargs': "),
+        ({"model_kwargs": {"default_task": "clustering"}}, "{'model_kwargs': "),
+        (
+            {"modality_config": {"text": {"method": "forward", "method_output_name": ["hidden_states", -2]}}},
+            r"{'modality_config.text': .*\['hidden_states', -2\]",
+        ),
+        ({"modality_config": {"text": {"method": "get_text_features"}}}, "{'modality_config.text': "),
+    ],
+)
+def test_a_transformer_that_is_loaded_otherwise_is_refused(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """Settings that change no score beyond its precision are not refused."""
+    folder = save_bi_encoder(tmp_path)
+    whole = {"modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}}
+    edit_json(folder / "sentence_bert_config.json", whole | {"model_args": {"dtype": "bfloat16"}})
+    load_model(str(folder))
+    edit_json(folder / "sentence_bert_config.json", settings)
+    with pytest.raises(BadCheckpoint, match=f"a transformer that is loaded with {message}.* is not supported"):
+        load_model(str(folder))
+
+
+def test_another_kind_of_model_with_a_pooling_is_refused(tmp_path: Path) -> None:
+    """A cross-encoder may have the modules of a bi-encoder, one of which gives the score."""
+    folder = save_bi_encoder(tmp_path)
+    write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+    with pytest.raises(BadCheckpoint, match="a CrossEncoder with a Pooling module is not supported"):
         load_model(str(folder))
 
 

@@ -63,9 +63,10 @@ def folder_of(folder: Path, **settings: Any) -> Path:
     """Writes the files of jina-embeddings-v3. settings: in config.json, other than its own."""
     as_jina_saves_it(folder, **LORA | settings)
     change_weights(folder, with_adapters)
-    write_modules(
-        folder, {"": "custom_st.Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"}
-    )
+    write_modules(folder, {"": "Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"})
+    text = (folder / "modules.json").read_text(encoding="utf-8")
+    of_jina = text.replace("sentence_transformers.Transformer", "custom_st.Transformer")
+    (folder / "modules.json").write_text(of_jina, encoding="utf-8")
     (folder / "1_Pooling").mkdir()
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
     write_json(folder / "config_sentence_transformers.json", {"prompts": PROMPTS, "default_prompt_name": None})
@@ -155,5 +156,14 @@ def test_adapters_in_folders_are_refused(tmp_path: Path) -> None:
     save(folder, NAME)
     (folder / "retrieval_query").mkdir()
     write_json(folder / "retrieval_query" / "adapter_config.json", {"peft_type": "LORA"})
+    with pytest.raises(BadCheckpoint, match="adapters for tasks in folders of their own are not supported"):
+        hf.load(folder)
+
+
+def test_adapters_in_folders_of_jinas_module_are_refused(tmp_path: Path) -> None:
+    """The module's code, which is not run, would add them to the weights."""
+    folder = folder_of(tmp_path)
+    (folder / "adapters" / "retrieval").mkdir(parents=True)
+    write_json(folder / "adapters" / "retrieval" / "adapter_config.json", {"peft_type": "LORA"})
     with pytest.raises(BadCheckpoint, match="adapters for tasks in folders of their own are not supported"):
         hf.load(folder)

@@ -1,6 +1,5 @@
 """Bi-encoders as sentence-transformers saves them: modules in order, each with its own settings."""
 
-from pathlib import Path
 from typing import Any
 
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
@@ -9,6 +8,7 @@ from bandrank.models.hf import dense
 from bandrank.models.hf.chat_template import joins_plainly
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
+from bandrank.models.hf.modules import require_bi_encoder
 from bandrank.models.hf.pooling import read_pooling
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
@@ -19,12 +19,6 @@ from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN
 
 
-def modules(folder: Path) -> list[str]:
-    """The class names of a folder's modules in order; none without a modules.json. Raises BadCheckpoint."""
-    path = folder / "modules.json"
-    return [module["type"].rsplit(".", 1)[-1] for module in read_json(path)] if path.is_file() else []
-
-
 def read(model: Model, modules: list[str]) -> Scorer:
     """The bi-encoder that these modules form. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
     folder, encoder = model.folder, model.encoder
@@ -32,6 +26,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     plain = ["Transformer", "Pooling", *["Dense"] * layers]
     if modules not in (plain, [*plain, "Normalize"]):
         raise model.refuse(f"modules {modules} are not supported, only Transformer, Pooling, Dense and Normalize")
+    require_bi_encoder(model)
     if encoder.causal:
         require_no_code(model)
     paths = [folder / module["path"] for module in read_json(folder / "modules.json")]

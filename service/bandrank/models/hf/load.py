@@ -31,6 +31,7 @@ from bandrank.models.hf.jina_bert import JINA_BERT
 from bandrank.models.hf.llama import CAUSAL_LLAMA, LLAMA
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
+from bandrank.models.hf.modules import read_modules
 from bandrank.models.hf.monot5 import T5
 from bandrank.models.hf.mpnet import MPNET
 from bandrank.models.hf.nomic_bert import NOMIC_BERT
@@ -98,7 +99,7 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None) 
             name=name or folder.name,
             similarity=similarity,
         )
-        return _in_its_role(model, bi_encoder.modules(folder))
+        return _in_its_role(model, read_modules(model))
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error
     except StrictDataclassError as error:  # from transformers' classes, with which some families read settings
