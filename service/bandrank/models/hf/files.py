@@ -29,8 +29,8 @@ NO_WEIGHTS = (
 MERGE = "load both with peft, call merge_and_unload() and save_pretrained(), and give that folder"
 ADAPTER = f"an adapter without the model that it changes; {MERGE}"
 BESIDE = (
-    "an adapter beside weights, and nothing says whether they contain it; if they do, give a copy of the folder without "
-    f"adapter_config.json, else {MERGE}"
+    "an adapter beside weights, and nothing says whether they contain it; if they do, give a copy of the folder "
+    f"without adapter_config.json, else {MERGE}"
 )
 
 NUMBERS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
