@@ -34,6 +34,7 @@ OTHER_PATHS = (f"/voyage{PATH}", "/infinity/embeddings", "/embeddings")
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]
 QUERY_TYPES = {"query", "search_query", "retrieval.query"}  # what Voyage, Cohere and Jina call them
+OTHER_TYPES = {"classification", "clustering", "separation", "text-matching"}  # of Cohere and Jina, not for search
 
 
 def _no_token_ids(value: object) -> object:
@@ -61,7 +62,8 @@ class EmbeddingsRequest(NamesModel):
     input_type: str | None = Field(
         default=None,
         description="query, search_query or retrieval.query: the texts are queries, around which some models put words "
-        "of their own, or have another encoder. null or anything else: the texts are documents.",
+        "of their own, or have another encoder. null or anything else: the texts are documents; a model with an "
+        "encoder for each of the two refuses classification, clustering, separation and text-matching.",
     )
     task: str | None = Field(default=None, description="Jina's name for input_type.")
     embedding_type: Encoding | None = Field(default=None, description="Jina's name for encoding_format.")
@@ -83,6 +85,11 @@ class EmbeddingsRequest(NamesModel):
     def as_queries(self) -> bool:
         """Whether the texts are queries."""
         return not QUERY_TYPES.isdisjoint({self.input_type, self.task})
+
+    @property
+    def other_task(self) -> str:
+        """What the texts are for, if they are neither side of a search; else empty."""
+        return next((each for each in (self.input_type, self.task) if each and each in OTHER_TYPES), "")
 
 
 @dataclass(slots=True)
@@ -137,6 +144,7 @@ async def embed_texts(
         service.models,
         body.texts,
         as_queries=body.as_queries,
+        other_task=body.other_task,
         model=body.model,
         any_model=service.any_model,
         size=body.dimensions or body.output_dimension,
