@@ -51,11 +51,13 @@ def test_a_folder_is_served_under_its_last_part(tmp_path: Path, monkeypatch: pyt
 def test_a_file_lists_models(tmp_path: Path) -> None:
     """The models keep the file's order, and the settings supply the fields that a model leaves out."""
     two: dict[str, Any] = {"name": "two", "model": "org/two", "revision": "r", "fast_model": "f", "fast_revision": "s"}
-    two |= {"cascade_depth": 3, "dtype": "float16", "similarity": "cosine"}
+    two |= {"cascade_depth": 3, "dtype": "float16", "similarity": "cosine", "vector_size": 64}
     path = toml(tmp_path / "models.toml", ONE, two)
 
-    assert served(path, cascade_depth=9, dtype="bfloat16", similarity="dot") == (
-        ModelSettings(name="one", model="org/one", cascade_depth=9, dtype="bfloat16", similarity="dot"),
+    shared: dict[str, Any] = {"cascade_depth": 9, "dtype": "bfloat16", "similarity": "dot", "vector_size": 32}
+
+    assert served(path, **shared) == (
+        ModelSettings(name="one", model="org/one", **shared),
         ModelSettings(**two),
     )
 

@@ -91,21 +91,6 @@ async def test_queries_have_words_of_their_own(document: str) -> None:
     assert (np.abs(queries - documents).max() > 1000 * TOLERANCE) == (document != "who is ")
 
 
-@pytest.mark.parametrize("field", ["task", "input_type"])
-async def test_two_encoders_serve_the_two_sides_of_a_search_alone(field: str) -> None:
-    """jina-embeddings-v3 has adapters for other tasks, which are not loaded; those for documents do not stand in."""
-    async with running_app(tiny_bi_encoder(separate_towers=True)) as running:
-        found = [await ask(running, "man", **{field: kind}) for kind in ("retrieval.passage", "document", None)]
-        refused = [
-            await ask(running, "man", **{field: kind})
-            for kind in ("text-matching", "classification", "separation", "clustering")
-        ]
-
-    assert all(answer.status_code == 200 for answer in found)
-    said = [assert_openai_error(answer, 422, "invalid_input") for answer in refused]
-    assert "encoders for queries and for documents, and none for 'text-matching'" in said[0]
-
-
 @pytest.mark.parametrize("words", ["", "the man "])
 async def test_queries_have_an_encoder_of_their_own(words: str) -> None:
     """A request's queries go through it in one batch, and their cosines with documents are the raw scores."""

@@ -45,9 +45,9 @@ def read(model: Model, modules: list[str]) -> Scorer:
         product = model.weights[matrix].float()
         dense_layers.insert(0, (DenseConfig(size=len(product), bias=False), {"linear.weight": product}))
     whole = dense_layers[-1][0].size if dense_layers else encoder.hidden_size
-    size = _kept(model, library.get("truncate_dim"), whole)
+    size = _kept(model, model.size or library.get("truncate_dim"), whole)
     if size is not None and normalised and (model.similarity or named) == "dot":
-        raise model.refuse("the dot product of vectors cut (truncate_dim) behind a Normalize module is not supported")
+        raise model.refuse("the dot product of vectors that are cut behind a Normalize module is not supported")
     most = min(encoder.max_positions, MAX_DECODER_TOKENS) if encoder.causal else encoder.max_positions
     config = BiEncoderConfig(
         **model.ids("cls", "sep", bare=True),
@@ -71,13 +71,13 @@ def read(model: Model, modules: list[str]) -> Scorer:
     return scorer
 
 
-def _kept(model: Model, saved: Any, whole: int) -> int | None:
+def _kept(model: Model, asked: Any, whole: int) -> int | None:
     """How many numbers of a vector of `whole` are kept behind all modules; None for all.
 
-    saved: `truncate_dim`.  Raises BadCheckpoint.
+    asked: by the user, or `truncate_dim`.  Raises BadCheckpoint.
     """
-    if saved is None:
+    if asked is None:
         return None
-    if type(saved) is not int or saved < 1:
-        raise BadCheckpoint(f"{model.folder}: truncate_dim must be a whole number above 0, got {saved!r}")
-    return saved if saved < whole else None
+    if type(asked) is not int or asked < 1:
+        raise BadCheckpoint(f"{model.folder}: truncate_dim must be a whole number above 0, got {asked!r}")
+    return asked if asked < whole else None
