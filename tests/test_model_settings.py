@@ -108,6 +108,7 @@ def test_a_shadow_is_a_served_model_or_one_beside_them(tmp_path: Path) -> None:
     assert shadow("sparse-w4") == Settings(cascade_depth=7).served_models()[0]
     beside = ModelSettings(name="org/three", model="org/three", cascade_depth=7, dtype="float16")
     assert shadow("org/three", models=both, dtype="float16") == beside
+    assert shadow("org/three", models=both, dtype="float16", vector_size=8) == beside  # it may have no vectors
     in_folder = shadow(str(tmp_path / "best"))
     assert in_folder is not None
     assert (in_folder.name, in_folder.model) == ("best", str(tmp_path / "best"))

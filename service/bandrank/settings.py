@@ -62,7 +62,7 @@ class Settings(BaseModel):
     """How a sentence-transformers bi-encoder without a Normalize module compares vectors. `auto`: as its folder says or
     as is known of the model, else by cosine, as that library does."""
     vector_size: NonNegativeInt = 0
-    """How many numbers of each vector of a bi-encoder are kept, from the first, if it was trained for that
+    """How many numbers of each vector of a served bi-encoder are kept, from the first, if it was trained for that
     (Matryoshka); 0: as its folder says, else all."""
     models: str = ""
     """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
@@ -262,7 +262,6 @@ class Settings(BaseModel):
             cascade_depth=self.cascade_depth,
             dtype=self.dtype,
             similarity=self.similarity,
-            vector_size=self.vector_size,
         )
 
 
