@@ -95,6 +95,10 @@ def test_another_kind_of_model_with_a_pooling_is_refused(tmp_path: Path) -> None
     write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
     with pytest.raises(BadCheckpoint, match="a CrossEncoder with a Pooling module is not supported"):
         load_model(str(folder))
+    edit_json(folder / "config_sentence_transformers.json", {"model_type": "SentenceTransformer"})
+    edit_json(folder / "sentence_bert_config.json", {"transformer_task": "fill-mask"})
+    with pytest.raises(BadCheckpoint, match="a Pooling module behind a transformer for fill-mask is not supported"):
+        load_model(str(folder))
 
 
 def test_a_setting_of_another_type_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ HARMLESS = {  # they change no score beyond its precision
     *("add_pooling_layer", "device_map", "dtype", "low_cpu_mem_usage", "torch_dtype", "trust_remote_code", "use_cache"),
 }
 COMPUTED = ("last_hidden_state", "logits")  # of the outputs of transformers' classes
-BI_ENCODER = "SentenceTransformer"
+BI_ENCODER, STATES = "SentenceTransformer", "feature-extraction"
 
 
 def read_modules(model: Model) -> list[str]:
@@ -37,10 +37,14 @@ def read_modules(model: Model) -> list[str]:
 
 
 def require_bi_encoder(model: Model) -> None:
-    """Raises BadCheckpoint for a model of another kind, whose modules may be those of a bi-encoder."""
+    """Raises BadCheckpoint for a model of another kind, whose modules may be those of a bi-encoder, and for the states
+    of another task, such as words' logits.
+    """
     library = read_object(model.folder / "config_sentence_transformers.json", optional=True)
     if (kind := library.get("model_type", BI_ENCODER)) != BI_ENCODER:
         raise model.refuse(f"a {kind} with a Pooling module is not supported")
+    if (task := transformer_settings(model.folder).get("transformer_task", STATES)) != STATES:
+        raise model.refuse(f"a Pooling module behind a transformer for {task} is not supported")
 
 
 def _require_usual(model: Model) -> None:
