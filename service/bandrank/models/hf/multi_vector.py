@@ -2,6 +2,7 @@
 score, and a norm; the defaults are that library's.
 """
 
+from pathlib import Path
 from typing import Any
 
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
@@ -14,12 +15,15 @@ from bandrank.models.hf.pylate import read_projection, require_maxsim
 from bandrank.models.scorer import Scorer
 
 MODULES = ["Transformer", "Dense", "MultiVectorMask", "Normalize"]
+ROWS = "token_embeddings"
 
 
 def read(model: Model) -> Scorer:
     """The ColBERT of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
     folder, most = model.folder, model.encoder.max_positions
-    dense, mask = (folder / each["path"] for each in read_json(folder / "modules.json")[1:3])
+    dense, mask, norm = (folder / each["path"] for each in read_json(folder / "modules.json")[1:])
+    for path in (dense, norm):
+        _require_rows(model, path)
     library = read_object(folder / "config_sentence_transformers.json", optional=True)
     require_maxsim(model, library)
     settings = transformer_settings(folder)
@@ -47,8 +51,17 @@ def read(model: Model) -> Scorer:
     return assemble(ColBERT, config, model.encoder_weights | {"projection.weight": projection}, source=str(folder))
 
 
+def _require_rows(model: Model, folder: Path) -> None:
+    """Raises BadCheckpoint for a module that reads or writes anything else than the rows of tokens."""
+    settings = read_object(folder / "config.json", optional=True)
+    read = settings.get("module_input_name", "sentence_embedding")
+    if (written := settings.get("module_output_name") or read) != ROWS or read != ROWS:
+        raise model.refuse(f"{folder.name}: a module from {read!r} to {written!r} is not supported, only on {ROWS!r}")
+
+
 def _skipped(model: Model, mask: dict[str, Any]) -> tuple[int, ...]:
     """The ids of candidates' tokens that do not score. Raises BadCheckpoint for a mask of another kind."""
-    if mask.get("keep_only_token_ids") or (mask.get("skiplist_tasks") or ["document"]) != ["document"]:
+    tasks = mask.get("skiplist_tasks")
+    if mask.get("keep_only_token_ids") or tasks not in (None, ["document"]):
         raise model.refuse(f"a mask of {mask} is not supported")
     return model.ids_of_words(mask.get("skiplist_words") or ())
