@@ -24,7 +24,8 @@ NO_KEYS = "no API keys are set (BANDRANK_KEYS): anyone who can reach {} may rank
         ("proxy", [], "BANDRANK_PROXY_UPSTREAM must be the address of a search engine, as in http://localhost:9200"),
         ("proxy", ["--proxy-upstream", "http://search:x"], "BANDRANK_PROXY_UPSTREAM cannot be used: Port could not be"),
         ("serve", ["--tls-certificate", "/nowhere.pem"], "BANDRANK_TLS_"),
-        ("serve", ["--host", "no.such.host.invalid"], "BANDRANK_PORT [0-9]+ of no.such.host.invalid cannot be used: "),
+        ("serve", ["--host", "no.such.host.invalid"], "BANDRANK_HOST 'no.such.host.invalid' is not an address or a"),
+        ("serve", ["--host", "search..local"], "BANDRANK_HOST 'search..local' is not an address or a name of one: "),
         (
             "precompute /nowhere.jsonl",
             [],
@@ -45,7 +46,7 @@ NO_KEYS = "no API keys are set (BANDRANK_KEYS): anyone who can reach {} may rank
             ["--shadow-model", "sparse-w4", "--shadow-strategy", "bogus"],
             "BANDRANK_SHADOW_STRATEGY must be one of auto, fast, accurate, cascade, got 'bogus'",
         ),
-        ("serve", ["--host", "192.0.2.1"], "BANDRANK_PORT [0-9]+ of 192.0.2.1 cannot be used: cannot assign requested"),
+        ("serve", ["--host", "192.0.2.1"], "BANDRANK_HOST 192.0.2.1 cannot be used: cannot assign requested address"),
     ],
 )
 def test_a_setting_that_cannot_be_used(

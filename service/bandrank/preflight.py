@@ -1,5 +1,6 @@
 """Checks settings before models are loaded and timed, which takes a while."""
 
+import errno
 import logging
 import socket
 from ipaddress import ip_address
@@ -29,8 +30,8 @@ def preflight_models(settings: Settings) -> None:
 
 
 def preflight(settings: Settings, *, proxy: bool) -> None:
-    """Raises BadSetting for keys, trusted proxies, a certificate or a port that cannot be used; for a proxy, also for
-    the search engine's address, its certificate authorities or the rules.
+    """Raises BadSetting for keys, trusted proxies, a certificate, a host or a port that cannot be used; for a proxy,
+    also for the search engine's address, its certificate authorities or the rules.
 
     Logs a warning if other machines can reach the port without a key.
     """
@@ -61,11 +62,15 @@ def _listen_briefly(host: str, port: int) -> str:
         (family, kind, _, _, address), *_ = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
+    except (OSError, UnicodeError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise BadSetting("host", f"{host!r} is not an address or a name of one: {reason}") from None
+    try:
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise BadSetting("port", f"{port} of {host} cannot be used: {reason}") from None
+        name, what = ("host", host) if error.errno == errno.EADDRNOTAVAIL else ("port", f"{port} of {host}")
+        raise BadSetting(name, f"{what} cannot be used: {(error.strerror or str(error)).lower()}") from None
     return str(address[0])

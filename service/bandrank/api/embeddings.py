@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Request, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import to_json
 
 from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Float32s, check_count
-from bandrank.api.dialects.fields import Size, Texts
+from bandrank.api.dialects.fields import Size, Texts, text_of
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import OpenAIErrorBody
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import read_json
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
-from bandrank.api.schemas import body_schema
+from bandrank.api.schemas import Schema, body_schema
 from bandrank.api.service import Service, ServiceOfApp
 from bandrank.engine.embedding import Embeddings, embed
 from bandrank.engine.memory import Account
@@ -33,29 +33,43 @@ PATH = "/v1/embeddings"
 OTHER_PATHS = (f"/voyage{PATH}", "/infinity/embeddings", "/embeddings")
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]
+A_TEXT: Schema = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}},
+    ]
+}
 QUERY_TYPES = {"query", "search_query", "retrieval.query"}  # what Voyage, Cohere and Jina call them
 OTHER_TYPES = {"classification", "clustering", "separation", "text-matching"}  # of Cohere and Jina, not for search
 
 
-def _no_token_ids(value: object) -> object:
-    """Returns the value. Raises ValueError for token ids, which some clients send in place of texts."""
+def _as_texts(value: object) -> object:
+    """Takes the `text` of objects. Raises ValueError for token ids, which some clients send in place of texts."""
     items = value if isinstance(value, list) else [value]
     if items and isinstance(items[0], int | list):
         raise ValueError(
             "send texts: token ids are those of another model's vocabulary "
             "(of LangChain's OpenAIEmbeddings with check_embedding_ctx_length=False)"
         )
-    return value
+    texts = [*map(text_of, items)]
+    return texts if isinstance(value, list) else texts[0]
 
 
 class EmbeddingsRequest(NamesModel):
-    """Texts to embed. input: one text or several. Fields not named here are ignored, such as `user`."""
+    """Texts to embed. input: one text or several, or objects with a `text`, as in Jina. Fields not named here are
+    ignored, such as `user`.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"input": ["Bees navigate by the sun.", "Honey is sweet."]}]}
     )
 
-    input: Annotated[str | Texts, Field(union_mode="left_to_right"), BeforeValidator(_no_token_ids)]
+    input: Annotated[
+        str | Texts,
+        Field(union_mode="left_to_right"),
+        BeforeValidator(_as_texts),
+        WithJsonSchema({"anyOf": [A_TEXT, {"type": "array", "minItems": 1, "items": A_TEXT}]}),
+    ]
     encoding_format: Encoding | None = Field(
         default=None, description="float: numbers. base64: little-endian float32, in base64. null: float."
     )

@@ -76,6 +76,7 @@ async def described() -> AsyncIterator[Described]:
 @given(speaker=st.sampled_from(SPEAKERS), added=ADDED, texts=st.lists(TEXTS, min_size=1, max_size=4))
 @example(speaker=SPEAKERS[0], added={"rank_fields": ["title"], "documents": [{"title": 1}]}, texts=["man"])
 @example(speaker=SPEAKERS[0], added={"query": in_parts("", "who"), "documents": in_parts("man")}, texts=["man"])
+@example(speaker=SPEAKERS[0], added={"query": {"text": " "} | in_parts("who"), "documents": "man"}, texts=["man"])
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_what_is_allowed_is_answered(
     described: Described, speaker: Speaker, added: dict[str, Any], texts: list[str]

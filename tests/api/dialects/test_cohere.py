@@ -132,11 +132,14 @@ async def test_rank_fields_choose_what_is_ranked(documents: list[Any], best: int
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 async def test_texts_may_come_in_parts(path: str) -> None:
-    """Clients of vLLM may send a text in parts, each of which becomes a line, and a single document without a list."""
+    """Clients of vLLM may send a text in parts, each of which becomes a line, and a single document without a list.
+    Those of Jina may send a query as an object.
+    """
     query = in_parts("who", "is it")
     bodies = [
         {"query": "who\nis it", "documents": ["man\nshe", "he"]},
         {"query": query, "documents": [in_parts("man", "she"), in_parts("he")]},
+        {"query": {"text": "who\nis it"}, "documents": [{"text": "man\nshe"}, "he"]},
         {"query": query, "documents": [in_parts("man", "she") | {"text": None}, "he"]},
         {"query": query, "documents": [{"text": "man\nshe", "content": [7]}, "he"]},
         {"query": query, "documents": "he"},
@@ -147,10 +150,10 @@ async def test_texts_may_come_in_parts(path: str) -> None:
     answers = [answer.json()["results"] for answer in asked]
 
     several = [{each["index"]: each["relevance_score"] for each in answer} for answer in answers]
-    assert several[1:4] == [pytest.approx(several[0], abs=1e-6)] * 3
-    assert several[4:] == [pytest.approx({0: several[0][1]}, abs=1e-6)] * 2
+    assert several[1:5] == [pytest.approx(several[0], abs=1e-6)] * 4
+    assert several[5:] == [pytest.approx({0: several[0][1]}, abs=1e-6)] * 2
     texts = [{each["index"]: each["document"]["text"] for each in answer} for answer in answers]
-    assert texts == [{0: "man\nshe", 1: "he"}] * 4 + [{0: "he"}] * 2
+    assert texts == [{0: "man\nshe", 1: "he"}] * 5 + [{0: "he"}] * 2
 
 
 async def test_parts_are_a_field_like_others_to_rank() -> None:
@@ -165,7 +168,12 @@ async def test_parts_are_a_field_like_others_to_rank() -> None:
 async def test_other_services_take_no_parts(path: str) -> None:
     """The dialects of other services also refuse a single text in place of a list of documents."""
     async with running_app(lookup()) as running:
-        for fields in ({"documents": "man"}, {"documents": [in_parts("man")]}, {"query": in_parts("who")}):
+        for fields in (
+            {"documents": "man"},
+            {"documents": [in_parts("man")]},
+            {"query": in_parts("who")},
+            {"query": {"text": "who"}},
+        ):
             response = await running.client.post(path, json=BODY | fields)
             assert response.status_code == 422
 
@@ -219,7 +227,9 @@ async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
         ({"documents": [{"content": ["man"]}]}, "documents.0: each part of content must have the type 'text'"),
         ({"query": IMAGE}, "query: a part of type 'image_url' cannot be ranked"),
         ({"query": {"content": [{"type": "text", "text": " "}]}}, "query must not be empty"),
-        ({"query": {"text": "who"}}, "query"),
+        ({"query": {"text": " "}}, "query must not be empty"),
+        ({"query": {"text": "who", "content": []}}, "query: content must have parts"),
+        ({"query": {"text": ["who"]}}, "query: Input should be a valid string"),
     ],
 )
 async def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], says: str) -> None:

@@ -19,7 +19,7 @@ from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
 from bandrank.api.dialects.documents import DocumentsOrOne, RankFields, documents_schema, texts_of, with_text
 from bandrank.api.dialects.fields import AnyLimit, Flag, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
-from bandrank.api.dialects.parts import IN_PARTS, QueryInParts
+from bandrank.api.dialects.parts import IN_PARTS, TextOfQuery
 from bandrank.api.dialects.vllm import VllmRequest, warnings_of
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -48,7 +48,7 @@ class CohereRequest(VllmRequest, ForeignRequest):
 
     model_config = ConfigDict(json_schema_extra=documents_schema("documents", IN_PARTS))
 
-    query: QueryInParts = Field(description="The text of the query, or an object with it in parts; not blank.")
+    query: TextOfQuery = Field(description="The query, not blank: a text, or an object with `text` or parts.")
     documents: DocumentsOrOne = Field(
         description="Texts, or objects with `text`, the `rank_fields` or parts. A single text or one in parts will do."
     )

@@ -16,6 +16,12 @@ def not_blank(query: str) -> str:
     return query
 
 
+def text_of(value: object) -> object:
+    """The text of an object that has a `text`, as Jina's clients may send it; any other value as it is."""
+    text = value.get("text") if isinstance(value, dict) else None
+    return text if isinstance(text, str) else value
+
+
 def _as_number(value: object) -> object:
     """Takes 2.0 and 1e30 for integers, as JSON does, but neither "2" nor true."""
     if isinstance(value, str | bool):

@@ -1,10 +1,12 @@
-"""Texts in parts, as vLLM's clients may send them: `{"content": [{"type": "text", "text": "…"}, …]}`."""
+"""Texts in parts, as vLLM's clients may send them: `{"content": [{"type": "text", "text": "…"}, …]}`; and queries that
+are objects with a text, as in Jina.
+"""
 
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
-from bandrank.api.dialects.fields import NOT_BLANK, not_blank
+from bandrank.api.dialects.fields import NOT_BLANK, not_blank, text_of
 
 Schema = dict[str, Any]
 
@@ -26,6 +28,13 @@ A_QUERY: Schema = {
         {"type": "string", "pattern": NOT_BLANK},
         IN_PARTS | {"properties": {"content": PARTS | SAYS_SOMETHING}},
     ]
+}
+
+
+WITH_TEXT: Schema = {
+    "type": "object",
+    "required": ["text"],
+    "properties": {"text": {"type": "string", "pattern": NOT_BLANK}, "content": {"not": {"type": "array"}}},
 }
 
 
@@ -51,6 +60,10 @@ def each_joined(value: Any) -> Any:
     return [joined(each) for each in value] if isinstance(value, list) else joined(value)
 
 
+def _of_query(value: Any) -> Any:
+    return joined(value) if is_in_parts(value) else text_of(value)
+
+
 def _text_of(part: object) -> str:
     """The text of a part. Raises ValueError, naming the type of a part that is not a text."""
     kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
@@ -61,5 +74,10 @@ def _text_of(part: object) -> str:
     raise ValueError("each part of content must have the type 'text', and a text")
 
 
-# A query that may be in parts, and is a text once it has been read.
-QueryInParts = Annotated[str, BeforeValidator(joined), AfterValidator(not_blank), WithJsonSchema(A_QUERY)]
+# A query that may be an object, with a text or in parts, and is a text once it has been read.
+TextOfQuery = Annotated[
+    str,
+    BeforeValidator(_of_query),
+    AfterValidator(not_blank),
+    WithJsonSchema({"anyOf": [*A_QUERY["anyOf"], WITH_TEXT]}),
+]
