@@ -106,7 +106,8 @@ def load_models(settings: Settings) -> list[LoadedScorers]:
             )
         name = each.fast_model or partner
         fast = load(name, each.fast_revision, each.dtype, each.similarity, each.vector_size) if name else None
-        _require_vectors([main] if fast is None else [fast, main], each.vector_size)
+        if each.vector_size:
+            _require_vectors([main] if fast is None else [fast, main], each.vector_size)
         return LoadedScorers(
             each.name,
             main,
@@ -131,16 +132,13 @@ def load_models(settings: Settings) -> list[LoadedScorers]:
 
 
 def _require_vectors(stages: Sequence[LoadedModel], size: int) -> None:
-    """Raises BadSetting unless one of these is a bi-encoder, and each that is has vectors of `size` numbers, if any."""
-    if not size:
-        return
-    bi_encoders = [each for each in stages if isinstance(each.scorer, BiEncoder)]
-    for each in bi_encoders:
-        if (most := each.scorer.config.sizes[-1]) < size:
-            raise BadSetting("vector_size", f"must be at most {most}, as many numbers as {each.name} gives, got {size}")
-    if not bi_encoders:
-        named = ", ".join(f"{each.name} is a {each.scorer.architecture}" for each in stages)
-        raise BadSetting("vector_size", f"needs a bi-encoder: {named}")
+    """Raises BadSetting unless one of these is a bi-encoder, and each that is gives vectors of `size` numbers."""
+    most = {each.name: each.scorer.config.sizes[-1] for each in stages if isinstance(each.scorer, BiEncoder)}
+    if not most:
+        raise BadSetting("vector_size", f"needs a bi-encoder, which {stages[-1].name} is not")
+    name = min(most, key=most.__getitem__)
+    if size > most[name]:
+        raise BadSetting("vector_size", f"must be at most {most[name]}, as many numbers as {name} gives, got {size}")
 
 
 def assemble(

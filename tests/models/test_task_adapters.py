@@ -150,20 +150,14 @@ def test_adapters_without_the_modules_of_a_bi_encoder_are_refused(tmp_path: Path
         hf.load(tmp_path)
 
 
-def test_adapters_in_folders_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of_library", [True, False])
+def test_adapters_in_folders_are_refused(of_library: bool, tmp_path: Path) -> None:
     """The weights of jinaai/jina-embeddings-v3-hf are those without an adapter, and its adapters lie in folders."""
     folder = folder_of(tmp_path)
-    save(folder, NAME)
+    if of_library:
+        save(folder, NAME)
+        write_modules(folder, {"": "models.Transformer", "1_Pooling": "models.Pooling"})
     (folder / "retrieval_query").mkdir()
     write_json(folder / "retrieval_query" / "adapter_config.json", {"peft_type": "LORA"})
-    with pytest.raises(BadCheckpoint, match="adapters for tasks in folders of their own are not supported"):
-        hf.load(folder)
-
-
-def test_adapters_in_folders_of_jinas_module_are_refused(tmp_path: Path) -> None:
-    """The module's code, which is not run, would add them to the weights."""
-    folder = folder_of(tmp_path)
-    (folder / "adapters" / "retrieval").mkdir(parents=True)
-    write_json(folder / "adapters" / "retrieval" / "adapter_config.json", {"peft_type": "LORA"})
     with pytest.raises(BadCheckpoint, match="adapters for tasks in folders of their own are not supported"):
         hf.load(folder)

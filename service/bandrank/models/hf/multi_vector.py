@@ -2,7 +2,6 @@
 score, and a norm; the defaults are that library's.
 """
 
-from pathlib import Path
 from typing import Any
 
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
@@ -23,7 +22,11 @@ def read(model: Model) -> Scorer:
     folder, most = model.folder, model.encoder.max_positions
     dense, mask, norm = (folder / each["path"] for each in read_json(folder / "modules.json")[1:])
     for path in (dense, norm):
-        _require_rows(model, path)
+        of_module = read_object(path / "config.json", optional=True)
+        read = of_module.get("module_input_name", "sentence_embedding")
+        written = of_module.get("module_output_name") or read
+        if {read, written} != {ROWS}:
+            raise model.refuse(f"{path.name}: a module on {read!r} and {written!r} is not supported, only on {ROWS!r}")
     library = read_object(folder / "config_sentence_transformers.json", optional=True)
     require_maxsim(model, library)
     settings = transformer_settings(folder)
@@ -49,14 +52,6 @@ def read(model: Model) -> Scorer:
         max_candidate_tokens=min(settings.get("document_length") or limit, most),
     )
     return assemble(ColBERT, config, model.encoder_weights | {"projection.weight": projection}, source=str(folder))
-
-
-def _require_rows(model: Model, folder: Path) -> None:
-    """Raises BadCheckpoint for a module that reads or writes anything else than the rows of tokens."""
-    settings = read_object(folder / "config.json", optional=True)
-    read = settings.get("module_input_name", "sentence_embedding")
-    if (written := settings.get("module_output_name") or read) != ROWS or read != ROWS:
-        raise model.refuse(f"{folder.name}: a module from {read!r} to {written!r} is not supported, only on {ROWS!r}")
 
 
 def _skipped(model: Model, mask: dict[str, Any]) -> tuple[int, ...]:

@@ -26,8 +26,6 @@ def read(model: Model) -> Scorer:
     folder, encoder = model.folder, model.encoder
     settings = read_object(folder / "config_sentence_transformers.json")
     require_maxsim(model, settings)
-    if (kind := settings.get("model_type")) == "MultiVectorEncoder":  # of sentence-transformers
-        raise model.refuse(f"a {kind} without a mask and a norm is not supported")
     query, candidate = wordings(settings)
     projection = read_projection(model, folder / read_json(folder / "modules.json")[1]["path"])
     words = settings.get("skiplist_words")
