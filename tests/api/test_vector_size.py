@@ -32,8 +32,7 @@ async def vectors(folder: Path, size: int = 0, **more: Any) -> Any:
         model=str(folder), vector_size=size, device="cpu", dtype="float32", cache_dtype="float32", **more
     )
     async with client_of(settings) as client:
-        body = {"input": ["the man", "who is she"], "dimensions": size or 20}
-        answer = await client.post("/v1/embeddings", json=body)
+        answer = await client.post("/v1/embeddings", json={"input": ["man", "who is she"], "dimensions": size or 20})
     return np.array([each["embedding"] for each in answer.raise_for_status().json()["data"]])
 
 

@@ -76,8 +76,8 @@ class EmbeddingsRequest(NamesModel):
     input_type: str | None = Field(
         default=None,
         description="query, search_query or retrieval.query: the texts are queries, around which some models put words "
-        "of their own, or have another encoder. null or anything else: the texts are documents; a model with an "
-        "encoder for each of the two refuses classification, clustering, separation and text-matching.",
+        "of their own, or have another encoder. null or anything else: the texts are documents; a model with two "
+        "encoders refuses classification, clustering, separation and text-matching.",
     )
     task: str | None = Field(default=None, description="Jina's name for input_type.")
     embedding_type: Encoding | None = Field(default=None, description="Jina's name for encoding_format.")

@@ -18,8 +18,8 @@ KIND, TASK = "SentenceTransformer", "feature-extraction"
 def read_modules(model: Model) -> list[str]:
     """The class names of a folder's modules in order; none without a modules.json.
 
-    Raises BadCheckpoint for other code than the libraries', and for a transformer that lies elsewhere, is loaded with
-    settings beside config.json, or gives other states than the last.
+    Raises BadCheckpoint for other code than the libraries', and for a transformer in another folder, with settings
+    beside config.json, or with other states than the last.
     """
     path = model.folder / "modules.json"
     if not path.is_file():
