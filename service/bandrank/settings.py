@@ -62,7 +62,8 @@ class Settings(BaseModel):
     """How a sentence-transformers bi-encoder without a Normalize module compares vectors. `auto`: as its folder says or
     as is known of the model, else by cosine, as that library does."""
     vector_size: NonNegativeInt = 0
-    """How many numbers of a served bi-encoder's vectors are kept, from the first (Matryoshka); 0: as its folder says."""
+    """How many numbers of a served bi-encoder's vectors are kept, from the first (Matryoshka); 0: as its folder
+    says."""
     models: str = ""
     """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
     shadow_model: str = ""
