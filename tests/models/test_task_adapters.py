@@ -157,7 +157,8 @@ def test_adapters_in_folders_are_refused(of_library: bool, tmp_path: Path) -> No
     if of_library:
         save(folder, NAME)
         write_modules(folder, {"": "models.Transformer", "1_Pooling": "models.Pooling"})
-    (folder / "retrieval_query").mkdir()
-    write_json(folder / "retrieval_query" / "adapter_config.json", {"peft_type": "LORA"})
+    adapter = folder / ("retrieval_query" if of_library else "query")
+    adapter.mkdir()
+    write_json(adapter / "adapter_config.json", {"peft_type": "LORA"})
     with pytest.raises(BadCheckpoint, match="adapters for tasks in folders of their own are not supported"):
         hf.load(folder)
