@@ -51,11 +51,13 @@ def test_a_folder_is_served_under_its_last_part(tmp_path: Path, monkeypatch: pyt
 def test_a_file_lists_models(tmp_path: Path) -> None:
     """The models keep the file's order, and the settings supply the fields that a model leaves out."""
     two: dict[str, Any] = {"name": "two", "model": "org/two", "revision": "r", "fast_model": "f", "fast_revision": "s"}
-    two |= {"cascade_depth": 3, "dtype": "float16", "similarity": "cosine"}
+    two |= {"cascade_depth": 3, "dtype": "float16", "similarity": "cosine", "vector_size": 64}
     path = toml(tmp_path / "models.toml", ONE, two)
 
-    assert served(path, cascade_depth=9, dtype="bfloat16", similarity="dot") == (
-        ModelSettings(name="one", model="org/one", cascade_depth=9, dtype="bfloat16", similarity="dot"),
+    shared: dict[str, Any] = {"cascade_depth": 9, "dtype": "bfloat16", "similarity": "dot", "vector_size": 32}
+
+    assert served(path, **shared) == (
+        ModelSettings(name="one", model="org/one", **shared),
         ModelSettings(**two),
     )
 
@@ -106,6 +108,7 @@ def test_a_shadow_is_a_served_model_or_one_beside_them(tmp_path: Path) -> None:
     assert shadow("sparse-w4") == Settings(cascade_depth=7).served_models()[0]
     beside = ModelSettings(name="org/three", model="org/three", cascade_depth=7, dtype="float16")
     assert shadow("org/three", models=both, dtype="float16") == beside
+    assert shadow("org/three", models=both, dtype="float16", vector_size=8) == beside  # it may have no vectors
     in_folder = shadow(str(tmp_path / "best"))
     assert in_folder is not None
     assert (in_folder.name, in_folder.model) == ("best", str(tmp_path / "best"))

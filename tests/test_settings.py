@@ -17,6 +17,7 @@ OTHER_VALUES = {
     "first_stage_weight": 0.25,
     "unknown_model": "refuse",
     "similarity": "dot",
+    "vector_size": 256,
     "models": "models.toml",
     "shadow_model": "org/shadow",
     "shadow_strategy": "cascade",

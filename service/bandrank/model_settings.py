@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
 from pydantic_core import ErrorDetails
 
 from bandrank.dtypes import DtypeName
@@ -31,6 +31,7 @@ class ModelSettings(BaseModel, frozen=True, extra="forbid"):
     dtype: Dtype
     first_stage_weight: float = Field(default=0.0, ge=0, le=1)
     similarity: Similarity = "auto"
+    vector_size: NonNegativeInt = 0
     aliases: tuple[str, ...] = ()
 
 
@@ -38,21 +39,13 @@ class _ModelsFile(BaseModel, extra="forbid"):
     models: tuple[ModelSettings, ...] = Field(min_length=1)
 
 
-def read_models(
-    path: Path, *, cascade_depth: int, dtype: Dtype, first_stage_weight: float = 0.0, similarity: Similarity = "auto"
-) -> tuple[ModelSettings, ...]:
+def read_models(path: Path, **shared: Any) -> tuple[ModelSettings, ...]:
     """The models in a TOML file, in its order, or the checkpoints in a folder, sorted by name.
 
     A file has a table [[models]] for each model, with `name`, `model` and any other field of ModelSettings. Folders are
     relative to the file; a folder beside it takes precedence over a shipped name or hub id of the same spelling.
-    cascade_depth, dtype, first_stage_weight, similarity: the defaults of each model.  Raises BadSetting.
+    shared: fields of ModelSettings that each model has by default.  Raises BadSetting.
     """
-    shared: dict[str, Any] = {
-        "cascade_depth": cascade_depth,
-        "dtype": dtype,
-        "first_stage_weight": first_stage_weight,
-        "similarity": similarity,
-    }
     if path.is_dir():
         folders = sorted(config.parent for config in path.glob("*/config.json"))
         if not folders:

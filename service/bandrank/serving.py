@@ -22,6 +22,7 @@ from bandrank.engine.text_scorer import AnyTextScorer
 from bandrank.errors import BadSetting
 from bandrank.metrics import Metrics
 from bandrank.model_settings import Dtype, ModelSettings, Similarity
+from bandrank.models.architectures.bi_encoder import BiEncoder
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.placement import usable_device
 from bandrank.settings import Settings
@@ -80,20 +81,23 @@ def load_models(settings: Settings) -> list[LoadedScorers]:
     """Loads the models that the settings name, the served ones first. A scorer that adds to another's scores brings
     that scorer along.
 
-    Models that name the same scorer with the same dtype and similarity share it. Raises BadCheckpoint and BadSetting.
+    Models that name the same scorer with the same dtype, similarity and size of vectors share it. Raises BadCheckpoint
+    and BadSetting.
     """
 
     @cache
-    def load(model: str, revision: str, dtype: Dtype, similarity: Similarity) -> LoadedModel:
+    def load(model: str, revision: str, dtype: Dtype, similarity: Similarity, size: int) -> LoadedModel:
         del dtype  # part of the key, because a loaded scorer computes in one dtype
         log.info("loading %s", model)
-        return load_model(model, revision or None, similarity=None if similarity == "auto" else similarity)
+        return load_model(
+            model, revision or None, similarity=None if similarity == "auto" else similarity, size=size or None
+        )
 
     served = settings.served_models()
     shadow = settings.shadow_among(served)
 
     def load_scorers(each: ModelSettings) -> LoadedScorers:
-        main = load(each.model, each.revision, each.dtype, each.similarity)
+        main = load(each.model, each.revision, each.dtype, each.similarity, each.vector_size)
         partner = main.fusion.scorer if main.fusion is not None else ""
         if partner and each.fast_model not in {"", partner}:
             raise BadSetting(
@@ -101,7 +105,9 @@ def load_models(settings: Settings) -> list[LoadedScorers]:
                 f"must be {partner}, or not be set: {main.name} adds to its scores; for another, set the model too",
             )
         name = each.fast_model or partner
-        fast = load(name, each.fast_revision, each.dtype, each.similarity) if name else None
+        fast = load(name, each.fast_revision, each.dtype, each.similarity, each.vector_size) if name else None
+        if each.vector_size:
+            _require_vectors([main] if fast is None else [fast, main], each.vector_size)
         return LoadedScorers(
             each.name,
             main,
@@ -123,6 +129,16 @@ def load_models(settings: Settings) -> list[LoadedScorers]:
                 raise
             raise BadSetting(f"{settings.models}: {error.name} of {each.name}", error.reason) from None
     return loaded
+
+
+def _require_vectors(stages: Sequence[LoadedModel], size: int) -> None:
+    """Raises BadSetting unless one of these is a bi-encoder, and each that is gives vectors of `size` numbers."""
+    most = {each.name: each.scorer.config.sizes[-1] for each in stages if isinstance(each.scorer, BiEncoder)}
+    if not most:
+        raise BadSetting("vector_size", f"needs a bi-encoder, which {stages[-1].name} is not")
+    name = min(most, key=most.__getitem__)
+    if size > most[name]:
+        raise BadSetting("vector_size", f"must be at most {most[name]}, as many numbers as {name} gives, got {size}")
 
 
 def assemble(

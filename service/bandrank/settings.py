@@ -61,6 +61,9 @@ class Settings(BaseModel):
     similarity: Similarity = "auto"
     """How a sentence-transformers bi-encoder without a Normalize module compares vectors. `auto`: as its folder says or
     as is known of the model, else by cosine, as that library does."""
+    vector_size: NonNegativeInt = 0
+    """How many numbers of a served bi-encoder's vectors are kept, from the first (Matryoshka); 0: as its folder
+    says."""
     models: str = ""
     """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
     shadow_model: str = ""
@@ -238,6 +241,7 @@ class Settings(BaseModel):
             dtype=self.dtype,
             first_stage_weight=self.first_stage_weight,
             similarity=self.similarity,
+            vector_size=self.vector_size,
         )
 
     def shadow_among(self, served: Sequence[ModelSettings]) -> ModelSettings | None:

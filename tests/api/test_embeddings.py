@@ -107,6 +107,7 @@ async def test_queries_have_an_encoder_of_their_own(words: str) -> None:
         scorer.encode_queries = counted  # type: ignore[method-assign]  # a hook
         queries = await vectors(running, asked, input_type="query")
         refused = await ask(running, ["man " * 200] * 9, input_type="query")
+        other = await ask(running, "man", task="text-matching")
         of_requests = list(batches)
         scores = np.empty((len(asked), len(TEXTS)))
         for row, query in enumerate(asked):
@@ -114,6 +115,7 @@ async def test_queries_have_an_encoder_of_their_own(words: str) -> None:
             for result in (await running.rerank(ranking)).json()["results"]:
                 scores[row, result["index"]] = result["relevance_score"]
 
+    assert "none for 'text-matching'" in assert_openai_error(other, 422, "invalid_input")
     assert of_requests == [len(asked)]
     np.testing.assert_allclose(queries @ documents.T, scores, rtol=0, atol=TOLERANCE)
     assert np.abs(documents[2:] @ documents.T - scores).max() > 1000 * TOLERANCE
@@ -278,17 +280,6 @@ async def test_what_cannot_be_embedded_is_refused(fields: dict[str, Any], said: 
     async with running_app(tiny_bi_encoder()) as running:
         assert (await ask(running, "man", dimensions=32)).status_code == 200
         assert said in assert_openai_error(await ask(running, "man", **fields), 422, "invalid_input")
-
-
-async def test_a_model_that_cuts_its_vectors() -> None:
-    """Its own size is that of the cut vectors."""
-    scorer = tiny_bi_encoder(size=8)
-    async with running_app(scorer, settings=EXACT) as running:
-        found = await vectors(running, TEXTS, dimensions=8)
-        refusal = await ask(running, "man", dimensions=32)
-
-    np.testing.assert_allclose(found, own(scorer, TEXTS), rtol=0, atol=TOLERANCE)
-    assert "have 8 dimensions, and cannot have 32" in assert_openai_error(refusal, 422, "invalid_input")
 
 
 async def test_clients_embed_below_the_base_url_by_which_they_rank() -> None:

@@ -21,11 +21,12 @@ def test_two_poolings_at_once_are_refused(tmp_path: Path) -> None:
         load_model(str(folder))
 
 
-def test_a_pooling_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["median", None])
+def test_a_pooling_that_nobody_knows_is_refused(mode: str | None, tmp_path: Path) -> None:
     """Later versions of sentence-transformers save the pooling by its name."""
     folder = save_bi_encoder(tmp_path)
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "median"})
-    with pytest.raises(BadCheckpoint, match=r"pooling \['median'\] is not supported"):
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": mode})
+    with pytest.raises(BadCheckpoint, match=rf"pooling \[{mode!r}\] is not supported"):
         load_model(str(folder))
 
 
@@ -36,6 +37,48 @@ def test_other_modules_are_refused(tmp_path: Path) -> None:
     modules[2]["type"] = "sentence_transformers.models.CNN"
     (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
     with pytest.raises(BadCheckpoint, match=r"modules .*'CNN'.* are not supported, only Transformer, Pooling, Dense"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ({"type": "mine.Transformer"}, r"modules of code of its own \(mine.Transformer\), which is not run"),
+        ({"path": "0_Transformer"}, "a transformer in '0_Transformer', not in the folder itself"),
+    ],
+)
+def test_a_transformer_of_other_code_or_place_is_refused(module: dict[str, str], message: str, tmp_path: Path) -> None:
+    """It may compute something else than the library's of that name, or with other weights."""
+    folder = save_bi_encoder(tmp_path)
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    write_json(folder / "modules.json", [modules[0] | module, *modules[1:]])
+    with pytest.raises(BadCheckpoint, match=message):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"config_args": {"num_hidden_layers": 1}}, "loaded with {'config_args': {'num_hidden_layers': 1}}"),
+        ({"tokenizer_args": {"model_max_length": 6}}, "loaded with {'tokenizer_args': {'model_max_length': 6}}"),
+        ({"modality_config": {"text": {"method_output_name": ["hidden_states", -2]}}}, "loaded with {'text': "),
+        ({"modality_config": {"text": {"method": "get_text_features"}}}, "loaded with {'text': "),
+        ({"transformer_task": "fill-mask"}, "a SentenceTransformer for fill-mask with a Pooling module"),
+        ({"model_type": "CrossEncoder"}, "a CrossEncoder for feature-extraction with a Pooling module"),
+    ],
+)
+def test_a_transformer_that_is_loaded_otherwise_is_refused(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """Settings that change no score beyond its precision are not refused."""
+    folder = save_bi_encoder(tmp_path)
+    usual = {"modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}}
+    for name in ("sentence_bert_config.json", "config_sentence_transformers.json"):
+        write_json(folder / name, usual | {"model_args": {"dtype": "bfloat16"}})
+    load_model(str(folder))
+    for name in ("sentence_bert_config.json", "config_sentence_transformers.json"):
+        edit_json(folder / name, settings)
+    with pytest.raises(BadCheckpoint, match=message):
         load_model(str(folder))
 
 
@@ -78,9 +121,10 @@ def test_dot_products_of_cut_unit_vectors_are_refused(tmp_path: Path) -> None:
     """They are no cosines, which can be asked for."""
     folder = save_bi_encoder(tmp_path, normalize=True)
     write_json(folder / "config_sentence_transformers.json", {"truncate_dim": 16, "similarity_fn_name": "dot"})
-    with pytest.raises(BadCheckpoint, match=r"the dot product of vectors cut .* behind a Normalize module"):
+    with pytest.raises(BadCheckpoint, match=r"the dot product of vectors that are cut behind a Normalize module"):
         load_model(str(folder))
     load_model(str(folder), similarity="cosine")
+    load_model(str(folder), size=32)
 
 
 def test_a_pooling_without_the_prompt_is_refused(tmp_path: Path) -> None:

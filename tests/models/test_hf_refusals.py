@@ -141,13 +141,14 @@ def test_no_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("with_config", [True, False])
 def test_an_adapter(with_config: bool, tmp_path: Path) -> None:
-    """An adapter that peft saved holds differences to another model's weights; beside a model's own weights it is
-    ignored.
+    """An adapter that peft saved holds differences to another model's weights, which transformers adds to those beside
+    it.
     """
     folder = save_cross_encoder(tmp_path)
     write_json(folder / "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": "some/model"})
     save_file({"lora_A.weight": torch.zeros(1, 2)}, folder / "adapter_model.safetensors")
-    load_model(str(folder))
+    with pytest.raises(BadCheckpoint, match=r"an adapter beside weights, .* without adapter_config\.json"):
+        load_model(str(folder))
     (folder / "model.safetensors").unlink()
     if not with_config:
         (folder / "config.json").unlink()

@@ -63,9 +63,10 @@ def folder_of(folder: Path, **settings: Any) -> Path:
     """Writes the files of jina-embeddings-v3. settings: in config.json, other than its own."""
     as_jina_saves_it(folder, **LORA | settings)
     change_weights(folder, with_adapters)
-    write_modules(
-        folder, {"": "custom_st.Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"}
-    )
+    write_modules(folder, {"": "Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"})
+    text = (folder / "modules.json").read_text(encoding="utf-8")
+    of_jina = text.replace("sentence_transformers.Transformer", "custom_st.Transformer")
+    (folder / "modules.json").write_text(of_jina, encoding="utf-8")
     (folder / "1_Pooling").mkdir()
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
     write_json(folder / "config_sentence_transformers.json", {"prompts": PROMPTS, "default_prompt_name": None})
@@ -149,11 +150,15 @@ def test_adapters_without_the_modules_of_a_bi_encoder_are_refused(tmp_path: Path
         hf.load(tmp_path)
 
 
-def test_adapters_in_folders_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of_library", [True, False])
+def test_adapters_in_folders_are_refused(of_library: bool, tmp_path: Path) -> None:
     """The weights of jinaai/jina-embeddings-v3-hf are those without an adapter, and its adapters lie in folders."""
     folder = folder_of(tmp_path)
-    save(folder, NAME)
-    (folder / "retrieval_query").mkdir()
-    write_json(folder / "retrieval_query" / "adapter_config.json", {"peft_type": "LORA"})
+    if of_library:
+        save(folder, NAME)
+        write_modules(folder, {"": "models.Transformer", "1_Pooling": "models.Pooling"})
+    adapter = folder / ("retrieval_query" if of_library else "query")
+    adapter.mkdir()
+    write_json(adapter / "adapter_config.json", {"peft_type": "LORA"})
     with pytest.raises(BadCheckpoint, match="adapters for tasks in folders of their own are not supported"):
         hf.load(folder)

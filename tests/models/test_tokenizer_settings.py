@@ -130,7 +130,6 @@ def test_a_sparse_cross_encoder_reads_more_than_its_tokenizer_says(tmp_path: Pat
     [
         ({"query_length": 5, "document_length": 6}, r"\{'query_length': 5, 'document_length': 6\}"),
         ({"processing_kwargs": {"text": {"max_length": 6}}}, r"\{'processing_kwargs.text': "),
-        ({"tokenizer_args": {"model_max_length": 6}}, r"\{'tokenizer_args': "),
         ({"truncation_side": "left"}, r"\{'truncation_side': 'left'\}"),
     ],
 )

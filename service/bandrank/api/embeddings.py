@@ -40,6 +40,7 @@ A_TEXT: Schema = {
     ]
 }
 QUERY_TYPES = {"query", "search_query", "retrieval.query"}  # what Voyage, Cohere and Jina call them
+OTHER_TYPES = {"classification", "clustering", "separation", "text-matching"}  # of Cohere and Jina, not for search
 
 
 def _as_texts(value: object) -> object:
@@ -75,7 +76,8 @@ class EmbeddingsRequest(NamesModel):
     input_type: str | None = Field(
         default=None,
         description="query, search_query or retrieval.query: the texts are queries, around which some models put words "
-        "of their own, or have another encoder. null or anything else: the texts are documents.",
+        "of their own, or have another encoder. null or anything else: the texts are documents; a model with two "
+        "encoders refuses classification, clustering, separation and text-matching.",
     )
     task: str | None = Field(default=None, description="Jina's name for input_type.")
     embedding_type: Encoding | None = Field(default=None, description="Jina's name for encoding_format.")
@@ -97,6 +99,11 @@ class EmbeddingsRequest(NamesModel):
     def as_queries(self) -> bool:
         """Whether the texts are queries."""
         return not QUERY_TYPES.isdisjoint({self.input_type, self.task})
+
+    @property
+    def other_task(self) -> str:
+        """What the texts are for, if they are neither side of a search; else empty."""
+        return next((each for each in (self.input_type, self.task) if each and each in OTHER_TYPES), "")
 
 
 @dataclass(slots=True)
@@ -151,6 +158,7 @@ async def embed_texts(
         service.models,
         body.texts,
         as_queries=body.as_queries,
+        other_task=body.other_task,
         model=body.model,
         any_model=service.any_model,
         size=body.dimensions or body.output_dimension,

@@ -38,6 +38,7 @@ async def embed(
     texts: Sequence[str],
     *,
     as_queries: bool = False,
+    other_task: str = "",
     model: str | None = None,
     any_model: bool = False,
     size: int | None = None,
@@ -47,11 +48,12 @@ async def embed(
 
     So the dot product of a query's and a document's is the raw score of `/rerank`, rounded as the cache rounds.
     as_queries: whether the texts are queries. If the model puts other words around queries, or has another encoder for
-    them, they are not cached.
+    them, they are not cached.  other_task: what they are for, if for neither side of a search; empty otherwise.
     model, any_model: as in a `Call`.  size: the numbers that a vector must have; None for the model's own size.
     account: the client's; None for the service itself.
-    Raises NoEmbeddings for a model without a bi-encoder, InvalidInput for a size that it does not give, and what
-    `Models.find`, `Account.hold` and `RepresentationSource.represent` raise.
+    Raises NoEmbeddings for a model without a bi-encoder, InvalidInput for a size that it does not give or a task for
+    which neither of its two encoders is, and what `Models.find`, `Account.hold` and `RepresentationSource.represent`
+    raise.
     """
     chosen = models.find(model, or_default=any_model)
     found = _bi_encoder(chosen)
@@ -65,6 +67,8 @@ async def embed(
     own_size = scorer.prepared.scorer.representation_size
     if size is not None and size != own_size:
         raise InvalidInput(f"the embeddings of {chosen.name!r} have {own_size} dimensions, and cannot have {size}")
+    if other_task and source.encodes_queries_apart:
+        raise InvalidInput(f"{chosen.name!r} has encoders for queries and for documents, and none for {other_task!r}")
     if account is not None:
         account.hold(NUMBER_BYTES * own_size * len(texts))
     reading = scorer.prepared.scorer

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 
 from bandrank.dtypes import DtypeName
 from bandrank.models import checkpoint, hf
-from bandrank.models.architectures.bi_encoder import Similarity
+from bandrank.models.architectures.bi_encoder import BiEncoder, Similarity
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.fusion import Fusion
 from bandrank.models.hf.files import find_folder, load_tokenizer
@@ -31,10 +31,13 @@ class LoadedModel:
     fit: tuple[DtypeName, ...] = ()
 
 
-def load_model(model: str, revision: str | None = None, *, similarity: Similarity | None = None) -> LoadedModel:
+def load_model(
+    model: str, revision: str | None = None, *, similarity: Similarity | None = None, size: int | None = None
+) -> LoadedModel:
     """Loads a shipped checkpoint by its name, or a folder or hub id in bandrank's format or one that models/hf reads.
 
-    similarity: how a sentence-transformers bi-encoder compares vectors, whatever its folder says.
+    similarity: how a sentence-transformers bi-encoder compares vectors, and size: how many numbers of a bi-encoder's
+    vectors are kept at most, whatever its folder says.
     Raises BadCheckpoint.
     """
     folder = shipped(model) or find_folder(model, revision)
@@ -42,9 +45,12 @@ def load_model(model: str, revision: str | None = None, *, similarity: Similarit
         fusion = checkpoint.load_fusion(folder)
         fit = checkpoint.load_precision(folder).fit
         tokenizer = load_tokenizer(checkpoint.tokenizer_folder(folder))
-        loaded = LoadedModel(model, folder, checkpoint.load(folder), tokenizer, fusion, fit)
+        scorer = checkpoint.load(folder)
+        if size is not None and isinstance(scorer, BiEncoder):
+            scorer.cut(size)
+        loaded = LoadedModel(model, folder, scorer, tokenizer, fusion, fit)
     else:
-        scorer = hf.load(folder, name=model, similarity=similarity)
+        scorer = hf.load(folder, name=model, similarity=similarity, size=size)
         loaded = LoadedModel(model, folder, scorer, load_tokenizer(folder))
     _require_fitting(loaded)
     return loaded

@@ -87,6 +87,11 @@ class BiEncoder(LateInteractionScorer):
         self.dense = nn.Sequential(*map(Dense, config.dense, config.sizes[:-1]))
         self.representation_size = config.size or config.sizes[-1]
 
+    def cut(self, size: int) -> None:
+        """Keeps the first `size` numbers of each vector, or all if there are no more."""
+        self.representation_size = min(size, self.config.sizes[-1])
+        self.config = replace(self.config, size=self.representation_size)
+
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
         """The facts of any scorer, and how texts become vectors."""
         why = f": {self.why_similarity}" if self.why_similarity else ""

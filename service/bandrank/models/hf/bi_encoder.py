@@ -1,6 +1,5 @@
 """Bi-encoders as sentence-transformers saves them: modules in order, each with its own settings."""
 
-from pathlib import Path
 from typing import Any
 
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
@@ -9,6 +8,7 @@ from bandrank.models.hf import dense
 from bandrank.models.hf.chat_template import joins_plainly
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
+from bandrank.models.hf.modules import require_bi_encoder
 from bandrank.models.hf.pooling import read_pooling
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
@@ -19,12 +19,6 @@ from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN
 
 
-def modules(folder: Path) -> list[str]:
-    """The class names of a folder's modules in order; none without a modules.json. Raises BadCheckpoint."""
-    path = folder / "modules.json"
-    return [module["type"].rsplit(".", 1)[-1] for module in read_json(path)] if path.is_file() else []
-
-
 def read(model: Model, modules: list[str]) -> Scorer:
     """The bi-encoder that these modules form. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
     folder, encoder = model.folder, model.encoder
@@ -32,6 +26,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     plain = ["Transformer", "Pooling", *["Dense"] * layers]
     if modules not in (plain, [*plain, "Normalize"]):
         raise model.refuse(f"modules {modules} are not supported, only Transformer, Pooling, Dense and Normalize")
+    require_bi_encoder(model)
     if encoder.causal:
         require_no_code(model)
     paths = [folder / module["path"] for module in read_json(folder / "modules.json")]
@@ -50,9 +45,9 @@ def read(model: Model, modules: list[str]) -> Scorer:
         product = model.weights[matrix].float()
         dense_layers.insert(0, (DenseConfig(size=len(product), bias=False), {"linear.weight": product}))
     whole = dense_layers[-1][0].size if dense_layers else encoder.hidden_size
-    size = _kept(model, library.get("truncate_dim"), whole)
+    size = _kept(model, model.size or library.get("truncate_dim"), whole)
     if size is not None and normalised and (model.similarity or named) == "dot":
-        raise model.refuse("the dot product of vectors cut (truncate_dim) behind a Normalize module is not supported")
+        raise model.refuse("the dot product of vectors that are cut behind a Normalize module is not supported")
     most = min(encoder.max_positions, MAX_DECODER_TOKENS) if encoder.causal else encoder.max_positions
     config = BiEncoderConfig(
         **model.ids("cls", "sep", bare=True),
@@ -76,13 +71,13 @@ def read(model: Model, modules: list[str]) -> Scorer:
     return scorer
 
 
-def _kept(model: Model, saved: Any, whole: int) -> int | None:
+def _kept(model: Model, asked: Any, whole: int) -> int | None:
     """How many numbers of a vector of `whole` are kept behind all modules; None for all.
 
-    saved: `truncate_dim`.  Raises BadCheckpoint.
+    asked: by the user, or `truncate_dim`.  Raises BadCheckpoint.
     """
-    if saved is None:
+    if asked is None:
         return None
-    if type(saved) is not int or saved < 1:
-        raise BadCheckpoint(f"{model.folder}: truncate_dim must be a whole number above 0, got {saved!r}")
-    return saved if saved < whole else None
+    if type(asked) is not int or asked < 1:
+        raise BadCheckpoint(f"{model.folder}: truncate_dim must be a whole number above 0, got {asked!r}")
+    return asked if asked < whole else None

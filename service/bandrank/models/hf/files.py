@@ -26,9 +26,11 @@ NO_WEIGHTS = (
     "no model.safetensors and no pytorch_model.bin; of a model that is here only in ONNX, OpenVINO or GGUF, take the "
     "one that it was exported from"
 )
-ADAPTER = (
-    "an adapter without the model that it changes; load both with peft, call merge_and_unload() and save_pretrained(), "
-    "and give that folder"
+MERGE = "load both with peft, call merge_and_unload() and save_pretrained(), and give that folder"
+ADAPTER = f"an adapter without the model that it changes; {MERGE}"
+BESIDE = (
+    "an adapter beside weights, and nothing says whether they contain it; if they do, give a copy of the folder "
+    f"without adapter_config.json, else {MERGE}"
 )
 
 NUMBERS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -49,12 +51,12 @@ def find_folder(model: str, revision: str | None = None) -> Path:
     """The local folder of `model`: a folder's path, or a hub id, downloaded unless it is in the hub's cache.
 
     With HF_HUB_OFFLINE=1, or without a network, only the cache is searched. Raises BadCheckpoint if there is no such
-    model, if it cannot be downloaded, or if it is only an adapter.
+    model, if it cannot be downloaded, or if it has an adapter, alone or beside weights.
     """
     folder = Path(model) if Path(model).is_dir() else _download(model, revision)
-    weights = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")}
-    if (folder / "adapter_config.json").is_file() and weights <= {folder / "adapter_model.safetensors"}:
-        raise BadCheckpoint(f"{folder}: {ADAPTER}")
+    if (folder / "adapter_config.json").is_file():
+        weights = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")}
+        raise BadCheckpoint(f"{folder}: {BESIDE if weights - {folder / 'adapter_model.safetensors'} else ADAPTER}")
     return folder
 
 

@@ -6,8 +6,6 @@ from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.model import Model
 
 OF_A_SIDE = ("query_length", "document_length")
-OF_THE_TOKENIZER = ("tokenizer_args", "processor_kwargs")
-HARMLESS = {"trust_remote_code", "use_fast"}  # of the tokenizer: they change no token id
 
 
 def most_tokens(
@@ -23,7 +21,6 @@ def most_tokens(
     settings = transformer_settings(model.folder)
     tokenizer = read_object(model.folder / "tokenizer_config.json", optional=True)
     other = {name: settings[name] for name in OF_A_SIDE if settings.get(name) and not by_side}
-    other |= {name: settings[name] for name in OF_THE_TOKENIZER if (settings.get(name) or {}).keys() - HARMLESS}
     called_with = settings.get("processing_kwargs") or {}
     other |= {f"processing_kwargs.{name}": called_with[name] for name in ("text", "common") if called_with.get(name)}
     if tokenizer.get("truncation_side", "right") != "right":

@@ -31,6 +31,7 @@ from bandrank.models.hf.jina_bert import JINA_BERT
 from bandrank.models.hf.llama import CAUSAL_LLAMA, LLAMA
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
+from bandrank.models.hf.modules import read_modules
 from bandrank.models.hf.monot5 import T5
 from bandrank.models.hf.mpnet import MPNET
 from bandrank.models.hf.nomic_bert import NOMIC_BERT
@@ -72,11 +73,11 @@ FAMILIES_OF_CODE: dict[str, Family] = {  # by the config class in the authors' o
 }
 
 
-def load(folder: Path, *, name: str = "", similarity: Similarity | None = None) -> Scorer:
+def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, size: int | None = None) -> Scorer:
     """The scorer in a Hugging Face model folder, on the CPU, in the dtype it was saved in. Raises BadCheckpoint.
 
     name: the name by which it was asked for, such as its hub id; by default the folder's.  similarity: how a bi-encoder
-    compares vectors, whatever its folder says.
+    compares vectors, and size: how many of their numbers it keeps at most, whatever its folder says.
     """
     settings = read_object(folder / "config.json")
     kind = settings.get("model_type")
@@ -97,8 +98,9 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None) 
             headless=not prefix,
             name=name or folder.name,
             similarity=similarity,
+            size=size,
         )
-        return _in_its_role(model, bi_encoder.modules(folder))
+        return _in_its_role(model, read_modules(model))
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error
     except StrictDataclassError as error:  # from transformers' classes, with which some families read settings

@@ -56,7 +56,8 @@ class Model:
 
     settings: the keys of config.json.  weights: tensors by their saved names, without the family's prefix.
     headless: whether no name had a prefix, as in a model that was saved without a head.  name: the name by which it was
-    asked for.  similarity: how a bi-encoder compares vectors; None leaves that to its folder.
+    asked for.  similarity: how a bi-encoder compares vectors.  size: how many of their numbers it keeps at most; None
+    leaves either to its folder.
     """
 
     folder: Path
@@ -67,6 +68,7 @@ class Model:
     headless: bool = False
     name: str = ""
     similarity: Literal["cosine", "dot"] | None = None
+    size: int | None = None
 
     @property
     def encoder_weights(self) -> Weights:

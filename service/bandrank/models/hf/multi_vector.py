@@ -14,12 +14,19 @@ from bandrank.models.hf.pylate import read_projection, require_maxsim
 from bandrank.models.scorer import Scorer
 
 MODULES = ["Transformer", "Dense", "MultiVectorMask", "Normalize"]
+ROWS = "token_embeddings"
 
 
 def read(model: Model) -> Scorer:
     """The ColBERT of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
     folder, most = model.folder, model.encoder.max_positions
-    dense, mask = (folder / each["path"] for each in read_json(folder / "modules.json")[1:3])
+    dense, mask, norm = (folder / each["path"] for each in read_json(folder / "modules.json")[1:])
+    for path in (dense, norm):
+        of_module = read_object(path / "config.json", optional=True)
+        read = of_module.get("module_input_name", "sentence_embedding")
+        written = of_module.get("module_output_name") or read
+        if {read, written} != {ROWS}:
+            raise model.refuse(f"{path.name}: a module on {read!r} and {written!r} is not supported, only on {ROWS!r}")
     library = read_object(folder / "config_sentence_transformers.json", optional=True)
     require_maxsim(model, library)
     settings = transformer_settings(folder)
@@ -49,6 +56,7 @@ def read(model: Model) -> Scorer:
 
 def _skipped(model: Model, mask: dict[str, Any]) -> tuple[int, ...]:
     """The ids of candidates' tokens that do not score. Raises BadCheckpoint for a mask of another kind."""
-    if mask.get("keep_only_token_ids") or (mask.get("skiplist_tasks") or ["document"]) != ["document"]:
+    tasks = mask.get("skiplist_tasks")
+    if mask.get("keep_only_token_ids") or tasks not in (None, ["document"]):
         raise model.refuse(f"a mask of {mask} is not supported")
     return model.ids_of_words(mask.get("skiplist_words") or ())

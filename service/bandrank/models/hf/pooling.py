@@ -29,7 +29,7 @@ def read_pooling(settings: Mapping[str, Any]) -> Pooling:
     Raises ValueError for several modes and for an unknown one.
     """
     named = settings.get("pooling_mode", [mode for switch, mode in SWITCHES.items() if settings.get(switch) is True])
-    modes = [named] if isinstance(named, str) else list(named) or ["mean"]
+    modes = (list(named) or ["mean"]) if isinstance(named, list) else [named]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise ValueError(f"pooling {modes} is not supported, only one of {', '.join(POOLINGS)}")
     return POOLINGS[modes[0]]

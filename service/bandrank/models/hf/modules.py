@@ -1,0 +1,50 @@
+"""The modules of sentence-transformers and PyLate in a folder (modules.json), none of whose own code is run."""
+
+from bandrank.models.checkpoint import read_json, read_object
+from bandrank.models.hf.files import transformer_settings
+from bandrank.models.hf.model import Model
+
+LIBRARIES = ("sentence_transformers", "pylate")
+OF_JINA = "custom_st.Transformer"  # reads a text as the library's does, with a task's adapter
+OF_CLASSES = [f"{part}_{kind}" for part in ("model", "config", "tokenizer", "processor") for kind in ("args", "kwargs")]
+HARMLESS = {
+    *("add_pooling_layer", "attn_implementation", "dtype", "torch_dtype", "trust_remote_code", "unpad_inputs"),
+    *("use_fast", "use_memory_efficient_attention"),
+}
+COMPUTED = ("last_hidden_state", "logits")
+KIND, TASK = "SentenceTransformer", "feature-extraction"
+
+
+def read_modules(model: Model) -> list[str]:
+    """The class names of a folder's modules in order; none without a modules.json.
+
+    Raises BadCheckpoint for other code than the libraries', and for a transformer in another folder, with settings
+    beside config.json, or with other states than the last.
+    """
+    path = model.folder / "modules.json"
+    if not path.is_file():
+        return []
+    modules, settings = read_json(path), transformer_settings(model.folder)
+    types = [module["type"] for module in modules]
+    if own := [each for each in types if each.partition(".")[0] not in LIBRARIES and each != OF_JINA]:
+        raise model.refuse(f"modules of code of its own ({', '.join(own)}), which is not run, are not supported")
+    if OF_JINA in types and any(model.folder.glob("**/adapter_config.json")):
+        raise model.refuse("adapters for tasks in folders of their own are not supported")
+    if place := modules[0].get("path"):
+        raise model.refuse(f"a transformer in {place!r}, not in the folder itself, is not supported")
+    other = {name: settings[name] for name in OF_CLASSES if (settings.get(name) or {}).keys() - HARMLESS}
+    for name, each in (settings.get("modality_config") or {}).items():
+        output = each.get("method_output_name", COMPUTED[0])
+        if name in ("text", "message") and (each.get("method", "forward") != "forward" or output not in COMPUTED):
+            other[name] = each
+    if other:
+        raise model.refuse(f"a transformer that is loaded with {other} is not supported")
+    return [each.rpartition(".")[2] for each in types]
+
+
+def require_bi_encoder(model: Model) -> None:
+    """Raises BadCheckpoint for a model of another kind or task, whose modules may be those of a bi-encoder."""
+    kind = read_object(model.folder / "config_sentence_transformers.json", optional=True).get("model_type", KIND)
+    task = transformer_settings(model.folder).get("transformer_task", TASK)
+    if (kind, task) != (KIND, TASK):
+        raise model.refuse(f"a {kind} for {task} with a Pooling module is not supported")
