@@ -112,10 +112,12 @@ def test_a_score_in_int8_is_the_same_bits_alone_and_in_company(name: str, config
 
 
 @every_config
-@pytest.mark.parametrize("name", ["full", "bi-encoder"])
-def test_scores_are_those_of_training(name: str, config: EncoderConfig) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("full", torch.float32), ("bi-encoder", torch.float32), ("bi-encoder", torch.float64)]
+)
+def test_scores_are_those_of_training(name: str, dtype: torch.dtype, config: EncoderConfig) -> None:
     """For gradients, attention is computed by chunks of scores; without, sequence by sequence."""
-    scorer = SCORERS[name](config).eval()
+    scorer = SCORERS[name](config).eval().to(dtype)
     batch = score_batch(*random_texts(scorer))
 
     trained = scorer(batch).detach()

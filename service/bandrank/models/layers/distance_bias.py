@@ -53,13 +53,14 @@ class DistanceBiasPlan(ChunkedPlan):
         """
         assert self.sequences is not None, "some rows do not see each other. This is a bug."
         out = torch.empty_like(qkv[:, 0])
+        table = self._descending.to(torch.promote_types(torch.float32, qkv.dtype))  # torch misreads float32 in float64
         for rows in self.sequences:
             backwards, length = rows.flip(0), len(rows)
             query, key, value = (
                 qkv[:, part].index_select(0, index).transpose(0, 1)[None]
                 for part, index in enumerate((backwards, rows, rows))
             )
-            biases = self._descending[:, self.reach + 1 - length : self.reach + length].unfold(1, length, 1)[None]
+            biases = table[:, self.reach + 1 - length : self.reach + length].unfold(1, length, 1)[None]
             attended = scaled_dot_product_attention(query, key, value, attn_mask=biases)
             out.index_copy_(0, backwards, attended[0].transpose(0, 1))
         return out.flatten(1)
