@@ -35,7 +35,7 @@ class EmulationError(RuntimeError):
 class Emulation:
     """Kernels of one source text, which the constructor compiles.
 
-    kernels: C++ names with their template arguments.  sanitize: compiles with the address sanitizer.
+    kernels: C++ names with their template arguments.  sanitize: checks addresses and their alignment.
     Raises EmulationError with the compiler's message.
     """
 
@@ -96,7 +96,7 @@ def _build(source: str, kernels: Sequence[str], *, sanitize: bool) -> Path:
     launchers = "\n".join(f"CUDA_ON_CPU_LAUNCHER(launch_{i}, {name})" for i, name in enumerate(kernels))
     flags = ["-std=c++17", "-O1", "-fPIC", "-fno-strict-aliasing", "-Wall", "-Wno-unknown-pragmas"]
     if sanitize:
-        flags += ["-g1", "-fsanitize=address"]
+        flags += ["-g1", "-fsanitize=address,alignment", "-fno-sanitize-recover=alignment"]
     contents = "".join(path.read_text(encoding="utf-8") for path in sorted(HEADERS.glob("*.[hc]*")))
     with _compiling_shared:
         # Compiled headers halve the time of a kernel; g++ looks for the .gch first.

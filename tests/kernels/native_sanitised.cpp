@@ -228,10 +228,10 @@ int main(int argc, char**) {
     }
     for (int64_t head_dim : {2, 16, 24, 32, 64, 100})
         for (int64_t rows : {0, 1, 9, 97}) try_projection(2, head_dim, rows);
-    for (int64_t head_dim : {16, 32, 240, 256})
+    for (int64_t head_dim : {16, 32, 240, 512})
         for (int64_t count : {0, 1, 3, 4, 15, 16, 17, 75, 128})
             for (int64_t window : {0, 1, 4, 37, 500}) try_attention(2, head_dim, count, window);
-    for (int64_t head_dim : {16, 48, 256})
+    for (int64_t head_dim : {16, 48, 512})
         for (int64_t query_rows : {1, 8, 13})
             for (int64_t candidates : {0, 1, 15, 16, 17, 40})
                 for (int64_t own : {0, 1, 3}) try_shared(head_dim, query_rows, candidates, own);

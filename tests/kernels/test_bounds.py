@@ -1,4 +1,4 @@
-"""Runs all CUDA kernels under the address sanitizer, in one process, which takes longer to start than to run them."""
+"""Runs all CUDA kernels under sanitizers, in one process, which takes longer to start than to run them."""
 
 import torch
 from emulation.compiled import needs_compiler, run_sanitized

@@ -201,3 +201,15 @@ def test_the_sanitizer_names_the_line_of_an_access_out_of_bounds() -> None:
     assert ended.returncode
     assert "heap-buffer-overflow" in ended.stderr
     assert "in reverse" in ended.stderr
+
+
+def test_the_sanitizer_names_the_line_of_an_access_between_two_units() -> None:
+    """A GPU loads two numbers at once from even places only; a processor, from any."""
+    pairs = REVERSE.replace("in[", "((const float2*)(in + 1))->x + in[")
+    assert pairs != REVERSE
+
+    ended = run_sanitized(SANITIZED.replace(repr(REVERSE), repr(pairs)))
+
+    assert ended.stdout.split() == ["launch", "128"]
+    assert ended.returncode
+    assert "misaligned address" in ended.stderr

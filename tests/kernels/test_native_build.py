@@ -104,8 +104,9 @@ def test_clang_builds_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the encoding of its words."""
     broken = tmp_path / "broken"
-    broken.write_text("#!/bin/sh\necho 'note: so it begins' >&2\necho 'error: no such option' >&2\nexit 1\n")
+    broken.write_text("#!/bin/sh\nprintf 'note: \\374bel\\nerror: no such option\\n' >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
 

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from support.drawn_layouts import WINDOWS, layouts, patterns
 from support.layouts import BACKENDS, CPU, EXACT, HEAD_DIM, NUM_HEADS, packed_rows, random_qkv
 
-from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, plan_attention, windowed_attention
+from bandrank_kernels.arrays import offsets
+from bandrank_kernels.windowed_attention import (
+    AttentionPattern,
+    PackedRows,
+    plan_attention,
+    plan_local_attention,
+    windowed_attention,
+)
+from bandrank_kernels.windowed_attention.local import LocalPlan
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -185,3 +193,25 @@ def test_memory_is_linear_in_rows() -> None:
     measured = subprocess.run([sys.executable, "-c", GROWTH], check=True, capture_output=True, text=True)
 
     assert 0 < float(measured.stdout) < 2
+
+
+@pytest.mark.parametrize("lengths", [[0, 1, 40, 4, 5, 0, 300, 7], [3, 1, 0], [90, 50], []])
+@pytest.mark.parametrize("window", [0, 3, 39, 500])
+def test_local_attention_equals_the_reference(window: int, lengths: list[int]) -> None:
+    """Whether texts are shorter than the window, longer, or a mixture."""
+    cu_seqlens = offsets(lengths)
+    qkv = torch.randn(int(cu_seqlens[-1]), 3, NUM_HEADS, HEAD_DIM, dtype=torch.float64)
+    reference, vectorized = (
+        plan_local_attention(cu_seqlens, window, device=CPU, dtype=qkv.dtype, backend=backend) for backend in BACKENDS
+    )
+
+    torch.testing.assert_close(vectorized.attend(qkv), reference.attend(qkv), rtol=0, atol=EXACT)
+
+
+def test_short_texts_are_not_padded_to_a_wide_window() -> None:
+    """Every block of a band has keys for the window on both sides of it, which texts of 75 rows do not have."""
+    plan = LocalPlan(offsets([75] * 20 + [600] + [75] * 20), 512, device=CPU, dtype=torch.float32)
+
+    keys = sum(piece.key_index.numel() for piece in plan.pieces)
+
+    assert keys <= 40 * 75 + 2 * (512 + 2 * 512)

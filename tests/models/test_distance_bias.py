@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.layouts import packed_rows
 from support.models import CLS_ID, SEP_ID, random_scorer, score_batch
 from support.native import needs_native
 from support.t5 import tiny_t5_config
@@ -21,6 +22,8 @@ from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.jina_bert import JinaBertConfig
 from bandrank.models.encoders.mpnet import MpnetConfig
+from bandrank.models.layers.alibi import Alibi
+from bandrank.models.layers.distance_bias import DistanceBiasBlock
 from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.layers.patterns import FULL, longformer, sparse
 from bandrank.models.prepared import prepare
@@ -106,6 +109,43 @@ def test_a_score_in_int8_is_the_same_bits_alone_and_in_company(name: str, config
 
     assert scorer.attention == "CPU kernels"
     assert alone == together
+
+
+@every_config
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("full", torch.float32), ("bi-encoder", torch.float32), ("bi-encoder", torch.float64)]
+)
+def test_scores_are_those_of_training(name: str, dtype: torch.dtype, config: EncoderConfig) -> None:
+    """For gradients, attention is computed by chunks of scores; without, sequence by sequence."""
+    scorer = SCORERS[name](config).eval().to(dtype)
+    batch = score_batch(*random_texts(scorer))
+
+    trained = scorer(batch).detach()
+    with torch.inference_mode():
+        scores = scorer(batch)
+
+    torch.testing.assert_close(scores, trained, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_a_sequence_attends_at_once_and_with_the_same_bits_in_any_company(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of scores, which go through memory, take two to five times as long."""
+    monkeypatch.delattr("bandrank.models.layers.distance_bias.attend_in_chunks")
+    together, alone = packed_rows([6] * 3, [[70], [77], [80]], shared=False), packed_rows([6], [[77]], shared=False)
+    qkv, places = torch.randn(together.num_rows, 3, 2, 16).to(dtype), torch.zeros(together.num_rows, dtype=torch.int64)
+    for sequence in range(3):
+        rows = [sequence, *together.query_rows(sequence), *together.candidate_rows(sequence)]
+        places[rows] = torch.arange(len(rows))
+    own = torch.tensor([1, *together.query_rows(1), *together.candidate_rows(1)])
+    block, alibi = DistanceBiasBlock(JinaBertConfig(**SHAPE)), Alibi(2)
+
+    both = block.attend(qkv, places, alibi.plan(together, FULL, CPU))
+    by_itself = block.attend(qkv[own], places[own], alibi.plan(alone, FULL, CPU))
+
+    assert torch.equal(by_itself, both[own])
 
 
 @every_config

@@ -64,9 +64,9 @@ def build(variant: Variant, folder: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / target.name
             command = [*compiler, *OPTIONS, *variant.options, "-o", str(made), str(SOURCES / "exports.cpp")]
-            result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
+            result = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own words
             if result.returncode:
-                raise CannotBuild(f"{compiler[0]} fails: {_first_error(result.stderr)}")
+                raise CannotBuild(f"{compiler[0]} fails: {_first_error(result.stderr.decode(errors='replace'))}")
             with made.open("rb") as content:  # synced before it gets its name: a crash leaves no partial library
                 os.fsync(content.fileno())
             made.replace(target)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-MAX_HEAD_DIM, HEAD_DIM_MULTIPLE = 256, 16  # of attention
+MAX_HEAD_DIM, HEAD_DIM_MULTIPLE = 512, 16  # of attention
 
 
 def check(name: str, tensor: Tensor, *shape: int | None, dtype: torch.dtype = torch.float32) -> None:

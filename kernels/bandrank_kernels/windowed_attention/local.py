@@ -9,7 +9,8 @@ from torch import Tensor
 from bandrank_kernels.arrays import Offsets, offsets
 from bandrank_kernels.dispatch import Backend, choose_backend
 from bandrank_kernels.native.checks import check
-from bandrank_kernels.windowed_attention.banded import plan_blocks
+from bandrank_kernels.windowed_attention.banded import BlockChunk, plan_blocks
+from bandrank_kernels.windowed_attention.gathered import SequenceGroup, plan_groups
 from bandrank_kernels.windowed_attention.native import attend_whole
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.pieces import attend_pieces, on_device, split
@@ -43,14 +44,23 @@ class _TextsPlan(AttentionPlan):
 
 
 class LocalPlan(_TextsPlan):
-    """Attention by blocks of the band in plain torch; memory is linear in rows."""
+    """Attention in plain torch: of texts whose rows all see each other whole, of runs of longer ones by blocks of the
+    band. Memory is linear in rows.
+    """
 
     def __init__(self, cu_seqlens: Offsets, window: int, *, device: torch.device, dtype: torch.dtype) -> None:
-        rows, pattern = _as_candidates(cu_seqlens, window)
-        self._pieces = on_device(plan_blocks(rows, pattern, dtype, first_row=0), device)
+        lengths = np.diff(cu_seqlens)
+        whole = lengths <= window + 1
+        short = Spans(cu_seqlens[:-1][whole, None], lengths[whole, None])
+        pieces: list[SequenceGroup | BlockChunk] = [*plan_groups(short, short, dtype)]
+        for begin, end in np.flatnonzero(np.diff(~whole, prepend=False, append=False)).reshape(-1, 2):
+            first = int(cu_seqlens[begin])
+            rows, pattern = _as_candidates(cu_seqlens[begin : end + 1] - first, window)
+            pieces += plan_blocks(rows, pattern, dtype, first_row=first)
+        self.pieces = on_device(pieces, device)
 
     def attend(self, qkv: Tensor) -> Tensor:
-        return attend_pieces(self._pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), *split(qkv))
+        return attend_pieces(self.pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), *split(qkv))
 
 
 class DenseLocalPlan(_TextsPlan):

@@ -88,6 +88,6 @@ struct AttentionScratch {
     Buffer<uint16_t> halves;
 };
 
-constexpr int MOST_NUMBERS = 256;  // of a head
+constexpr int MOST_NUMBERS = 512;  // of a head
 
 }  // namespace bandrank

@@ -5,10 +5,11 @@ layers of an encoder add the same biases.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from bandrank.models.layers.block import PostNormBlock, PreNormBlock
 from bandrank.models.layers.chunked_attention import (
@@ -20,6 +21,7 @@ from bandrank.models.layers.chunked_attention import (
     reach,
 )
 from bandrank.models.layers.key_mask import KeyMaskPlan
+from bandrank_kernels.arrays import ranges
 from bandrank_kernels.windowed_attention import (
     AttentionPattern,
     AttentionPlan,
@@ -29,6 +31,7 @@ from bandrank_kernels.windowed_attention import (
     PackedRows,
     lay_out,
 )
+from bandrank_kernels.windowed_attention.spans import candidate_spans, cls_spans, query_spans
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,36 @@ class DistanceBiasPlan(ChunkedPlan):
     """The plan of a batch.
 
     bias: (2 * reach + 1, num_heads) float32, for each distance of a query row from a key row, ascending.
+    sequences: the rows of each sequence, ascending in position, if all see each other on a CPU; else None.
     """
 
     bias: Tensor
+    sequences: Sequence[Tensor] | None
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        """(total, hidden_size) attended values, by `sequences`: a row has the same bits in any company.
+
+        Query rows are in descending order, so that the biases of a row are those of the row before from the second on,
+        and all are a view of the table.
+        """
+        assert self.sequences is not None, "some rows do not see each other. This is a bug."
+        out = torch.empty_like(qkv[:, 0])
+        table = self._descending.to(torch.promote_types(torch.float32, qkv.dtype))  # torch misreads float32 in float64
+        for rows in self.sequences:
+            backwards, length = rows.flip(0), len(rows)
+            query, key, value = (
+                qkv[:, part].index_select(0, index).transpose(0, 1)[None]
+                for part, index in enumerate((backwards, rows, rows))
+            )
+            biases = table[:, self.reach + 1 - length : self.reach + length].unfold(1, length, 1)[None]
+            attended = scaled_dot_product_attention(query, key, value, attn_mask=biases)
+            out.index_copy_(0, backwards, attended[0].transpose(0, 1))
+        return out.flatten(1)
+
+    @cached_property
+    def _descending(self) -> Tensor:
+        """(num_heads, 2 * reach + 1) biases, those of the farthest key rows behind the query row first."""
+        return self.bias.flip(0).T.contiguous()
 
 
 @dataclass(frozen=True)
@@ -70,7 +100,8 @@ class DistanceBias(nn.Module, ABC):
         if native:
             rows.check(pattern)
             return NativeBiasPlan(NativePlan(rows, pattern), bias)
-        return DistanceBiasPlan(lay_out(rows, pattern, device=device), farthest, bias)
+        sequences = _sequences(rows, pattern) if device.type == "cpu" else None
+        return DistanceBiasPlan(lay_out(rows, pattern, device=device), farthest, bias, sequences)
 
     def plan_masked(self, seen: Tensor, dtype: torch.dtype) -> KeyMaskPlan:
         """The plan of texts of equal length, as `KeyMaskPlan.of`. seen: (n, len) bool, False for masked keys."""
@@ -87,9 +118,12 @@ class DistanceBiasAttention(ChunkedBlock[DistanceBiasPlan]):
     def attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         if isinstance(plan, KeyMaskPlan):
             return plan.attend(qkv).flatten(1)
-        if not isinstance(plan, NativeBiasPlan):
+        if isinstance(plan, NativeBiasPlan):
+            return plan.plan.attend(qkv, DistanceBiases.of(plan.bias, positions)).flatten(1)
+        own = self._own(plan)
+        if own.sequences is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
             return super().attend(qkv, positions, plan)
-        return plan.plan.attend(qkv, DistanceBiases.of(plan.bias, positions)).flatten(1)
+        return own.attend(qkv)
 
     def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
         if not isinstance(plan, NativeBiasPlan):
@@ -117,3 +151,14 @@ class DistanceBiasBlock(DistanceBiasAttention, PostNormBlock):
 
 class PreNormBiasBlock(DistanceBiasAttention, PreNormBlock):
     """Of which the norms precede each half."""
+
+
+def _sequences(rows: PackedRows, pattern: AttentionPattern) -> list[Tensor] | None:
+    """The rows of each sequence, if all of them see each other: candidates with full attention, or queries alone."""
+    spans = query_spans(rows)
+    if rows.num_candidates:
+        if not pattern.is_full:
+            return None
+        spans = cls_spans(rows).join(spans).join(candidate_spans(rows))
+    flat = torch.from_numpy(ranges(spans.starts.ravel(), spans.lengths.ravel()))
+    return [each for each in torch.split(flat, spans.totals.tolist()) if len(each)]

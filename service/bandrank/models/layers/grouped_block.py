@@ -12,6 +12,7 @@ from bandrank.models.encoders.grouped_config import GroupedConfig
 from bandrank.models.layers.block import BlockOptions, PreNormBlock
 from bandrank.models.layers.linear import LinearLayer, WholeLinear
 from bandrank.models.layers.norm import RMSNorm
+from bandrank.models.layers.positions import CPU_BLOCK_ROWS
 from bandrank.models.layers.window_plans import plan_within
 from bandrank_kernels.windowed_attention import AttentionPlan
 from bandrank_kernels.windowed_attention.plan import stacked
@@ -58,8 +59,17 @@ class GroupedBlock(PreNormBlock):
         if (heads := self._heads(layer, rows, positions, sum(numbers), of_heads)) is not None:
             return heads.split_with_sizes(sizes, 1)
         *turned, others = layer(rows).view(len(rows), count, self.head_dim).split_with_sizes(sizes, 1)
-        normed = (norm(each) for (norm, _), each in zip(norms, turned, strict=True))
-        return [*(self.rotary.turn_heads(each, positions) for each in normed), others]
+        return [*(self._turned(norm, each, positions) for (norm, _), each in zip(norms, turned, strict=True)), others]
+
+    def _turned(self, norm: nn.Module, heads: Tensor, positions: Tensor) -> Tensor:
+        """Heads, normed and turned: on a CPU, unless gradients are recorded, in place."""
+        assert self.rotary is not None, "without rotary positions. This is a bug."
+        if heads.device.type != "cpu" or torch.is_grad_enabled():
+            return self.rotary.turn_heads(norm(heads), positions)
+        for start in range(0, len(heads), CPU_BLOCK_ROWS):
+            block = slice(start, start + CPU_BLOCK_ROWS)
+            heads[block] = self.rotary.turn_heads(norm(heads[block]), positions[block])
+        return heads
 
 
 class SandwichBlock(GroupedBlock):
