@@ -70,10 +70,10 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 FOR_TORCH = {  # in the environment, as torch and oneDNN read these when they first compute
     # Large buffers come and go with every layer; without huge pages a fifth of the CPU's time goes into mapping them.
     "THP_MEM_ALLOC_ENABLE": "1",
-    # For each number of rows and each shape of weights, oneDNN writes a program of half a megabyte and keeps 1,024 of
-    # them, in each thread and again for all. Batches rarely have equally many rows; the layers of one need a few.
-    "LRU_CACHE_CAPACITY": "64",
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+    # For each number of rows and each shape of weights, oneDNN writes a program of half a megabyte. It keeps 1,024 of
+    # them for each thread, and as many for all, where threads find each other's: these few cost no time.
+    "LRU_CACHE_CAPACITY": "32",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
 }
 KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
 PASSED_THROUGH = {"headers": [], "date_header": False}  # a proxy's answers have the headers of the search engine
