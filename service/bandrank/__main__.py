@@ -67,14 +67,22 @@ USAGE = "\n".join(
 # Commands that serve nothing and so have arguments of their own instead of settings.
 WITHOUT_SETTINGS = {"key": new_key, "models": print_models, "export": export}
 STOPS = (signal.SIGTERM, signal.SIGINT)
+FOR_TORCH = {  # in the environment, as torch and oneDNN read these when they first compute
+    # Large buffers come and go with every layer; without huge pages a fifth of the CPU's time goes into mapping them.
+    "THP_MEM_ALLOC_ENABLE": "1",
+    # For each number of rows and each shape of weights, oneDNN writes a program of half a megabyte. It keeps 1,024 of
+    # them for each thread, and as many for all, where threads find each other's: these few cost no time.
+    "LRU_CACHE_CAPACITY": "32",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
+}
 KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
 PASSED_THROUGH = {"headers": [], "date_header": False}  # a proxy's answers have the headers of the search engine
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns the exit code: 0, 1 if the service failed, 2 for an unusable command or setting."""
-    # Large buffers come and go with every layer; without huge pages a fifth of the CPU's time goes into mapping them.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    for name, value in FOR_TORCH.items():
+        os.environ.setdefault(name, value)
     command, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
     if command in {"version", "--version"}:
         print(__version__)

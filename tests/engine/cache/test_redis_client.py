@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.exceptions import OutOfMemoryError
 from support.scripted_redis import ScriptedCommands, scripted
 from support.tasks import until
 
 from bandrank.engine.cache.redis_client import BYTES_AT_ONCE, ENTRIES_AT_ONCE, MAX_CONNECTIONS, RedisClient, parts
 from bandrank.engine.cache.redis_url import parse_redis_url
 from bandrank.engine.candidates import CandidateStore
-from bandrank.errors import NotReady
+from bandrank.errors import NotReady, StoreFull
 from bandrank.metrics import Metrics
 
 pytestmark = pytest.mark.anyio
@@ -241,6 +242,20 @@ async def test_entries_that_are_refused_are_not_set() -> None:
             assert await write == 2
 
         assert one.state == 0
+
+
+async def test_redis_that_was_full_and_is_gone_is_not_called_full() -> None:
+    """Clients are told that they may send their candidates again (503), not that there is no room for them (507)."""
+    async with scripted() as one:
+        store = CandidateStore(one.client, max_bytes=0)
+        for answer, error in ([OutOfMemoryError("full")], StoreFull), (ConnectionError("gone"), NotReady):
+            write = asyncio.create_task(store.put_many({"a": "text"}))
+            asked = len(one.commands.answers)
+            await until(lambda: len(one.commands.answers) > asked)  # noqa: B023  # awaited at once
+            reply = one.commands.answers[-1]
+            reply.set_exception(answer) if isinstance(answer, Exception) else reply.set_result(answer)
+            with pytest.raises(error):
+                await write
 
 
 class SlowCommands(ScriptedCommands):

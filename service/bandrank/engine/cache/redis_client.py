@@ -137,6 +137,7 @@ class RedisClient:
         for part in parts(entries):
             refusals = await self._call("set", partial(self._commands.set_many, part, ttl_ms), self._write_timeout_s)
             if refusals is None:
+                self._full = False  # as far as is known: nothing was refused
                 break
             self._log_refusals(refusals)
             self._metrics.redis_bytes.labels("written").inc(sum(map(len, part.values())))
