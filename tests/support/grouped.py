@@ -211,7 +211,7 @@ def tiny_llama_reranker(*, seed: int = 0, **more: Any) -> SequenceCrossEncoder:
     """A random re-ranker in eval mode, not yet prepared. more: fields of its config."""
     words = {"query_wording": Wording("who is {text} of"), "candidate_wording": Wording("it {text}")}
     limits = {"max_tokens": 64, "max_query_tokens": 26}
-    fields = {"cls_id": CLS_ID, "sep_id": None, "query_separators": 0, "pooling": "mean"} | words | limits
+    fields = {"cls_id": CLS_ID, "sep_id": None, "between": (), "pooling": "mean"} | words | limits
     config = SequenceCrossEncoderConfig(encoder=tiny_llama_config(), **fields | more)  # type: ignore[arg-type]  # of several types
     return random_scorer(SequenceCrossEncoder(config), seed)
 
