@@ -108,7 +108,7 @@ async def test_a_key_may_be_in_any_of_three_headers(name: str, tmp_path: Path) -
         "cookie",
     ],
 )
-async def test_anything_else_is_no_key(headers: dict[str, str], tmp_path: Path) -> None:
+async def test_an_unknown_or_malformed_key_is_refused(headers: dict[str, str], tmp_path: Path) -> None:
     sent = {name: value.encode("latin-1") for name, value in headers.items()}
     async with running_app(lookup(), settings=with_keys(tmp_path)) as running:
         answer = await running.client.post("/rerank", json=BODY, headers=sent)

@@ -31,7 +31,7 @@ def test_a_code_sees_the_average_by_softmax() -> None:
 
 @pytest.mark.parametrize("lengths", [(5,), (1, 40, 0, 7, 2), (0,), (0, 0, 3), ()])
 @pytest.mark.parametrize("num_codes", [1, 3])
-def test_together_is_apart(lengths: tuple[int, ...], num_codes: int) -> None:
+def test_queries_together_are_queries_apart(lengths: tuple[int, ...], num_codes: int) -> None:
     """Both ways give the same averages and gradients; a text without states gives zeros."""
     states, codes = texts(*lengths), codes_of(num_codes)
     results = []

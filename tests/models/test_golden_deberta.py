@@ -64,7 +64,7 @@ def load(folder: Path) -> CrossEncoder:
 
 
 @every_option
-def test_in_company_and_alone(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_scores_are_those_of_the_library(tmp_path: Path, options: dict[str, Any]) -> None:
     """Candidates are shorter and longer than the exact buckets and the farthest distance."""
     model = tiny_hf_deberta(**options)
     scorer = load(save_deberta(tmp_path, model))

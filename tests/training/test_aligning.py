@@ -26,7 +26,7 @@ def drawn(*shape: int, seed: int = 0) -> Floats:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def test_a_turn_is_found() -> None:
+def test_a_rotation_is_found() -> None:
     """If the other vectors are the given ones turned, that turn is found, up to rounding."""
     vectors, (turn, _) = drawn(50, 8), np.linalg.qr(drawn(8, 8, seed=1))
 
@@ -57,7 +57,7 @@ def saved(folder: Path, scorer: Scorer) -> str:
 
 
 @pytest.mark.parametrize("size", [None, 20])
-def test_a_model_is_turned(size: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_aligned(size: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The turned model's cosines stay as they were, and its vectors come nearer to those of the other model."""
     one = saved(tmp_path / "one", tiny_bi_encoder(size=size))
     like = saved(tmp_path / "like", tiny_bi_encoder(seed=1))
@@ -74,7 +74,7 @@ def test_a_model_is_turned(size: int | None, tmp_path: Path, capsys: pytest.Capt
     assert printed > 0.5
 
 
-def test_what_cannot_be_turned_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_aligned_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = saved(tmp_path / "a", tiny_bi_encoder()), saved(tmp_path / "b", tiny_cross_encoder())
     write_collection(tmp_path / "texts", documents={"d": "he"}, queries={}, qrels={})
     write_collection(tmp_path / "none", documents={}, queries={}, qrels={})

@@ -332,6 +332,6 @@ def test_the_command_makes_a_collection_and_its_groups(
     assert "is a mixture of other parts or texts; choose another `out`" in capsys.readouterr().err
 
 
-def test_a_group_of_old_has_no_domain() -> None:
+def test_a_group_of_an_older_file_has_no_domain() -> None:
     """Groups in older files have no domain; their area is their collection."""
     assert Group("col", "q", ["a"], None, {}).area == "col"
