@@ -9,7 +9,6 @@ from support.training import train
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_loss_falls(name: str, toy: Path, tmp_path: Path) -> None:
-    """The loss falls."""
     trainer = train(
         toy,
         tmp_path / "out",

@@ -13,7 +13,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern, why_no_kernels
 log = logging.getLogger(__name__)
 
 
-def choose_backend(scorer: Scorer, asked: Backend) -> tuple[Backend, str | None]:
+def backend_for(scorer: Scorer, asked: Backend) -> tuple[Backend, str | None]:
     """The backend that computes a scorer, and what `why_no_cuda` says of it, or why its CUDA kernels are distrusted."""
     without_kernels = why_no_cuda(scorer, scorer.attention, asked)
     if asked not in {"auto", "cuda"}:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from bandrank.models.backends import choose_backend, why_no_cuda, why_no_native_attention
+from bandrank.models.backends import backend_for, why_no_cuda, why_no_native_attention
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.buckets import Buckets
 from bandrank.models.encoders.protocol import Encoder
@@ -283,7 +283,7 @@ def prepare(
     if dtype == torch.int8:
         adapt(scorer)
         backend = "vectorized" if why_not_native(device, floats, scorer.encoder.config.head_dim) else "native"
-    backend, without_kernels = choose_backend(scorer, backend)
+    backend, without_kernels = backend_for(scorer, backend)
     replay = _replay_of(scorer, without_kernels, device, graphs=graphs)
     execution = Execution(backend, graphs=not isinstance(replay, str), stores=scorer.precomputes)
     for module in scorer.modules():
