@@ -45,9 +45,9 @@ every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 Texts = tuple[list[list[int]], list[list[list[int]]]]
 
 
-def ragged_texts(*lengths: list[int], seed: int = 0) -> Texts:
+def ragged_texts(*lengths: list[int]) -> Texts:
     """Returns queries with candidates of these numbers of pieces."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     queries = [random_ids(rng, num_pieces) for num_pieces in (7, 3, 1)[: len(lengths)]]
     return queries, [[random_ids(rng, num_pieces) for num_pieces in group] for group in lengths]
 

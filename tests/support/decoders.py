@@ -208,7 +208,7 @@ def last_logits(model: Any, ids: Sequence[int]) -> Tensor:
 # Our side, with the tiny word pieces that all architectures share
 
 
-def tiny_decoder_config(*, positions: int = 512) -> DecoderConfig:
+def tiny_decoder_config() -> DecoderConfig:
     """A config of two layers, with four query heads over two key heads."""
     return DecoderConfig(
         vocab_size=vocab_size(),
@@ -218,7 +218,7 @@ def tiny_decoder_config(*, positions: int = 512) -> DecoderConfig:
         num_kv_heads=2,
         head_size=16,
         intermediate_size=64,
-        max_positions=positions,
+        max_positions=512,
         head_norms=True,
     )
 

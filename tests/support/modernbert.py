@@ -145,7 +145,7 @@ def _weights(name: str, settings: Mapping[str, Any], *, seed: int) -> dict[str, 
     return {f"{key}.{part}": tensor for part, tensor in layer.state_dict().items()}
 
 
-def save_ettin(folder: Path, model: nn.Module | None = None) -> Path:
+def save_ettin(folder: Path) -> Path:
     """A folder laid out as cross-encoder/ettin-reranker-17m-v1."""
     dense = {"in_features": HIDDEN_SIZE, "out_features": HIDDEN_SIZE, "bias": False}
     score = {"in_features": HIDDEN_SIZE, "out_features": 1, "bias": True}
@@ -158,7 +158,7 @@ def save_ettin(folder: Path, model: nn.Module | None = None) -> Path:
             score | {"activation_function": "torch.nn.modules.linear.Identity", "module_output_name": "scores"},
         ),
     ]
-    save_chain(folder, model or tiny_modernbert_encoder(), modules)
+    save_chain(folder, tiny_modernbert_encoder(), modules)
     settings = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
     write_json(folder / "config_sentence_transformers.json", settings)
     return folder

@@ -133,10 +133,10 @@ def groups(draw: st.DrawFn) -> list[Row]:
     return [random_row(rng, labels) for labels in draw(st.lists(judged | unjudged, min_size=1, max_size=5))]
 
 
-def scored(rows: Sequence[Row], *, extra: int = 0, seed: int = 0) -> Scored:
+def scored(rows: Sequence[Row], *, extra: int = 0) -> Scored:
     """Pads groups to the longest of them and `extra` more, with numbers and labels that would change a loss."""
     width = max(len(row.labels) for row in rows) + extra
-    rng = random.Random(seed)
+    rng = random.Random(0)
 
     def padded(values: Sequence[Sequence[float]], garbage: Callable[[], float], **how: Any) -> Tensor:
         return torch.tensor([[*row, *(garbage() for _ in range(width - len(row)))] for row in values], **how)
