@@ -29,7 +29,7 @@ def reference(rows: Tensor, keys: Tensor, values: Tensor, own: int) -> Tensor:
 
 
 @pytest.mark.parametrize("head_dim", [16, 32, 48, 64, 256])
-def test_attention_is_that_of_the_paper(head_dim: int) -> None:
+def test_it_is_the_attention_of_the_paper(head_dim: int) -> None:
     """Sizes are around a register and the candidates that run side by side; with own = 0, rows see the query alone."""
     for query_len, candidates in [(1, 1), (5, 7), (8, 16), (9, 17), (300, 33), (11, 70)]:
         keys, values = some(2, query_len, head_dim), some(2, query_len + 1, head_dim)[:, 1:]
