@@ -84,13 +84,13 @@ def tiny_encoder_config(*, positions: int = 512) -> EncoderConfig:
     return OurConfig(vocab_size(), HIDDEN_SIZE, 4, 4, 48, positions, window=8)
 
 
-def tiny_sequence_cross_encoder(*, seed: int = 0, max_tokens: int = 512, **more: Any) -> SequenceCrossEncoder:
+def tiny_sequence_cross_encoder(*, max_tokens: int = 512, **more: Any) -> SequenceCrossEncoder:
     """A random cross-encoder in eval mode, not yet prepared. more: fields of SequenceCrossEncoderConfig."""
     defaults = {"encoder": tiny_encoder_config(), "max_query_tokens": max_tokens * 2 // 5}
     config = SequenceCrossEncoderConfig(
         cls_id=CLS_ID, sep_id=SEP_ID, between=(SEP_ID,), max_tokens=max_tokens, **defaults | more
     )
-    return random_scorer(SequenceCrossEncoder(config), seed)
+    return random_scorer(SequenceCrossEncoder(config), 0)
 
 
 def save_model(folder: Path, model: nn.Module, **settings: Any) -> Path:
