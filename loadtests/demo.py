@@ -204,10 +204,10 @@ def stop(process: subprocess.Popen[bytes]) -> int:
         return process.wait()
 
 
-def tail(log: IO[bytes], lines: int = 20) -> str:
+def tail(log: IO[bytes]) -> str:
     """The last lines of the service's output, as the end of an error message."""
     log.seek(0)
-    last = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()][-lines:]
+    last = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()][-20:]
     return "; its last lines:" + "".join(f"\n    {line}" for line in last) if last else ""
 
 

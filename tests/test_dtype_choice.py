@@ -18,7 +18,7 @@ from bandrank.errors import BadSetting
 from bandrank.models import checkpoint
 from bandrank.models.checkpoint import BadCheckpoint, Precision, load_precision, save_precision
 from bandrank.models.loading import LoadedModel, load_model
-from bandrank.models.measured import measure
+from bandrank.models.timing import seconds_by_dtype
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -93,7 +93,9 @@ def test_auto_is_the_fastest_of_those_that_a_checkpoint_is_fit_for(
     fastest: torch.dtype, marked: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
-        dtype_choice, "measure", lambda _scorer, _device, dtypes: {each: 0.5 + (each != fastest) for each in dtypes}
+        dtype_choice,
+        "seconds_by_dtype",
+        lambda _scorer, _device, dtypes: {each: 0.5 + (each != fastest) for each in dtypes},
     )
     with caplog.at_level(logging.INFO):
         assert choose_dtype("auto", CPU, marked) == fastest
@@ -111,7 +113,7 @@ def test_auto_measures_every_dtype_that_a_checkpoint_is_fit_for(
         compared[:] = dtypes
         return {each: 1.0 - number / 10 for number, each in enumerate(dtypes)}
 
-    monkeypatch.setattr(dtype_choice, "measure", measured)
+    monkeypatch.setattr(dtype_choice, "seconds_by_dtype", measured)
     monkeypatch.setattr(dtype_choice, "why_not_quantised", lambda _: None)
     assert choose_dtype("auto", CPU, model) == torch.int8
     assert compared == [torch.float32, torch.bfloat16, torch.int8]
@@ -124,7 +126,7 @@ def test_auto_measures_every_dtype_that_a_checkpoint_is_fit_for(
 def test_measuring_changes_nothing(marked: LoadedModel) -> None:
     before = {name: each.clone() for name, each in marked.scorer.state_dict().items()}
 
-    seconds = measure(marked.scorer, CPU, [torch.float32, torch.int8])
+    seconds = seconds_by_dtype(marked.scorer, CPU, [torch.float32, torch.int8])
 
     assert set(seconds) == {torch.float32, torch.int8}
     assert all(0 < each < 60 for each in seconds.values())

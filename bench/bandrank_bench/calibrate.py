@@ -106,7 +106,6 @@ def take_turns(
     rounds: int,
     calibration: Calibration,
     tokens: Callable[[Item], int],
-    seed: int = 0,
 ) -> list[Sample]:
     """Takes samples of every system on the same requests, one request per round.
 
@@ -115,7 +114,7 @@ def take_turns(
     systems, or gives up after MAX_ROUNDS_FACTOR * rounds.
     Returns all samples, because only the end of the run shows which are clean.
     """
-    rng = random.Random(seed)
+    rng = random.Random(0)
     samples: list[Sample] = []
     for round_number in range(MAX_ROUNDS_FACTOR * rounds):
         kept = clean(samples, calibration.calm_s)

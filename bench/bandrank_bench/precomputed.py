@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.representations import Rescue
 from bandrank.engine.clients import ITSELF
-from bandrank.engine.sources import RepresentationSource
+from bandrank.engine.representation_source import RepresentationSource
 from bandrank.engine.tickets import Ticket
 from bandrank.models import checkpoint
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig

@@ -9,7 +9,8 @@ from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.engine import Engine
 from bandrank.engine.lanes import EncodeLane
-from bandrank.engine.sources import RepresentationSource, TokenIdSource
+from bandrank.engine.representation_source import RepresentationSource
+from bandrank.engine.sources import TokenIdSource
 from bandrank.engine.text_scorer import AnyTextScorer, TextScorer
 from bandrank.engine.tokenizer import RequestTokenizer, TextLimits
 from bandrank.errors import BadSetting

@@ -10,8 +10,8 @@ from bandrank.dtypes import DTYPES
 from bandrank.errors import BadSetting
 from bandrank.model_settings import Dtype
 from bandrank.models.loading import LoadedModel
-from bandrank.models.measured import measure
 from bandrank.models.quantised import why_not_quantised
+from bandrank.models.timing import seconds_by_dtype
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
         fit.remove(torch.int8)
     if not fit:
         return torch.float32
-    seconds = measure(model.scorer, device, [torch.float32, *fit])
+    seconds = seconds_by_dtype(model.scorer, device, [torch.float32, *fit])
     fastest = min(seconds, key=seconds.__getitem__)
     times = ", ".join(f"{1e3 * each:.1f} ms in {str(dtype).removeprefix('torch.')}" for dtype, each in seconds.items())
     log.info("%s computes in %s: a small request takes %s", model.name, str(fastest).removeprefix("torch."), times)

@@ -193,9 +193,9 @@ def assemble(
         dtype = main.prepared.dtype
         return ServedModel(each.name, tuple(stages), engine, dtype, aliases, each.first_stage_weight)
 
-    ranking = {each.name: served(each) for each in loaded}
-    models = Models([ranking[each.name] for each in loaded if each.served])
-    shadow = next((ranking[each.name] for each in loaded if each.shadow), None)
+    by_name = {each.name: served(each) for each in loaded}
+    models = Models([by_name[each.name] for each in loaded if each.served])
+    shadow = next((by_name[each.name] for each in loaded if each.shadow), None)
     if shadow is not None:
         check_shadow_strategy(settings, shadow.strategies)
     engine.start()

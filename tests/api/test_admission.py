@@ -128,7 +128,7 @@ async def test_what_a_proxy_passes_on_does_not_come_from_this_machine(
         ("", "unknown"),
     ],
 )
-async def test_an_address_is_a_client(host: str, client: str) -> None:
+async def test_a_client_is_an_address_or_its_network(host: str, client: str) -> None:
     """An IPv6 address counts by its /64 and an IPv4-mapped one as IPv4; whatever is no address counts as one client."""
     assert network_of(host) == client
     assert is_loopback(host) == (host == "::1")

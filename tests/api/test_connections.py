@@ -163,7 +163,7 @@ def test_silent_connections_make_room_for_others() -> None:
         assert ended_with(first) == b""
 
 
-def test_where_probes_are_owed_an_answer_too_a_connection_is_closed() -> None:
+def test_without_room_for_probes_a_connection_is_closed() -> None:
     """The connection is closed without an answer and counted; once another one has its answer, there is room again."""
     with listening(patience_s=30, max_connections=2, reserved=2) as service, ExitStack() as busy:
         first, _ = [busy.enter_context(service.connection(b"GET /healthz HTTP/1.1\r\n")) for _ in range(2)]

@@ -122,7 +122,7 @@ async def test_commas_and_brackets_in_texts_are_no_values(text: bytes) -> None:
     ],
     ids=["fields", "fields of a document", "the same field", "nesting"],
 )
-async def test_odd_shapes_are_refused(body: bytes, status: int) -> None:
+async def test_odd_bodies_are_refused_in_few_words(body: bytes, status: int) -> None:
     async with running_app(lookup()) as running:
         response = await running.client.post("/rerank", content=body)
 

@@ -33,7 +33,7 @@ def test_an_engine_reads_its_answer(engine: Engine, service: Listening) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-def test_the_bytes_say_what_they_should(engine: Engine) -> None:
+def test_recorded_requests_say_the_same(engine: Engine) -> None:
     """The requests of all engines decode to the same query and documents, however an engine escapes these."""
     body = json.loads(engine.request().partition(b"\r\n\r\n")[2])
     query, documents = body["query"], body.get("documents") or body.get("texts") or body["passages"]

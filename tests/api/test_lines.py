@@ -223,7 +223,7 @@ async def test_what_was_encoded_before_a_stream_waits_for_room_is_counted(monkey
         return await compute_missing(*args, **kwargs)
 
     monkeypatch.setattr(RepresentationCache, "compute_missing", refuse_the_second)
-    monkeypatch.setattr("bandrank.engine.sources.ROWS_AT_ONCE", 8)
+    monkeypatch.setattr("bandrank.engine.representation_source.ROWS_AT_ONCE", 8)
     lines = [line(f"{number}", f"man {number}") for number in range(10)]
     async with running_app(encoded_lookup(man=1.0)) as running:
         response = await running.client.put("/candidates", content=stream(*lines), headers=NDJSON)

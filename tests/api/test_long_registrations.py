@@ -37,7 +37,7 @@ async def slow_app(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Runni
         return await compute_missing(*args, **kwargs)
 
     monkeypatch.setattr(RepresentationCache, "compute_missing", slowly)
-    monkeypatch.setattr("bandrank.engine.sources.ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("bandrank.engine.representation_source.ROWS_AT_ONCE", 64)
     async with running_app(tiny_bi_encoder(), settings=Settings(device="cpu")) as running:
         yield running, lambda: begun
 

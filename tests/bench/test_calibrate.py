@@ -1,5 +1,7 @@
 """The guard keeps what a calm machine measured, drops the rest, and asks for more where too little is left."""
 
+from collections.abc import Callable, Sequence
+
 from bandrank_bench.calibrate import CALM_TRIES, MAX_ROUNDS_FACTOR, Calibration, Sample, clean, clean_rounds, take_turns
 
 
@@ -27,6 +29,15 @@ def sample(before_s: float, after_s: float) -> Sample:
     return Sample("W1", "system", 0, tokens=1000, seconds=1.0, before_s=before_s, after_s=after_s)
 
 
+def samples_of(
+    groups: Sequence[dict[str, Callable[[int], None]]], calibration: Calibration, *, rounds: int = 1
+) -> list[Sample]:
+    """The samples of systems that take turns, each group by itself."""
+    return take_turns(
+        groups, lambda number: number, workload="W1", rounds=rounds, calibration=calibration, tokens=lambda _: 10
+    )
+
+
 def test_a_sample_counts_only_if_both_calibrations_are_close_to_the_best() -> None:
     """1.2 times the best is close enough on each side; more on either side is not."""
     calm, slow_before, slow_after = sample(1.0, 1.2), sample(1.21, 1.0), sample(1.0, 1.21)
@@ -47,14 +58,7 @@ def test_on_a_calm_machine_each_system_runs_once_a_round_on_the_same_requests() 
     machine = Machine([1.0])
     systems = {"fast": lambda _: machine.run(2.0), "slow": lambda _: machine.run(5.0)}
 
-    samples = take_turns(
-        [{name: run} for name, run in systems.items()],
-        lambda number: number,
-        workload="W1",
-        rounds=3,
-        calibration=machine.calibration(),
-        tokens=lambda _: 10,
-    )
+    samples = samples_of([{name: run} for name, run in systems.items()], machine.calibration(), rounds=3)
 
     assert sorted((one.system, one.round_number, one.seconds) for one in samples) == [
         *(("fast", number, 2.0) for number in range(3)),
@@ -67,14 +71,7 @@ def test_a_spoilt_sample_is_made_up_for_in_another_round() -> None:
     machine = Machine([1.0, 1.0, 9.0, 1.0])  # at start, before the first sample, after it
     calibration = machine.calibration()
 
-    samples = take_turns(
-        [{"one": lambda _: machine.run(2.0)}, {"other": lambda _: machine.run(2.0)}],
-        lambda number: number,
-        workload="W1",
-        rounds=1,
-        calibration=calibration,
-        tokens=lambda _: 10,
-    )
+    samples = samples_of([{"one": lambda _: machine.run(2.0)}, {"other": lambda _: machine.run(2.0)}], calibration)
 
     kept = clean(samples, calibration.calm_s)
     assert len(samples) == 3
@@ -87,14 +84,7 @@ def test_a_group_runs_together_until_a_round_is_clean_for_all_of_it() -> None:
     machine = Machine([1.0, 1.0, 1.0, 1.0, 9.0, 1.0])  # after the second sample
     calibration = machine.calibration()
 
-    samples = take_turns(
-        [{"direct": lambda _: machine.run(2.0), "served": lambda _: machine.run(2.0)}],
-        lambda number: number,
-        workload="W1",
-        rounds=1,
-        calibration=calibration,
-        tokens=lambda _: 10,
-    )
+    samples = samples_of([{"direct": lambda _: machine.run(2.0), "served": lambda _: machine.run(2.0)}], calibration)
 
     assert [one.round_number for one in samples] == [0, 0, 1, 1]
     assert clean_rounds(clean(samples, calibration.calm_s), ["direct", "served"]) == {1}
@@ -108,14 +98,7 @@ def test_a_slow_phase_is_waited_out_before_a_sample() -> None:
     calibration.time()
     calibration.time()
 
-    samples = take_turns(
-        [{"one": lambda _: machine.run(2.0)}],
-        lambda number: number,
-        workload="W1",
-        rounds=1,
-        calibration=calibration,
-        tokens=lambda _: 10,
-    )
+    samples = samples_of([{"one": lambda _: machine.run(2.0)}], calibration)
 
     assert [(one.before_s, one.after_s) for one in samples] == [(1.0, 1.0)]
 
@@ -125,14 +108,7 @@ def test_a_machine_that_never_calms_down_ends_the_run() -> None:
     machine = Machine([1.0 + number for number in range(1000)])
     calibration = machine.calibration()
 
-    samples = take_turns(
-        [{"one": lambda _: machine.run(2.0)}],
-        lambda number: number,
-        workload="W1",
-        rounds=2,
-        calibration=calibration,
-        tokens=lambda _: 10,
-    )
+    samples = samples_of([{"one": lambda _: machine.run(2.0)}], calibration, rounds=2)
 
     assert len(samples) == 2 * MAX_ROUNDS_FACTOR
     assert clean(samples, calibration.calm_s) == []

@@ -149,7 +149,7 @@ def test_a_stage_that_cannot_be_imported_fails_alone(journal: Journal) -> None:
     assert [(record.case, record.status) for record in journal.read()] == [("cases", "failed")]
 
 
-def test_what_is_out_of_time_is_cut(broken: Stage, journal: Journal, tmp_path: Path) -> None:
+def test_cases_out_of_time_are_recorded_as_cut(broken: Stage, journal: Journal, tmp_path: Path) -> None:
     run_stage(broken, Lab(dry=True), journal, cap_s=-1)
     code = check.main(["--dry", "--out", str(tmp_path / "late.jsonl"), "--budget-s", "0"], [broken])
 

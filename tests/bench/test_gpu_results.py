@@ -23,7 +23,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "kernels" / "results"
         (164, 64, 102, 30.5, (78.5, 135)),
     ],
 )
-def test_floors(
+def test_floors_worked_out_by_hand(
     tokens: int, head_dim: int, megabytes: float, fused_us: float, separate_us: tuple[float, float]
 ) -> None:
     """By hand: (100 (n + 2) + 11) rows of 4 * heads * dims numbers of 2 bytes at 3.35 TB/s; for separate kernels 9
@@ -37,7 +37,7 @@ def test_floors(
         assert floor_us(replace(narrow, window=window).two_kernel_bytes) == pytest.approx(expected, rel=5e-3)
 
 
-def test_goals() -> None:
+def test_goals_worked_out_by_hand() -> None:
     """An operation in 20 us on a card that copies 3 TB/s: 51.03 MB take 17.01 us, and 148.9 MB 49.6 us."""
     at = {"tokens": 164, "window": 4, "head_dim": 32}
     times = {"ours": 20.0, "full flash": 50.0, "full cudnn": 46.0, "flex": 50.0}

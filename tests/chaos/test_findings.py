@@ -16,7 +16,7 @@ import pytest
 from chaos.table import JSON, NDJSON, ask, words
 from support.models import save_bi_encoder
 from support.redis_server import RedisServer, free_port
-from support.server import running_service, starting_service
+from support.server import running_service
 from support.soak_pool import tiny_cross_encoder
 
 pytestmark = pytest.mark.chaos
@@ -105,11 +105,9 @@ def test_a_thread_that_dies_as_it_takes_a_batch_answers_it(model: str, tmp_path:
     """The requests of the batch fail at once, not at their deadline, and the process exits with 1."""
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     arguments = ["--model", model, "--request-timeout-s", "30"]
-    starting = starting_service(
+    with running_service(
         tmp_path, module="support.dying_service", arguments=arguments, environment={"PYTHONPATH": path}
-    )
-    with starting as service:
-        service.wait_until_ready()
+    ) as service:
         statuses = []
         while httpx.codes.OK in statuses or not statuses:
             statuses = [ask(service.url, "POST", "/rerank", json=BODY).status_code]

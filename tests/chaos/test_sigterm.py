@@ -16,7 +16,7 @@ import pytest
 from support.load import load
 from support.models import save_bi_encoder
 from support.redis_server import redis_server
-from support.server import starting_service
+from support.server import running_service
 from support.soak_pool import Pool, tiny_cross_encoder
 from support.tasks import wait_until
 
@@ -88,7 +88,9 @@ def test_a_signal_at_any_moment_loses_no_request(
     served = with_redis if moment.with_redis else alone
     with redis_server(tmp_path / "redis") as redis:
         more = ["--redis-url", redis.url, "--cache-memory-bytes", "0"] if moment.with_redis else []
-        starting = starting_service(tmp_path, arguments=["--model", served.model, "--device", "cpu", *more])
+        starting = running_service(
+            tmp_path, arguments=["--model", served.model, "--device", "cpu", *more], start_timeout_s=None
+        )
         with starting as service, load(service.url, served.pool) as account:
             if moment.kind == "announced":
                 wait_until(lambda: STARTING in service.log.read_text())
@@ -112,7 +114,7 @@ def test_a_signal_at_any_moment_loses_no_request(
 @pytest.mark.chaos
 def test_a_service_that_is_killed_does_lose_requests(alone: Served, tmp_path: Path) -> None:
     """This shows that the clients would notice a request lost by SIGTERM."""
-    starting = starting_service(tmp_path, arguments=["--model", alone.model, "--device", "cpu"])
+    starting = running_service(tmp_path, arguments=["--model", alone.model, "--device", "cpu"], start_timeout_s=None)
     with starting as service, load(service.url, alone.pool) as account:
         service.wait_until_ready()
         wait_until(lambda: account.right > 20)

@@ -36,29 +36,25 @@ def connections(url: str, count: int) -> Iterator[list[socket.socket]]:
         yield [stack.enter_context(connection_to(url)) for _ in range(count)]
 
 
-@attack(200, 408, quick=True)
-def bodies_that_stop_right_before_their_end(url: str) -> set[int]:
-    """Fifty requests lack their last byte for a while; then each must get its answer."""
-    whole = request()
+def stop_before_the_end(url: str, whole: bytes, seconds: float) -> set[int]:
+    """The answers to fifty requests that lack their last byte for a while."""
     with connections(url, 50) as waiting:
         for connection in waiting:
             connection.sendall(whole[:-1])
-        time.sleep(0.5)
+        time.sleep(seconds)
         for connection in waiting:
             connection.sendall(whole[-1:])
         return {answer_on(connection) for connection in waiting}
 
 
+@attack(200, 408, quick=True)
+def bodies_that_stop_right_before_their_end(url: str) -> set[int]:
+    return stop_before_the_end(url, request(), 0.5)
+
+
 @attack(200, quick=True)
 def headers_that_stop_right_before_their_end(url: str) -> set[int]:
-    head = b"GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n"
-    with connections(url, 50) as waiting:
-        for connection in waiting:
-            connection.sendall(head[:-1])
-        time.sleep(0.3)
-        for connection in waiting:
-            connection.sendall(head[-1:])
-        return {answer_on(connection) for connection in waiting}
+    return stop_before_the_end(url, b"GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n", 0.3)
 
 
 @attack(200, quick=True)

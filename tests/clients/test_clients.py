@@ -15,7 +15,7 @@ import pytest
 from clients.ways import INFINITY, WAYS, ErrorStatus, Way
 from support.clients import Outcome, RunningClient, running_client
 from support.keys import KEYS, key_table, write_keys
-from support.server import RunningService, Scrape, starting_service
+from support.server import RunningService, Scrape, running_service
 
 pytestmark = pytest.mark.clients
 
@@ -74,8 +74,8 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     tables = {name: key_table(name) for name in ("rank", "admin")} | {"slow": slow}
     keys = write_keys(folder / "keys.toml", **tables)
     with (
-        starting_service(tmp_path_factory.mktemp("open"), arguments=["--model", MODEL]) as opened,
-        starting_service(folder, arguments=["--model", MODEL, "--keys", keys]) as keyed,
+        running_service(tmp_path_factory.mktemp("open"), arguments=["--model", MODEL], start_timeout_s=None) as opened,
+        running_service(folder, arguments=["--model", MODEL, "--keys", keys], start_timeout_s=None) as keyed,
     ):
         opened.wait_until_ready()
         keyed.wait_until_ready()

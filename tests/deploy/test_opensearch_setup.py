@@ -223,7 +223,7 @@ class TestFailures:
         assert ended.stderr.count("\n") == 1, ended.stderr
         return ended.stderr
 
-    def test_nobody_there(self, password_file: Path) -> None:
+    def test_a_cluster_that_does_not_answer(self, password_file: Path) -> None:
         """Once the time is over, the message gives the address and the system's reason."""
         told = self.told("http://127.0.0.1:9", password_file)
 

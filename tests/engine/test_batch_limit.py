@@ -12,7 +12,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.settings import Settings
 
 
-def test_it_is_halved_down_to_a_least_and_comes_back() -> None:
+def test_a_limit_is_halved_down_to_a_least_and_recovers() -> None:
     """The limit recovers in steps, and only after batches that filled at least half of it."""
     limit = BatchLimit(1000)
     for expected in (500, LEAST_ROWS, LEAST_ROWS):
@@ -45,7 +45,7 @@ def test_attempts_become_rare_where_memory_is_short_for_good() -> None:
     assert gaps == [GROW_AFTER * 2**power for power in range(1, 6)]
 
 
-def test_a_small_limit_stays() -> None:
+def test_a_limit_below_the_least_is_not_halved() -> None:
     limit = BatchLimit(100)
     limit.fail(100)
     assert limit.rows == 100

@@ -92,7 +92,7 @@ async def test_the_accurate_stage_orders_what_the_fast_one_sends() -> None:
     ("strategy", "expected"),
     [("fast", ["she", "you", "he", "man", "no", "is"]), ("accurate", ["is", "no", "man", "he", "you", "she"])],
 )
-async def test_one_stage_alone(strategy: str, expected: list[str]) -> None:
+async def test_a_strategy_of_one_stage_ranks_by_that_stage(strategy: str, expected: list[str]) -> None:
     async with cascade() as model:
         ranking = await model.rank("who", WORDS, strategy=strategy)
 

@@ -39,6 +39,6 @@ def test_what_is_released_in_parts_is_held_until_then() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
-def test_a_share_is_a_part(share: float) -> None:
+def test_a_share_out_of_range_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match="share must be above 0 and below 1"):
         Client("client", share)

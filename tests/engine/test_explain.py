@@ -187,7 +187,7 @@ async def test_stages_add_up_where_their_scores_are_added() -> None:
         assert each.score == WEIGHT * each.stages["fast"] + each.stages["accurate"]
 
 
-async def test_a_stage_that_only_chooses_counts_nothing() -> None:
+async def test_a_stage_that_only_chooses_has_weight_0() -> None:
     """The score of such a stage is shown with weight 0, and the stage scores no text with a gap."""
     async with served(lookup(man=3.0), fast=encoded_lookup(man=2.0)) as model:
         explained = await explain(model, QUERY, "man she", strategy="cascade")
@@ -247,7 +247,7 @@ async def test_a_candidate_without_words_has_a_score_alone(
     assert (explained.contributions, explained.occlusion) == ([], [])
 
 
-async def test_texts_with_a_gap_stay_out_of_all_caches(server: RedisServer) -> None:
+async def test_shortened_texts_stay_out_of_all_caches(server: RedisServer) -> None:
     """Only the candidate itself is cached, as if it had been ranked, so that nothing else is pushed out."""
     encoded: list[int] = []
     fast = encoded_lookup(lambda tokens: encoded.append(len(tokens)), man=2.0)

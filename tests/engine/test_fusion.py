@@ -53,7 +53,7 @@ async def test_survivors_of_a_cascade_get_the_sum() -> None:
     assert list(scores(ranking).items()) == [("you", 12.0), ("she", 9.0), ("he", 4.0), ("man", 4.0), ("no", 2.0)]
 
 
-async def test_the_fast_stage_alone_is_itself() -> None:
+async def test_the_fast_strategy_gives_the_fast_scores_alone() -> None:
     async with fused(depth=3) as model:
         assert scores(await model.rank("who", WORDS, strategy="fast")) == FAST
 

@@ -104,7 +104,7 @@ def test_the_scale_of_the_first_stage_does_not_matter(
 
 
 @pytest.mark.parametrize("weight", [0.25, 1.0])
-def test_equal_scores_are_no_error(weight: float) -> None:
+def test_equal_scores_leave_the_order_to_the_other_stage(weight: float) -> None:
     """If the first stage's scores are all equal they change no order; if the ranking's are, the first stage decides."""
     assert order(mixed([(1.0, 5.0), (3.0, 5.0), (2.0, 5.0)], weight)) == [1, 2, 0]
     assert order(mixed([(1.0, 5.0), (1.0, 7.0), (1.0, 6.0)], weight)) == [1, 2, 0]
@@ -112,7 +112,7 @@ def test_equal_scores_are_no_error(weight: float) -> None:
     assert order(mixed([(1.0, 5e-324), (1.0, 0.0), (0.0, 1e-323)], 1.0)) == [2, 0, 1]
 
 
-def test_no_scores_change_nothing() -> None:
+def test_scores_or_candidates_may_be_missing() -> None:
     """Neither a first stage without scores nor a ranking without candidates is an error."""
     ranking = ranking_of([1.0, 2.0])
 

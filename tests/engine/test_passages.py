@@ -141,7 +141,7 @@ async def test_each_candidate_may_have_a_query_of_its_own() -> None:
     assert spans == {index: (each.passages[0].start, each.passages[0].end) for index, each in enumerate(alone)}
 
 
-async def test_in_a_cascade_those_have_passages_that_the_accurate_stage_scored() -> None:
+async def test_in_a_cascade_candidates_of_the_accurate_stage_have_passages() -> None:
     """The other candidates keep the score of the fast stage, which reads them whole."""
     texts = texts_of(7)
     settings = Settings(device="cpu", cascade_depth=2)

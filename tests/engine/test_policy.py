@@ -57,7 +57,7 @@ def plan_of(
         ([FAST, ACCURATE, DEEP], "deep", 30, 1.0, LATE, ("deep", [("accurate", 30), ("deep", 30)], True)),
     ],
 )
-def test_a_plan(
+def test_plans_worked_out_by_hand(
     case: tuple[list[Role], str, int, float | None, float, tuple[str, list[tuple[str, int]], bool]],
 ) -> None:
     """Each row has stages, strategy, number of candidates, budget, predicted seconds, and the expected plan."""
@@ -81,7 +81,7 @@ def test_an_unknown_strategy_is_refused_with_the_served_ones(roles: list[Role], 
         plan_of(roles, strategy)
 
 
-def test_no_candidates_make_a_plan_too() -> None:
+def test_a_plan_for_no_candidates() -> None:
     plan = make_plan([FAST, ACCURATE], "cascade", num_candidates=0, budget_s=None, predict_s=lambda _: 0.0)
 
     assert plan == Plan("cascade", (Step(0, 0), Step(1, 0)), bounded=True)

@@ -304,7 +304,7 @@ async def test_what_was_encoded_for_a_request_that_is_given_up_is_kept(failed: b
         assert sum(encoded) >= 6
 
 
-async def test_a_success_is_fresh_for_a_while() -> None:
+async def test_the_time_of_the_last_batch_that_was_scored_is_known() -> None:
     clock = Clock(100.0)
     async with served(lookup(), clock=clock) as model:
         assert not model.engine.scored_within(1e9)

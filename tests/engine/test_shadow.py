@@ -57,7 +57,7 @@ async def test_a_model_disagrees_with_its_reverse() -> None:
         assert running.value("shadow_score_shift_bucket", le="-0.2") == 1
 
 
-async def test_what_nobody_has_asked_for_is_0() -> None:
+async def test_every_series_starts_at_0() -> None:
     """Every series exists before the first request, and cutoffs that include every candidate are never observed."""
     async with shadowed(lookup(**SCORES), lookup(**SCORES)) as running:
         names = ["sampled_total", "scored_total", "failed_total", "pending", "rows_total"]

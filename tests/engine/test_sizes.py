@@ -6,7 +6,7 @@ from support.serving import served
 from support.tasks import LANE, Clock, task_of
 
 from bandrank.engine.clients import ITSELF
-from bandrank.engine.sources import RepresentationSource
+from bandrank.engine.representation_source import RepresentationSource
 from bandrank.engine.task_queue import TaskQueue
 from bandrank.errors import InputTooLarge, Overloaded
 from bandrank.settings import Settings

@@ -48,7 +48,7 @@ def test_many_tiny_batches_say_nothing_about_large_ones() -> None:
     assert throughput.least_seconds("lane", 100_000, batch_rows=4096) == pytest.approx(1.0)
 
 
-def test_the_least_is_told_by_batches_that_are_not_much_smaller() -> None:
+def test_the_least_time_comes_from_batches_of_nearly_the_size() -> None:
     """The best recent speed counts, so that a slow large batch is forgotten once somewhat smaller ones are faster."""
     throughput = Throughput()
     throughput.report("lane", 20, 1.0)

@@ -338,6 +338,6 @@ def test_a_batch_reports_its_rows_and_its_requests() -> None:
     assert (value(metrics, "batch_tasks_sum"), value(metrics, "batch_tasks_count")) == (2, 1)
 
 
-def test_the_poison_is_no_token_of_a_random_text() -> None:
+def test_the_token_that_fails_is_in_no_random_text() -> None:
     """The tests above rely on this."""
     assert POISON not in random_ids(random.Random(12), 2000)

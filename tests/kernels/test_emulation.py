@@ -132,14 +132,14 @@ __global__ void reverse(const float* in, float* out, int n) {
 )
 
 
-def reverse(source: str, schedule: Schedule, *, shared_bytes: int = 512) -> np.ndarray[tuple[int, ...], np.dtype]:
+def reverse(source: str, schedule: Schedule) -> np.ndarray[tuple[int, ...], np.dtype]:
     """Returns the kernel's result for 0 .. 127."""
     out = np.full(128, np.nan, np.float32)
     Emulation(source, ["reverse"]).launch(
         "reverse",
         grid=ONE,
         block=(128, 1, 1),
-        shared_bytes=shared_bytes,
+        shared_bytes=512,
         arguments=[np.arange(128, dtype=np.float32), out, np.int32(128)],
         schedule=schedule,
     )

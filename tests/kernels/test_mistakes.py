@@ -42,7 +42,7 @@ def test_the_value_of_a_line_is_replaced(line: str, planted: str) -> None:
     assert source.split("\n")[1:] == ["first;", f"  {planted.format('awake_mistake == 0')}  // @here why", "last;"]
 
 
-def test_two_mistakes_of_a_line_sleep_in_each_other() -> None:
+def test_only_one_mistake_of_a_line_is_active() -> None:
     """Only one of them is awake at a time."""
     mistakes = [Mistake("here", "1"), Mistake("here", "2")]
     source = plant(Kernel("x\na = 0;  // @here", "k"), mistakes).source

@@ -71,7 +71,7 @@ def test_a_layer_is_the_product_of_quantised_rows(rows: int, inputs: int, output
     assert_close_but_for_ties(linear(x, weights).double(), product(x, wide), x, wide)
 
 
-def test_quantisation_costs_what_it_must() -> None:
+def test_quantisation_rounds_by_half_a_step_at_most() -> None:
     """The error is that of rounding each input independently, by half a step at most."""
     weights, wide = int8_layer(384, 384)
     x = some(50, 384)

@@ -64,7 +64,7 @@ def test_feed_forwards() -> None:
 
 
 @pytest.mark.parametrize("block_class", [PostNormBlock, PreNormBlock])
-def test_where_the_norms_are(block_class: type[PostNormBlock | PreNormBlock]) -> None:
+def test_norms_follow_residuals_or_precede_halves(block_class: type[PostNormBlock | PreNormBlock]) -> None:
     """Norms follow each residual, or precede each half of the block. Each row attends to itself alone here, so that
     attention gives its value.
     """

@@ -113,7 +113,7 @@ def test_templates_of_earlier_versions(folder: Path, given: object) -> None:
         load_model(str(folder))
 
 
-def test_without_modules_it_is_for_chats(folder: Path) -> None:
+def test_without_modules_a_template_is_ignored(folder: Path) -> None:
     """The folders of Qwen3-Reranker have a template for chats alone; the code of its authors has the prompt."""
     (folder / "modules.json").unlink()
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
@@ -151,7 +151,7 @@ def test_a_decoder_that_is_known_to_be_asked_otherwise(tmp_path: Path) -> None:
         load_model(str(save_decoder(tmp_path / "ctxl-rerank-v2-1b-seq-cls", theirs)))
 
 
-def test_a_classifier_does_without_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_classifier_ignores_the_template(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """sentence-transformers gives no messages to a classifier, so that its template may say anything."""
     theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"], num_labels=1)
     folder = save_decoder(tmp_path, theirs)

@@ -8,15 +8,17 @@ from bandrank.models.layers.code_attention import attend_codes, attend_codes_apa
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import offsets
 
+SIZE = 8
 
-def texts(*lengths: int, size: int = 8) -> Ragged:
+
+def texts(*lengths: int) -> Ragged:
     """Returns random states of texts of these lengths."""
     generator = torch.Generator().manual_seed(0)
-    return Ragged(3 * torch.randn(sum(lengths), size, generator=generator), offsets(lengths))
+    return Ragged(3 * torch.randn(sum(lengths), SIZE, generator=generator), offsets(lengths))
 
 
-def codes_of(count: int, size: int = 8) -> Tensor:
-    return torch.randn(count, size, generator=torch.Generator().manual_seed(1))
+def codes_of(count: int) -> Tensor:
+    return torch.randn(count, SIZE, generator=torch.Generator().manual_seed(1))
 
 
 def test_a_code_sees_the_average_by_softmax() -> None:
@@ -31,13 +33,13 @@ def test_a_code_sees_the_average_by_softmax() -> None:
 
 @pytest.mark.parametrize("lengths", [(5,), (1, 40, 0, 7, 2), (0,), (0, 0, 3), ()])
 @pytest.mark.parametrize("num_codes", [1, 3])
-def test_together_is_apart(lengths: tuple[int, ...], num_codes: int) -> None:
+def test_queries_together_are_queries_apart(lengths: tuple[int, ...], num_codes: int) -> None:
     """Both ways give the same averages and gradients; a text without states gives zeros."""
     states, codes = texts(*lengths), codes_of(num_codes)
     results = []
     for attend in (attend_codes_apart, attend_codes_together):
         leaves = codes.clone().requires_grad_(), states.values.clone().requires_grad_()
-        seen = attend(leaves[0], Ragged(leaves[1], states.cu_seqlens), 0.7)
+        seen = attend(leaves[0], Ragged(leaves[1], states.cu_seqlens))
         assert seen.shape == (len(lengths), num_codes, 8)
         weights = torch.arange(seen.numel()).reshape(seen.shape).sin()
         if sum(lengths):

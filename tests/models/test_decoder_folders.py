@@ -232,7 +232,7 @@ def test_the_base_of_rotary_positions_is_the_one_that_the_library_takes(tmp_path
     encoder = load_model(str(folder)).scorer.config.encoder
 
     assert isinstance(encoder, DecoderConfig)
-    assert encoder.rotary_base == expected == 1_000_000.0
+    assert encoder.rotary.base == expected == 1_000_000.0
 
 
 def test_an_embedding_model_is_no_reranker(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def as_jina_saves_it(folder: Path, **more: Any) -> Path:
 
 
 @pytest.mark.parametrize("code", [CODE, f"jinaai/xlm-roberta-flash-implementation--{CODE}"])
-def test_it_is_what_the_library_saves(tmp_path: Path, code: str) -> None:
+def test_the_encoder_is_what_the_library_saves(tmp_path: Path, code: str) -> None:
     """Other tests compare scores with the library. The code may lie in another repository of the hub."""
     library = hf.load(save(tmp_path / "library", LIKE, tiny(LIKE, max_position_embeddings=1026)))
     theirs = hf.load(as_jina_saves_it(tmp_path / "theirs", auto_map={"AutoConfig": code}))

@@ -77,7 +77,7 @@ def scores_of(model: LoadedModel, *, every_row: bool = False) -> list[float]:
 
 
 @every_model
-def test_in_company_and_alone(name: str, tmp_path: Path) -> None:
+def test_scores_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     """Scores are the library's whether the last layer computes every row or [CLS] alone."""
     model = tiny(name)
     folder = save(tmp_path, name, model)
@@ -166,7 +166,7 @@ def test_a_window_is_a_dense_mask(name: str, every_row: bool, tmp_path: Path) ->
 
 
 @every_model
-def test_scores_stay_in_service(name: str, tmp_path: Path) -> None:
+def test_served_scores_are_near_in_each_dtype(name: str, tmp_path: Path) -> None:
     folder = str(save(tmp_path, name))
     before = scores_of(load_model(folder))
     for dtype, close in ((torch.float32, CLOSE), (torch.bfloat16, 0.1)):  # 24 bits of a number, and 8

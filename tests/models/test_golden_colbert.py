@@ -176,6 +176,6 @@ def test_initialised_from_an_encoder() -> None:
         ({"floor": True, "similarity": "l2"}, "floor needs similarity 'cosine', got 'l2'"),
     ],
 )
-def test_fields_that_cannot_be(fields: dict[str, Any], message: str) -> None:
+def test_fields_out_of_range_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(tiny_colbert().config, **fields)

@@ -82,6 +82,6 @@ def test_initialised_from_an_encoder() -> None:
         ({"max_candidate_tokens": 513}, "max_candidate_tokens must be within 2..512, got 513"),
     ],
 )
-def test_fields_that_cannot_be(fields: dict[str, int], message: str) -> None:
+def test_fields_out_of_range_are_refused(fields: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(tiny_deformer().config, **fields)  # type: ignore[arg-type]

@@ -153,7 +153,7 @@ def test_settings_that_are_not_supported(tmp_path: Path, settings: dict[str, Any
         load_model(str(folder))
 
 
-def test_other_roles(tmp_path: Path) -> None:
+def test_other_roles_are_refused(tmp_path: Path) -> None:
     """It may start a windowed cross-encoder, whose states are not projected; where that matters it is refused."""
     folder = save_text_model(tmp_path)
     scorer = load_model(str(folder)).scorer

@@ -98,7 +98,7 @@ def test_settings_that_are_not_supported(tmp_path: Path, settings: dict[str, Any
         load_model(str(folder))
 
 
-def test_other_roles(tmp_path: Path) -> None:
+def test_other_roles_are_refused(tmp_path: Path) -> None:
     """The encoder may start a windowed cross-encoder. A re-ranker, and a ColBERT without [MASK], are refused."""
     folder = save_gemma3(tmp_path)
     scorer = load_model(str(folder)).scorer

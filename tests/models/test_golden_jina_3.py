@@ -102,7 +102,7 @@ def test_the_base_of_the_positions(settings: dict[str, Any] | None, rotary: Rota
         ({"hidden_size": None}, "config.json has no number for hidden_size"),
     ],
 )
-def test_what_is_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_settings_that_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=message):
         hf.load(as_jina_saves_it(tmp_path, **settings))
 

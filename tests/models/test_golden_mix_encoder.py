@@ -246,6 +246,6 @@ def test_wrong_interaction_layers_are_refused(layers: tuple[int, ...]) -> None:
         ({"max_candidate_tokens": 513}, "max_candidate_tokens must be within 2..512, got 513"),
     ],
 )
-def test_fields_that_cannot_be(fields: dict[str, int], message: str) -> None:
+def test_fields_out_of_range_are_refused(fields: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(tiny_mix_encoder().config, **fields)  # type: ignore[arg-type]

@@ -116,7 +116,7 @@ def silent(folder: Path, *, named: bool) -> Path:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_without_a_word_vectors_are_compared_by_the_cosine(named: bool, tmp_path: Path) -> None:
+def test_vectors_are_compared_by_the_cosine_by_default(named: bool, tmp_path: Path) -> None:
     """The library's own `similarity` does the same; no module normalises the vectors."""
     model = assert_alike(silent(tmp_path, named=named))
 

@@ -110,7 +110,7 @@ def test_a_long_candidate_is_scored_by_its_best_passage(tmp_path: Path) -> None:
         ("monoptt5-base", T5, ("Pergunta: Documento: Relevante:", "▁Sim", "▁Não")),
     ],
 )
-def test_words_by_name(
+def test_the_name_tells_the_words_of_the_prompt(
     name: str, model: Any, asked: tuple[str, ...], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """Those of the model's authors; a warning if nothing tells them."""
@@ -137,7 +137,7 @@ def test_words_by_name(
         (NAME, T5, 128, "decoder_start_token_id must be a token, not 128"),
     ],
 )
-def test_what_is_refused(name: str, model: Any, start: int, message: str, tmp_path: Path) -> None:
+def test_models_that_are_refused(name: str, model: Any, start: int, message: str, tmp_path: Path) -> None:
     folder = save_t5(tmp_path / name, tiny_t5(*model))
     edit_json(folder / "config.json", {"decoder_start_token_id": start})
     with pytest.raises(BadCheckpoint, match=message):

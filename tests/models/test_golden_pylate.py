@@ -86,7 +86,7 @@ def test_templates(tmp_path: Path) -> None:
     assert len(scorer.candidate_template.apply([60] * 400)[0]) == 300
 
 
-def test_on_bert(tmp_path: Path) -> None:
+def test_a_colbert_of_bert(tmp_path: Path) -> None:
     """PyLate's format does not depend on the encoder's family."""
     assert isinstance(hf.load(save_pylate(tmp_path, tiny_hf_encoder())), ColBERT)
 

@@ -35,7 +35,7 @@ def test_scores_are_those_of_sentence_transformers(model_type: str, more: dict[s
 
 @pytest.mark.parametrize("more", [OLD, GATED])
 @torch.inference_mode()
-def test_lower_precision(more: dict[str, Any], tmp_path: Path) -> None:
+def test_bfloat16_and_float16(more: dict[str, Any], tmp_path: Path) -> None:
     """In bfloat16 a score is near, and published files are in float16."""
     folder = save_t5_bi_encoder(tmp_path, **more)
     exact = scores_of_texts(load_model(str(folder)), QUERY, TEXTS)

@@ -102,7 +102,7 @@ def test_groups_of_like_lengths(lengths: list[int], max_rows: int) -> None:
         ({"max_candidate_tokens": 513}, "max_candidate_tokens must be within 2..512, got 513"),
     ],
 )
-def test_fields_that_cannot_be(fields: dict[str, int], message: str) -> None:
+def test_fields_out_of_range_are_refused(fields: dict[str, int], message: str) -> None:
     """A limit must leave room for a text and must not exceed the number of positions."""
     with pytest.raises(ValueError, match=message):
         replace(tiny_virt().config, **fields)  # type: ignore[arg-type]

@@ -104,7 +104,7 @@ def test_a_colbert_without_projection_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [*SWITCHES, "attention_window_size"])
-def test_a_sparse_config_with_a_hole_is_refused(tmp_path: Path, missing: str) -> None:
+def test_an_incomplete_sparse_config_is_refused(tmp_path: Path, missing: str) -> None:
     """The weights would load with full attention as well, but would give other scores."""
     folder = save_sparse_cross_encoder(tmp_path)
     edit_json(folder / "config.json", {}, remove=(missing,))
@@ -222,7 +222,7 @@ def test_a_damaged_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "pytorch_model.bin"])
-def test_a_file_of_somebody_else(name: str) -> None:
+def test_a_file_that_may_not_be_read(name: str) -> None:
     """Safetensors writes files that only their owner may read, and a container runs as another user."""
     with TemporaryDirectory() as path:
         folder = save_cross_encoder(Path(path))

@@ -297,7 +297,7 @@ def tiny_deberta() -> CrossEncoder:
         ("deberta", "plain torch: the kernels do not compute disentangled attention"),
     ],
 )
-def test_what_computes_is_told_truly(name: str, attention: str) -> None:
+def test_the_precision_and_the_attention_are_named(name: str, attention: str) -> None:
     """The linear layers are computed by the CPU kernels, and the attention by those or by torch."""
     others = {"odd heads": lambda: tiny_cross_encoder(num_heads=4), "deberta": tiny_deberta}
     scorer = prepared((NATIVE | others)[name](), torch.int8)

@@ -97,6 +97,6 @@ def test_words_before_a_text_stand_for_nothing(text: str, tokens: tuple[int, int
     assert found(text, *tokens, encoder) == expected
 
 
-def test_each_text_has_its_own_place() -> None:
+def test_each_text_has_places_of_its_own() -> None:
     assert places(PLAIN, ["the man", "man", "was the man"], [(1, 2), (0, 1), (0, 2)]) == [(4, 7), (0, 3), (0, 7)]
     assert places(PLAIN, [], []) == []

@@ -34,7 +34,7 @@ def test_each_sequence_has_its_vector(how: Pooling, lengths: list[int]) -> None:
 
 
 @pytest.mark.parametrize("how", BY_HAND)
-def test_no_number_stays_no_number(how: Pooling) -> None:
+def test_nan_stays_nan(how: Pooling) -> None:
     """NaN must reach the score, not be hidden by pooling."""
     rows = torch.full((2, 4), torch.nan)
 

@@ -65,9 +65,9 @@ def test_kernels_that_fail_their_trial_are_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Plain torch runs instead, without graphs, and an error in the log says why."""
-    monkeypatch.setattr("bandrank.models.prepared.cuda_obstacle", lambda _: None)
-    monkeypatch.setattr("bandrank.models.prepared.why_no_kernels", lambda *_, **__: None)
-    monkeypatch.setattr("bandrank.models.prepared.why_distrusted", lambda *_, **__: "they differ")
+    monkeypatch.setattr("bandrank.models.backends.cuda_obstacle", lambda _: None)
+    monkeypatch.setattr("bandrank.models.backends.why_no_kernels", lambda *_, **__: None)
+    monkeypatch.setattr("bandrank.models.backends.why_distrusted", lambda *_, **__: "they differ")
     scorer = tiny_cross_encoder(pattern=sparse(4))
     prepared = prepare(scorer, device=CPU, dtype=torch.float32, graphs=True)
 
@@ -97,9 +97,9 @@ def test_kernels_are_tried_before_any_of_them_runs(
     def kernels_know(pattern: AttentionPattern, **_: object) -> str | None:
         return None if pattern.shares_queries else "no kernels"
 
-    monkeypatch.setattr("bandrank.models.prepared.cuda_obstacle", lambda _: None)
-    monkeypatch.setattr("bandrank.models.prepared.why_no_kernels", kernels_know)
-    monkeypatch.setattr("bandrank.models.prepared.why_distrusted", lambda pattern, **_: seen.append(pattern))
+    monkeypatch.setattr("bandrank.models.backends.cuda_obstacle", lambda _: None)
+    monkeypatch.setattr("bandrank.models.backends.why_no_kernels", kernels_know)
+    monkeypatch.setattr("bandrank.models.backends.why_distrusted", lambda pattern, **_: seen.append(pattern))
     scorer = make()
     prepared = prepare(scorer, device=CPU, dtype=torch.float32, backend="cuda")
 

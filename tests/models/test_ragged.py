@@ -150,7 +150,7 @@ def test_packed_ids_come_back(ids: list[int]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-3, 9), st.integers(0, 5)), max_size=6))
-def test_ranges(runs: list[tuple[int, int]]) -> None:
+def test_ranges_are_runs_of_numbers(runs: list[tuple[int, int]]) -> None:
     starts, lengths = np.array(runs, np.int64).reshape(-1, 2).T
 
     assert ranges(starts, lengths).tolist() == [

@@ -30,7 +30,7 @@ TEXTS = ["The MAN", "m\u00e1n after", "the \u4e2d\u56fd man", "the man"]
     ],
     ids=str,
 )
-def test_they_overrule_the_tokenizer(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_settings_overrule_the_tokenizer(tmp_path: Path, settings: dict[str, Any]) -> None:
     """A tokenizer class that takes tokenizer.json as it is ignores the settings."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "tokenizer_config.json", settings)

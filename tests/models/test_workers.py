@@ -8,7 +8,7 @@ import torch
 from bandrank.models.workers import Workers, workers
 
 
-def test_each_computes_with_one_thread() -> None:
+def test_each_worker_computes_with_one_thread() -> None:
     """A worker has one torch thread from its first operation on; other threads keep their number."""
     before = torch.get_num_threads()
     try:

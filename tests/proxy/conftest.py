@@ -16,6 +16,6 @@ def engine(request: pytest.FixtureRequest) -> Iterator[SearchEngine]:
 
 @pytest.fixture(scope="module")
 def proxy(engine: SearchEngine) -> Iterator[Proxied]:
-    """A proxy in front of `engine`, with the default settings."""
+    """A proxy in front of `engine`, or of the module's own, with the default settings."""
     with proxied(engine.url) as running:
         yield running

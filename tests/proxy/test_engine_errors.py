@@ -31,12 +31,6 @@ def engine() -> Iterator[ScriptedServer]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def proxy(engine: ScriptedServer) -> Iterator[Proxied]:
-    with proxied(engine.url) as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def _as_new(engine: ScriptedServer) -> None:
     engine.got.clear()

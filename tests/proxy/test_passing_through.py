@@ -18,28 +18,22 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ScriptedServer]:
+def engine() -> Iterator[ScriptedServer]:
     with scripted_server() as running:
         yield running
 
 
-@pytest.fixture(scope="module")
-def proxy(server: ScriptedServer) -> Iterator[Proxied]:
-    with proxied(server.url) as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
-def _as_new(server: ScriptedServer) -> None:
-    server.got.clear()
-    server.answer = PLAIN
+def _as_new(engine: ScriptedServer) -> None:
+    engine.got.clear()
+    engine.answer = PLAIN
 
 
 def request(line: bytes, *headers: bytes, body: bytes = b"") -> bytes:
     return b"\r\n".join([line + b" HTTP/1.1", b"Host: proxy", *headers, b"", body])
 
 
-def test_a_request_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
+def test_a_request_is_handed_on(proxy: Proxied, engine: ScriptedServer) -> None:
     """Method, target, headers and body are the client's; the proxy sets the engine's host, and adds itself in `via`."""
     target = b"/a%2Fb/_doc/%C3%A9?x=1&x=%20+&pretty"
     sent = request(
@@ -51,12 +45,12 @@ def test_a_request_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
         body=b"\x00\xff\n",
     )
     proxy.send(sent)
-    (got,) = server.got
+    (got,) = engine.got
     line, *headers = got.partition(b"\r\n\r\n")[0].split(b"\r\n")
 
     assert line == b"PUT " + target + b" HTTP/1.1"
     assert headers == [
-        b"host: " + server.url.removeprefix("http://").encode(),
+        b"host: " + engine.url.removeprefix("http://").encode(),
         b"authorization: Basic eDp5",
         b"x-twice: a",
         b"x-twice: b",
@@ -67,18 +61,18 @@ def test_a_request_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
     assert body_of(got) == b"\x00\xff\n"
 
 
-def test_an_address_in_no_ascii_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
+def test_an_address_in_no_ascii_is_handed_on(proxy: Proxied, engine: ScriptedServer) -> None:
     """A trusted peer may put any bytes into X-Forwarded-For."""
     answer = proxy.send(request(b"GET /", b"X-Forwarded-For: \xe9"))
-    (got,) = server.got
+    (got,) = engine.got
 
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"x-forwarded-for: \xe9, \xe9" in got.lower()
 
 
-def test_headers_of_one_connection_stay_on_it(proxy: Proxied, server: ScriptedServer) -> None:
+def test_headers_of_one_connection_stay_on_it(proxy: Proxied, engine: ScriptedServer) -> None:
     """The proxy drops hop-by-hop headers and those that Connection names, both ways, but never the body's framing."""
-    server.answer = (
+    engine.answer = (
         b"HTTP/1.1 200 OK\r\nConnection: X-Secret, keep-alive\r\nX-Secret: 1\r\nKeep-Alive: timeout=5\r\n"
         b"X-Elastic-Product: Elasticsearch\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nTransfer-Encoding: chunked\r\n\r\n"
         b"2\r\nok\r\n0\r\n\r\n"
@@ -94,7 +88,7 @@ def test_headers_of_one_connection_stay_on_it(proxy: Proxied, server: ScriptedSe
         body=b"hi",
     )
     answer = proxy.send(sent)
-    (got,) = server.got
+    (got,) = engine.got
 
     assert headers_of(got).keys() == {"host", "content-length", "via", "x-forwarded-for"}
     assert headers_of(got)["x-forwarded-for"].split(", ") == ["192.0.2.1", "192.0.2.1"]  # the peer is trusted
@@ -103,10 +97,10 @@ def test_headers_of_one_connection_stay_on_it(proxy: Proxied, server: ScriptedSe
     assert body_of(answer) == b"ok"
 
 
-def test_an_answer_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
+def test_an_answer_is_handed_on(proxy: Proxied, engine: ScriptedServer) -> None:
     """Status, headers and bytes are the engine's, compressed or not, and nothing is added."""
     content = gzip.compress(b'{"hits": []}', mtime=0)
-    server.answer = (
+    engine.answer = (
         b'HTTP/1.1 418 whatever\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nWarning: 299 es "x"\r\n'
         b"Content-Length: %d\r\n\r\n" % len(content)
     ) + content
@@ -130,15 +124,15 @@ def test_an_answer_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
         (b"GET /docs", b"HTTP/1.1 304 Not Modified\r\netag: x\r\n\r\n"),
     ],
 )
-def test_an_answer_without_a_body(proxy: Proxied, server: ScriptedServer, line: bytes, answer: bytes) -> None:
+def test_an_answer_without_a_body(proxy: Proxied, engine: ScriptedServer, line: bytes, answer: bytes) -> None:
     """The client gets the headers, even the length of a body that is not sent, and the connections stay usable."""
-    server.answer = answer
+    engine.answer = answer
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
         connection.sendall(request(line))
         received = b""
         while b"\r\n\r\n" not in received:
             received += connection.recv(65536)
-        server.answer = PLAIN
+        engine.answer = PLAIN
         connection.sendall(request(b"GET /again"))
 
         assert received == answer
@@ -147,16 +141,16 @@ def test_an_answer_without_a_body(proxy: Proxied, server: ScriptedServer, line: 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
 def test_a_length_without_a_body(
-    proxy: Proxied, server: ScriptedServer, status: bytes, caplog: pytest.LogCaptureFixture
+    proxy: Proxied, engine: ScriptedServer, status: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The client gets the other headers, nothing is logged, and the connection can be used again."""
-    server.answer = b"HTTP/1.1 " + status + b"\r\netag: x\r\ncontent-length: 1234\r\n\r\n"
+    engine.answer = b"HTTP/1.1 " + status + b"\r\netag: x\r\ncontent-length: 1234\r\n\r\n"
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
         connection.sendall(request(b"GET /docs", b"If-None-Match: x"))
         received = b""
         while b"\r\n\r\n" not in received:
             received += connection.recv(65536)
-        server.answer = PLAIN
+        engine.answer = PLAIN
         connection.sendall(request(b"GET /again"))
 
         assert received == b"HTTP/1.1 " + status + b"\r\netag: x\r\n\r\n"
@@ -164,7 +158,7 @@ def test_a_length_without_a_body(
     assert not caplog.records
 
 
-def test_a_body_of_any_size_streams_through(proxy: Proxied, server: ScriptedServer) -> None:
+def test_a_body_of_any_size_streams_through(proxy: Proxied, engine: ScriptedServer) -> None:
     """A chunked bulk request, larger than any body that the service reads itself, reaches the engine whole."""
     part = b"%x\r\n" % MIB + os.urandom(MIB) + b"\r\n"
     sent = request(b"POST /_bulk", b"Transfer-Encoding: chunked", b"Content-Type: application/x-ndjson")
@@ -176,7 +170,7 @@ def test_a_body_of_any_size_streams_through(proxy: Proxied, server: ScriptedServ
         answer = read_message(connection.recv)
 
     assert body_of(answer) == b"ok"
-    assert body_of(server.got[0]) == body_of(b"Transfer-Encoding: chunked\r\n\r\n" + part * 20)
+    assert body_of(engine.got[0]) == body_of(b"Transfer-Encoding: chunked\r\n\r\n" + part * 20)
 
 
 def test_neither_side_is_read_faster_than_the_other() -> None:
@@ -224,43 +218,43 @@ def sent_until_full(connection: socket.socket) -> int:
     ],
 )
 def test_a_request_that_two_could_read_differently_is_refused(
-    proxy: Proxied, server: ScriptedServer, lines: list[bytes]
+    proxy: Proxied, engine: ScriptedServer, lines: list[bytes]
 ) -> None:
     """No byte of such a request reaches the engine."""
     answer = proxy.send(request(b"POST /", *lines, body=b"0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"))
 
     assert answer.split(b" ")[1] in {b"400", b"422"}
-    assert server.got == []
+    assert engine.got == []
 
 
-def test_a_body_in_a_transfer_coding_is_refused(proxy: Proxied, server: ScriptedServer) -> None:
+def test_a_body_in_a_transfer_coding_is_refused(proxy: Proxied, engine: ScriptedServer) -> None:
     """The proxy would drop the coding, and nothing else would tell the engine that the body is encoded."""
     answer = proxy.send(request(b"POST /", b"Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n"))
 
     assert answer.split(b" ")[1] == b"422"
-    assert server.got == []
+    assert engine.got == []
 
 
 @pytest.mark.parametrize("target", [b"http://192.0.2.9/x", b"//192.0.2.9/x", b"/x?u=http://192.0.2.9/"])
-def test_no_target_leads_elsewhere(proxy: Proxied, server: ScriptedServer, target: bytes) -> None:
+def test_no_target_leads_elsewhere(proxy: Proxied, engine: ScriptedServer, target: bytes) -> None:
     """The proxy connects to the engine of the settings, whatever target a client writes."""
     proxy.send(request(b"GET " + target))
-    (got,) = server.got
+    (got,) = engine.got
 
-    assert headers_of(got)["host"] == server.url.removeprefix("http://")
+    assert headers_of(got)["host"] == engine.url.removeprefix("http://")
     assert got.startswith(b"GET " + target.removeprefix(b"http://192.0.2.9"))
 
 
-def test_connections_to_the_engine_are_kept(server: ScriptedServer) -> None:
+def test_connections_to_the_engine_are_kept(engine: ScriptedServer) -> None:
     """The proxy is a new one, which has no request of another test to count yet."""
-    before = server.accepted
-    with proxied(server.url) as proxy:
+    before = engine.accepted
+    with proxied(engine.url) as proxy:
         for number in range(5):
             proxy.send(request(b"GET /"))
             proxy.wait_for_count("proxy_requests", number + 1, outcome="passed")  # the connection is free again
 
-    assert len(server.got) == 5
-    assert server.accepted == before + 1
+    assert len(engine.got) == 5
+    assert engine.accepted == before + 1
 
 
 def test_a_client_that_sends_no_more_gets_its_answer(proxy: Proxied) -> None:
@@ -276,9 +270,9 @@ def test_a_client_that_sends_no_more_gets_its_answer(proxy: Proxied) -> None:
     assert received.endswith(b"\r\n\r\nok")
 
 
-def test_a_client_of_http_1_0_gets_no_chunks(proxy: Proxied, server: ScriptedServer) -> None:
+def test_a_client_of_http_1_0_gets_no_chunks(proxy: Proxied, engine: ScriptedServer) -> None:
     """Its answer ends with the connection (RFC 9112, 6.3)."""
-    server.answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n"
+    engine.answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n"
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
         connection.sendall(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         received = b"".join(iter(lambda: connection.recv(1024), b""))
@@ -286,7 +280,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(proxy: Proxied, server: ScriptedSer
     assert received == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nok"
 
 
-def test_a_client_that_expects_100_gets_it(proxy: Proxied, server: ScriptedServer) -> None:
+def test_a_client_that_expects_100_gets_it(proxy: Proxied, engine: ScriptedServer) -> None:
     """The proxy answers 100 itself: the client waits for it before it sends the body, and the engine is not asked."""
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
         connection.sendall(request(b"PUT /a", b"Expect: 100-continue", b"Content-Length: 2"))
@@ -294,7 +288,7 @@ def test_a_client_that_expects_100_gets_it(proxy: Proxied, server: ScriptedServe
         connection.sendall(b"hi")
         assert body_of(read_message(connection.recv)) == b"ok"
 
-    assert "expect" not in headers_of(server.got[0])
+    assert "expect" not in headers_of(engine.got[0])
 
 
 TOKENS = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=20).map(lambda name: f"x-{name}".encode())
@@ -313,21 +307,21 @@ FIELDS = st.lists(st.tuples(TOKENS, VALUES), max_size=8)
 )
 def test_whatever_comes_is_handed_on(
     proxy: Proxied,
-    server: ScriptedServer,
+    engine: ScriptedServer,
     sent: tuple[list[tuple[bytes, bytes]], bytes],
     answered: tuple[int, list[tuple[bytes, bytes]], bytes],
     chunked: bool,
 ) -> None:
-    server.got.clear()
+    engine.got.clear()
     fields, body = sent
     lines = [b"%b: %b" % pair for pair in fields]
     framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked and body else b"0\r\n\r\n" if chunked else body
     framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
     status, answer_fields, answer_body = answered
     head = [b"HTTP/1.1 %d Any" % status, *(b"%b: %b" % pair for pair in answer_fields)]
-    server.answer = b"\r\n".join([*head, b"Content-Length: %d" % len(answer_body), b"", answer_body])
+    engine.answer = b"\r\n".join([*head, b"Content-Length: %d" % len(answer_body), b"", answer_body])
     answer = proxy.send(request(b"POST /index/_bulk", *lines, framing, body=framed))
-    (got,) = server.got
+    (got,) = engine.got
 
     assert body_of(got) == body
     assert x_headers(got) == [line.lower()[: line.index(b":")] + line[line.index(b":") :] for line in lines]

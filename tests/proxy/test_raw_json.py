@@ -181,7 +181,7 @@ def test_a_hit_that_is_no_utf8() -> None:
         answer.texts(["a"])
 
 
-def test_find() -> None:
+def test_a_member_is_found_by_its_name() -> None:
     members = read_document('{"a": 1}', read_members)
 
     assert find(members, "a") is members[0]

@@ -91,9 +91,9 @@ class Page:
         self.send("Input.dispatchKeyEvent", type="keyDown", **facts, **text)
         self.send("Input.dispatchKeyEvent", type="keyUp", **facts)
 
-    def tab_to(self, condition: str, *, most: int = 60) -> None:
+    def tab_to(self, condition: str) -> None:
         """Presses Tab until the focused element, `it`, meets the condition. Raises TimeoutError otherwise."""
-        for _ in range(most):
+        for _ in range(60):
             self.press("Tab")
             if self.run(f"(it => Boolean({condition}))(document.activeElement)"):
                 return
@@ -105,9 +105,9 @@ class Page:
         self.run("document.activeElement.select?.()")
         self.send("Input.insertText", text=text)
 
-    def look(self, *, width: int, height: int = 900, dark: bool = False, scale: float = 1) -> None:
+    def look(self, *, width: int, dark: bool = False) -> None:
         """Sets the size of the window and the preferred colour scheme."""
-        size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **size)
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
@@ -115,10 +115,10 @@ class Page:
         ]
         self.send("Emulation.setEmulatedMedia", features=features)
 
-    def screenshot(self, file: Path, *, whole: bool = True) -> None:
-        """Saves a picture of the window or of the whole page."""
+    def screenshot(self, file: Path) -> None:
+        """Saves a picture of the whole page."""
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
-        picture = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        picture = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(base64.b64decode(picture["data"]))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.models import randomise, write_json
+from support.models import random_scorer, randomise, write_json
 from support.tokenizer import vocab_size
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
@@ -208,7 +208,7 @@ def last_logits(model: Any, ids: Sequence[int]) -> Tensor:
 # Our side, with the tiny word pieces that all architectures share
 
 
-def tiny_decoder_config(*, positions: int = 512) -> DecoderConfig:
+def tiny_decoder_config() -> DecoderConfig:
     """A config of two layers, with four query heads over two key heads."""
     return DecoderConfig(
         vocab_size=vocab_size(),
@@ -218,12 +218,12 @@ def tiny_decoder_config(*, positions: int = 512) -> DecoderConfig:
         num_kv_heads=2,
         head_size=16,
         intermediate_size=64,
-        max_positions=positions,
+        max_positions=512,
         head_norms=True,
     )
 
 
-def tiny_decoder_reranker(*, seed: int = 0, **more: Any) -> DecoderReranker:
+def tiny_decoder_reranker(**more: Any) -> DecoderReranker:
     """A random re-ranker with a made-up prompt, in eval mode, not yet prepared. more: fields of its config."""
     prompt = Prompt(
         head=(10, 11),
@@ -234,12 +234,10 @@ def tiny_decoder_reranker(*, seed: int = 0, **more: Any) -> DecoderReranker:
     )
     limits = {"max_tokens": 128, "max_query_tokens": 80}
     config = DecoderRerankerConfig(encoder=tiny_decoder_config(), prompt=prompt, **limits | more)
-    scorer = DecoderReranker(config)
-    randomise(scorer, seed=seed)
-    return scorer.eval()
+    return random_scorer(DecoderReranker(config), 0)
 
 
-def tiny_decoder_bi_encoder(*, seed: int = 0) -> BiEncoder:
+def tiny_decoder_bi_encoder() -> BiEncoder:
     """A random bi-encoder that pools the last token, in eval mode, not yet prepared."""
     config = BiEncoderConfig(
         encoder=tiny_decoder_config(),
@@ -249,6 +247,4 @@ def tiny_decoder_bi_encoder(*, seed: int = 0) -> BiEncoder:
         max_tokens=512,
         query_wording=Wording("who is {text}"),
     )
-    scorer = BiEncoder(config)
-    randomise(scorer, seed=seed)
-    return scorer.eval()
+    return random_scorer(BiEncoder(config), 0)

@@ -189,9 +189,9 @@ def shape(num_layers: int) -> dict[str, Any]:
     }
 
 
-def tiny_llama_config(*, num_layers: int = 2, kind: type[OurLlamaConfig] = OurLlamaConfig) -> GroupedConfig:
+def tiny_llama_config(*, kind: type[OurLlamaConfig] = OurLlamaConfig) -> GroupedConfig:
     """Our config of a tiny Llama, with Llama 3's rotary positions."""
-    return kind(**shape(num_layers), rotary=SlowRotary(500_000.0, 32.0, trained=8192))
+    return kind(**shape(2), rotary=SlowRotary(500_000.0, 32.0, trained=8192))
 
 
 def tiny_gemma3_config(*, num_layers: int = 3) -> GroupedConfig:
@@ -207,19 +207,19 @@ def tiny_embedding_gemma2_config(*, num_layers: int = 3) -> GroupedConfig:
     return OurEmbeddingGemma2Config(**sizes, windows=windows, heads=heads, mixed_size=16)
 
 
-def tiny_llama_reranker(*, seed: int = 0, **more: Any) -> SequenceCrossEncoder:
+def tiny_llama_reranker(**more: Any) -> SequenceCrossEncoder:
     """A random re-ranker in eval mode, not yet prepared. more: fields of its config."""
     words = {"query_wording": Wording("who is {text} of"), "candidate_wording": Wording("it {text}")}
     limits = {"max_tokens": 64, "max_query_tokens": 26}
-    fields = {"cls_id": CLS_ID, "sep_id": None, "query_separators": 0, "pooling": "mean"} | words | limits
+    fields = {"cls_id": CLS_ID, "sep_id": None, "between": (), "pooling": "mean"} | words | limits
     config = SequenceCrossEncoderConfig(encoder=tiny_llama_config(), **fields | more)  # type: ignore[arg-type]  # of several types
-    return random_scorer(SequenceCrossEncoder(config), seed)
+    return random_scorer(SequenceCrossEncoder(config), 0)
 
 
-def tiny_gemma3_bi_encoder(*, encoder: GroupedConfig | None = None, seed: int = 0) -> BiEncoder:
+def tiny_gemma3_bi_encoder(*, encoder: GroupedConfig | None = None) -> BiEncoder:
     """A random bi-encoder with mean pooling, in eval mode, not yet prepared. encoder: by default a Gemma 3's."""
     encoder = encoder or tiny_gemma3_config()
-    return random_scorer(BiEncoder(BiEncoderConfig(encoder, cls_id=CLS_ID, sep_id=SEP_ID, max_tokens=512)), seed)
+    return random_scorer(BiEncoder(BiEncoderConfig(encoder, cls_id=CLS_ID, sep_id=SEP_ID, max_tokens=512)), 0)
 
 
 def tiny_embedding_gemma2_bi_encoder() -> BiEncoder:

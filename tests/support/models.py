@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -283,28 +283,11 @@ def tiny_cross_encoder(
 
 
 def tiny_bi_encoder(
-    *,
-    seed: int = 0,
-    pooling: Literal["mean", "cls"] = "mean",
-    similarity: Literal["cosine", "dot"] = "cosine",
-    max_tokens: int = 128,
-    num_layers: int = 2,
-    positions: int = 512,
-    num_heads: int = NUM_HEADS,
-    separate_towers: bool = False,
-    size: int | None = None,
+    *, seed: int = 0, num_layers: int = 2, positions: int = 512, num_heads: int = NUM_HEADS, **more: Any
 ) -> BiEncoder:
-    """A random bi-encoder in eval mode, not yet prepared."""
-    config = BiEncoderConfig(
-        encoder=tiny_encoder_config(num_layers=num_layers, positions=positions, num_heads=num_heads),
-        cls_id=CLS_ID,
-        sep_id=SEP_ID,
-        pooling=pooling,
-        similarity=similarity,
-        max_tokens=max_tokens,
-        separate_towers=separate_towers,
-        size=size,
-    )
+    """A random bi-encoder in eval mode, not yet prepared. more: fields of BiEncoderConfig."""
+    encoder = tiny_encoder_config(num_layers=num_layers, positions=positions, num_heads=num_heads)
+    config = BiEncoderConfig(encoder, CLS_ID, SEP_ID, **{"max_tokens": 128} | more)
     return random_scorer(BiEncoder(config), seed)
 
 

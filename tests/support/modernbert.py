@@ -84,11 +84,13 @@ def tiny_encoder_config(*, positions: int = 512) -> EncoderConfig:
     return OurConfig(vocab_size(), HIDDEN_SIZE, 4, 4, 48, positions, window=8)
 
 
-def tiny_sequence_cross_encoder(*, seed: int = 0, max_tokens: int = 512, **more: Any) -> SequenceCrossEncoder:
+def tiny_sequence_cross_encoder(*, max_tokens: int = 512, **more: Any) -> SequenceCrossEncoder:
     """A random cross-encoder in eval mode, not yet prepared. more: fields of SequenceCrossEncoderConfig."""
     defaults = {"encoder": tiny_encoder_config(), "max_query_tokens": max_tokens * 2 // 5}
-    config = SequenceCrossEncoderConfig(cls_id=CLS_ID, sep_id=SEP_ID, max_tokens=max_tokens, **defaults | more)
-    return random_scorer(SequenceCrossEncoder(config), seed)
+    config = SequenceCrossEncoderConfig(
+        cls_id=CLS_ID, sep_id=SEP_ID, between=(SEP_ID,), max_tokens=max_tokens, **defaults | more
+    )
+    return random_scorer(SequenceCrossEncoder(config), 0)
 
 
 def save_model(folder: Path, model: nn.Module, **settings: Any) -> Path:
@@ -143,7 +145,7 @@ def _weights(name: str, settings: Mapping[str, Any], *, seed: int) -> dict[str, 
     return {f"{key}.{part}": tensor for part, tensor in layer.state_dict().items()}
 
 
-def save_ettin(folder: Path, model: nn.Module | None = None) -> Path:
+def save_ettin(folder: Path) -> Path:
     """A folder laid out as cross-encoder/ettin-reranker-17m-v1."""
     dense = {"in_features": HIDDEN_SIZE, "out_features": HIDDEN_SIZE, "bias": False}
     score = {"in_features": HIDDEN_SIZE, "out_features": 1, "bias": True}
@@ -156,7 +158,7 @@ def save_ettin(folder: Path, model: nn.Module | None = None) -> Path:
             score | {"activation_function": "torch.nn.modules.linear.Identity", "module_output_name": "scores"},
         ),
     ]
-    save_chain(folder, model or tiny_modernbert_encoder(), modules)
+    save_chain(folder, tiny_modernbert_encoder(), modules)
     settings = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
     write_json(folder / "config_sentence_transformers.json", settings)
     return folder

@@ -69,10 +69,10 @@ class LookupScorer(Scorer):
     precomputes: ClassVar[bool] = False
     config_class: ClassVar[type] = object
 
-    def __init__(self, scores: dict[int, float], *, max_tokens: int = 64, end_id: int = 0) -> None:
+    def __init__(self, scores: dict[int, float], *, max_tokens: int = 64) -> None:
         super().__init__()
         self.config: Any = None
-        self.query_template = self.candidate_template = TokenTemplate((), (end_id,), max_tokens)
+        self.query_template = self.candidate_template = TokenTemplate((), (0,), max_tokens)
         self._scores = scores
 
     @property

@@ -74,6 +74,14 @@ class Scripted:
             self.commands.answers[-1].set_exception(ConnectionError("broken"))
             assert await task is None
 
+    async def recover(self) -> None:
+        """Makes a read that probes and succeeds."""
+        task = await self.ask()
+        assert self.state == 1
+        self.commands.answers[-1].set_result([b"1"])
+        assert await task == [b"1"]
+        assert self.state == 0
+
     async def write(self, answer: Exception | None = None) -> int:
         """Writes one key and returns the number of keys set. answer: the error with which the write fails, if any."""
         asked = len(self.commands.answers)

@@ -62,41 +62,15 @@ def running_service(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
-    start_timeout_s: float = 180.0,
+    start_timeout_s: float | None = 180.0,
 ) -> Iterator[RunningService]:
     """Starts `bandrank serve`, waits until /readyz answers 200, and stops it at the end.
 
     folder: where its log goes.  module, verb, ready: the Python module to run, its first argument and the path to ask.
     arguments: further flags.  environment: added to that of this process, of which BANDRANK_* is left out.
-    pass_fds: descriptors that it inherits.
+    pass_fds: descriptors that it inherits.  start_timeout_s: None waits for nothing, not even until it listens.
     Raises RuntimeError with the log's end if the service dies or is not ready in time.
     """
-    starting = starting_service(
-        folder,
-        module=module,
-        verb=verb,
-        ready=ready,
-        arguments=arguments,
-        environment=environment,
-        pass_fds=pass_fds,
-    )
-    with starting as service:
-        service.wait_until_ready(start_timeout_s)
-        yield service
-
-
-@contextlib.contextmanager
-def starting_service(
-    folder: Path,
-    *,
-    module: str = "bandrank",
-    verb: str = "serve",
-    ready: str = "/readyz",
-    arguments: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-    pass_fds: Sequence[int] = (),
-) -> Iterator[RunningService]:
-    """Like `running_service`, but yields the service before it is ready, and perhaps before it listens."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     service_environment = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
@@ -112,6 +86,8 @@ def starting_service(
         )
     service = RunningService(f"http://127.0.0.1:{port}", process, log, ready)
     try:
+        if start_timeout_s is not None:
+            service.wait_until_ready(start_timeout_s)
         yield service
     finally:
         if process.poll() is None:
@@ -123,8 +99,8 @@ def starting_service(
                 process.wait()
 
 
-def _tail(log: Path, lines: int = 30) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-30:])
 
 
 class Scrape:

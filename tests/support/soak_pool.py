@@ -26,11 +26,11 @@ class Pool:
     raw_scores: list[list[float]]
 
     @classmethod
-    def scored_by(cls, model: str, *, num_queries: int = 12, num_texts: int = 120, seed: int = 0) -> Self:
+    def scored_by(cls, model: str) -> Self:
         """A random pool, scored one query at a time."""
-        rng = random.Random(seed)
-        queries = [_sentence(rng, rng.randint(1, 12)) for _ in range(num_queries)]
-        texts = [_sentence(rng, rng.randint(*rng.choice([(1, 5), (10, 60), (100, 300)]))) for _ in range(num_texts)]
+        rng = random.Random(0)
+        queries = [_sentence(rng, rng.randint(1, 12)) for _ in range(12)]
+        texts = [_sentence(rng, rng.randint(*rng.choice([(1, 5), (10, 60), (100, 300)]))) for _ in range(120)]
         return cls(queries, texts, asyncio.run(_score(model, queries, texts)))
 
 

@@ -85,8 +85,8 @@ def tiny_t5_config(*, activation: Activation = "relu", answer_layers: int = 0) -
     )
 
 
-def tiny_t5_reranker(*, seed: int = 0, **more: Any) -> Seq2SeqReranker:
+def tiny_t5_reranker(**more: Any) -> Seq2SeqReranker:
     """A random re-ranker with a made-up prompt, in eval mode, not yet prepared. more: fields of its config."""
     prompt, limits = Prompt(head=(10, 11), between=(12,), tail=(13, 14)), {"max_tokens": 64, "max_query_tokens": 26}
     config = Seq2SeqRerankerConfig(tiny_t5_config(answer_layers=2), prompt, **limits | more)
-    return random_scorer(Seq2SeqReranker(config), seed)
+    return random_scorer(Seq2SeqReranker(config), 0)

@@ -18,10 +18,10 @@ from bandrank_training.training import Trainer
 CPU = torch.device("cpu")
 
 
-def toy_documents(*, count: int = 40, seed: int = 0) -> dict[str, str]:
-    """Texts of 2 to 9 words."""
-    rng = random.Random(seed)
-    return {f"d{number}": " ".join(rng.sample(WORDS, rng.randint(2, 9))) for number in range(count)}
+def toy_documents() -> dict[str, str]:
+    """Forty texts of 2 to 9 words."""
+    rng = random.Random(0)
+    return {f"d{number}": " ".join(rng.sample(WORDS, rng.randint(2, 9))) for number in range(40)}
 
 
 def toy_groups(collection: Path, documents: dict[str, str], *, count: int = 12, seed: int = 0) -> list[Group]:
@@ -44,13 +44,13 @@ def toy_groups(collection: Path, documents: dict[str, str], *, count: int = 12, 
     return groups
 
 
-def write_toy(folder: Path, *, count: int = 12, dev_count: int = 6, seed: int = 0) -> dict[str, Path]:
+def write_toy(folder: Path, *, count: int = 12) -> dict[str, Path]:
     """A collection, groups.jsonl and dev.jsonl.gz in the folder; returns their paths."""
-    documents = toy_documents(seed=seed)
+    documents = toy_documents()
     collection = write_collection(folder / "toy", documents=documents)
     paths = {"collection": collection, "groups": folder / "groups.jsonl", "dev": folder / "dev.jsonl.gz"}
-    write_groups(paths["groups"], toy_groups(collection, documents, count=count, seed=seed))
-    write_groups(paths["dev"], toy_groups(collection, documents, count=dev_count, seed=seed + 1))
+    write_groups(paths["groups"], toy_groups(collection, documents, count=count))
+    write_groups(paths["dev"], toy_groups(collection, documents, count=6, seed=1))
     return paths
 
 

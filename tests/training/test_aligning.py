@@ -1,4 +1,4 @@
-"""The `align` command, which turns a bi-encoder's vectors towards those of another model."""
+"""The `align` command, which rotates a bi-encoder's vectors towards those of another model."""
 
 import random
 from pathlib import Path
@@ -17,7 +17,7 @@ from bandrank.models.loading import load_model
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank_training.__main__ import main
-from bandrank_training.aligning import turned_towards
+from bandrank_training.aligning import rotation_towards
 
 Floats = npt.NDArray[np.float32]
 
@@ -26,18 +26,18 @@ def drawn(*shape: int, seed: int = 0) -> Floats:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def test_a_turn_is_found() -> None:
-    """If the other vectors are the given ones turned, that turn is found, up to rounding."""
-    vectors, (turn, _) = drawn(50, 8), np.linalg.qr(drawn(8, 8, seed=1))
+def test_a_rotation_is_found() -> None:
+    """If the other vectors are the given ones rotated, that rotation is found, up to rounding."""
+    vectors, (rotation, _) = drawn(50, 8), np.linalg.qr(drawn(8, 8, seed=1))
 
-    np.testing.assert_allclose(turned_towards(vectors, vectors @ turn), turn, atol=1e-5)
+    np.testing.assert_allclose(rotation_towards(vectors, vectors @ rotation), rotation, atol=1e-5)
 
 
 @pytest.mark.parametrize(("size", "other"), [(8, 8), (5, 8)])
 def test_lengths_and_products_stay(size: int, other: int) -> None:
     """Lengths and dot products stay whatever the other vectors are, also if those have more dimensions."""
     vectors = drawn(50, size)
-    now = vectors @ turned_towards(vectors, drawn(50, other, seed=1))
+    now = vectors @ rotation_towards(vectors, drawn(50, other, seed=1))
 
     assert now.shape == (50, other)
     np.testing.assert_allclose(now @ now.T, vectors @ vectors.T, atol=1e-4)
@@ -46,7 +46,7 @@ def test_lengths_and_products_stay(size: int, other: int) -> None:
 def test_the_principal_components_are_kept() -> None:
     """The given vectors have more dimensions than the others but only rank 5, so nothing of them is lost."""
     vectors = drawn(50, 5) @ drawn(5, 8, seed=1)
-    now = vectors @ turned_towards(vectors, drawn(50, 5, seed=2))
+    now = vectors @ rotation_towards(vectors, drawn(50, 5, seed=2))
 
     np.testing.assert_allclose(now @ now.T, vectors @ vectors.T, rtol=1e-3, atol=1e-3)
 
@@ -57,12 +57,12 @@ def saved(folder: Path, scorer: Scorer) -> str:
 
 
 @pytest.mark.parametrize("size", [None, 20])
-def test_a_model_is_turned(size: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The turned model's cosines stay as they were, and its vectors come nearer to those of the other model."""
+def test_a_model_is_aligned(size: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rotated model's cosines stay as they were, and its vectors come nearer to those of the other model."""
     one = saved(tmp_path / "one", tiny_bi_encoder(size=size))
     like = saved(tmp_path / "like", tiny_bi_encoder(seed=1))
     write_collection(tmp_path / "texts", documents=toy_documents(), queries={}, qrels={})
-    out = tmp_path / "turned"
+    out = tmp_path / "rotated"
 
     assert main(["align", one, like, str(tmp_path / "texts"), str(out), "--most", "300"]) == 0
 
@@ -74,7 +74,7 @@ def test_a_model_is_turned(size: int | None, tmp_path: Path, capsys: pytest.Capt
     assert printed > 0.5
 
 
-def test_what_cannot_be_turned_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_aligned_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = saved(tmp_path / "a", tiny_bi_encoder()), saved(tmp_path / "b", tiny_cross_encoder())
     write_collection(tmp_path / "texts", documents={"d": "he"}, queries={}, qrels={})
     write_collection(tmp_path / "none", documents={}, queries={}, qrels={})

@@ -255,7 +255,7 @@ def test_a_row_holds_its_query_s_candidates(batch: TrainingBatch) -> None:
 
 @settings(max_examples=40)
 @given(training_batches())
-def test_everyone_is_compared_with_everyone(batch: TrainingBatch) -> None:
+def test_a_query_may_be_compared_with_all_candidates(batch: TrainingBatch) -> None:
     """Candidates of other queries are irrelevant, unless they equal an own candidate or an answer that was not drawn.
     All labels of an unjudged query are unknown.
     """

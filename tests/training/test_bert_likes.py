@@ -8,8 +8,7 @@ from support.training import train
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_it_learns(name: str, toy: Path, tmp_path: Path) -> None:
-    """The loss falls."""
+def test_the_loss_falls(name: str, toy: Path, tmp_path: Path) -> None:
     trainer = train(
         toy,
         tmp_path / "out",

@@ -112,7 +112,7 @@ def test_lines_are_counted_with_the_blank_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line"), [("corpus.jsonl", '{"_id": "1", "text": ""}'), ("run.trec.gz", "q Q0 d 1 1 t")]
 )
-def test_a_mark_of_unicode_is_no_part_of_a_file(tmp_path: Path, name: str, line: str) -> None:
+def test_a_byte_order_mark_is_skipped(tmp_path: Path, name: str, line: str) -> None:
     """Editors on Windows write a byte order mark, with which the first document of a run would belong to no query."""
     write_collection(tmp_path)
     write_lines(tmp_path / name, line)
@@ -201,7 +201,7 @@ def test_a_damaged_gz_file_is_named(tmp_path: Path, name: str, damage: Callable[
         ("qrels/test.tsv", ["q\td\t1", "q\td\t0"], "line 2: query 'q' and document 'd' were judged 1 before, and 0"),
     ],
 )
-def test_what_is_there_twice_and_differs_is_told(tmp_path: Path, name: str, lines: list[str], said: str) -> None:
+def test_entries_of_one_id_that_differ_are_told(tmp_path: Path, name: str, lines: list[str], said: str) -> None:
     """If two entries of one id differ, nobody knows which one is meant; equal ones do no harm."""
     write_lines(write_collection(tmp_path) / name, lines[0], lines[0])
     once = len(READ[name](tmp_path))

@@ -51,7 +51,7 @@ def test_a_weight_more_or_less_is_another_model(tmp_path: Path) -> None:
         ({"qrels": {"q": {"d1": 2}}}, False, True),
     ],
 )
-def test_collections(
+def test_a_digest_changes_with_what_it_is_of(
     tmp_path: Path, changes: dict[str, dict[str, str]], *, documents_differ: bool, judgements_differ: bool
 ) -> None:
     parts = {"documents": DOCUMENTS, "queries": QUERIES, "qrels": QRELS, "split": "train"}

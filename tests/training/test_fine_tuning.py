@@ -214,7 +214,7 @@ def test_candidates_that_are_all_relevant_are_told(
         ),
     ],
 )
-def test_what_the_queries_set_apart_say(
+def test_the_evidence_for_a_choice_in_words(
     ends: tuple[LoadedModel, LoadedModel, DevSet], values: list[float], said: str
 ) -> None:
     before = Choice("as it was", ends[0].scorer, [], [0.0] * len(values))

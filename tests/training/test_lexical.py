@@ -84,18 +84,16 @@ def test_a_gate_is_fitted(tmp_path: Path, make: Callable[[], Scorer]) -> None:
         assert both.item() == pytest.approx(1.0, abs=0.1)
 
 
+def command_of(paths: dict[str, Path], model: Path, out: Path) -> list[str]:
+    return ["lexical", *map(str, (model, paths["groups"], paths["collection"], out))]
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`lexical` writes a checkpoint that measures as printed and can be trained further."""
     paths = write_toy(tmp_path)
     checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)
 
-    command = [
-        "lexical",
-        str(tmp_path / "model"),
-        str(paths["groups"]),
-        str(paths["collection"]),
-        str(tmp_path / "out"),
-    ]
+    command = command_of(paths, tmp_path / "model", tmp_path / "out")
     assert main([*command, "--without", "goverment"]) == 2
     assert "--without: no group is of 'goverment'" in capsys.readouterr().err
     assert main(command) == 0
@@ -115,9 +113,8 @@ def test_the_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFix
     paths = write_toy(tmp_path)
     checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)
     before = contents(tmp_path / "model")
-    model = str(tmp_path / "model")
 
-    assert main(["lexical", model, str(paths["groups"]), str(paths["collection"]), model]) == 2
+    assert main(command_of(paths, tmp_path / "model", tmp_path / "model")) == 2
 
     assert "is the folder of a model that is read; choose another" in capsys.readouterr().err
     assert contents(tmp_path / "model") == before
@@ -137,13 +134,7 @@ def test_what_gets_no_evidence_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     paths = write_toy(tmp_path)
     checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)
     (area,) = {group.area for group in read_groups(paths["groups"])}
-    command = [
-        "lexical",
-        str(tmp_path / "model"),
-        str(paths["groups"]),
-        str(paths["collection"]),
-        str(tmp_path / "out"),
-    ]
+    command = command_of(paths, tmp_path / "model", tmp_path / "out")
 
     assert main([*command, "--without", area]) == 2
     assert "no group is left to fit to" in capsys.readouterr().err

@@ -13,7 +13,7 @@ IDEAL = 2 + 1 / math.log2(3) + 0.5
 
 
 @pytest.mark.parametrize(("min_relevance", "reciprocal_rank", "first"), [(1, 1.0, 1.0), (2, 1 / 3, 0.0)])
-def test_by_hand(min_relevance: int, reciprocal_rank: float, first: float) -> None:
+def test_measures_worked_out_by_hand(min_relevance: int, reciprocal_rank: float, first: float) -> None:
     """Document c was not ranked but counts in the ideal; `min_relevance` changes MRR and R@1 alone."""
     values = measure({"q": ["b", "x", "a"]}, GRADED, min_relevance=min_relevance)
 

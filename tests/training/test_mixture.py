@@ -30,6 +30,7 @@ from bandrank_training.mixture import MixtureRecipe, allowed, of_length
 from bandrank_training.parts import Drawn, Part, Passage, draw
 from bandrank_training.recipe import DataRecipe, read_recipe
 
+PASSAGES = 60
 PAGE = 5  # passages of a page
 
 
@@ -37,7 +38,7 @@ def sentence(rng: random.Random, words: int) -> str:
     return f"{' '.join(rng.choices(WORDS, k=words)).capitalize()}."
 
 
-def write_pages(folder: Path, *, count: int = 60) -> Path:
+def write_pages(folder: Path) -> Path:
     """Writes pages of five passages, every second one without a title; the first of a page answers two questions."""
     rng = random.Random(folder.name)
     rows = [
@@ -46,10 +47,10 @@ def write_pages(folder: Path, *, count: int = 60) -> Path:
             "title": f"Page {n // PAGE}" if n % PAGE % 2 == 0 else "",
             "text": " ".join(sentence(rng, 12) for _ in range(4)),
         }
-        for n in range(count)
+        for n in range(PASSAGES)
     ]
-    queries = {f"q{n}": f"what is {rng.choice(WORDS)} number {n}" for n in range(2 * count)}
-    asked = {f"q{2 * n + which}": {f"d{n}": 1} for n in range(0, count, PAGE) for which in (0, 1)}
+    queries = {f"q{n}": f"what is {rng.choice(WORDS)} number {n}" for n in range(2 * PASSAGES)}
+    asked = {f"q{2 * n + which}": {f"d{n}": 1} for n in range(0, PASSAGES, PAGE) for which in (0, 1)}
     names = sorted(asked, key=lambda name: int(name[1:]))
     write_collection(folder, queries=queries, qrels={name: asked[name] for name in names[4:]}, split="train")
     write_collection(folder, queries=queries, qrels={name: asked[name] for name in names[:4]}, split="dev")
@@ -343,6 +344,6 @@ def test_the_command_makes_a_collection_and_its_groups(
     assert "is a mixture of other parts or texts; choose another `out`" in capsys.readouterr().err
 
 
-def test_a_group_of_old_has_no_domain() -> None:
+def test_a_group_of_an_older_file_has_no_domain() -> None:
     """Groups in older files have no domain; their area is their collection."""
     assert Group("col", "q", ["a"], None, {}).area == "col"

@@ -16,9 +16,9 @@ from bandrank.models.loading import load_model
 from bandrank.models.quantised import linear_layers
 from bandrank_training import quantising
 from bandrank_training.__main__ import main
-from bandrank_training.calibrating import MOST, changes_of_layers
 from bandrank_training.quantising import Row
 from bandrank_training.scoring import Question
+from bandrank_training.sensitivity import MOST, changes_of_layers
 
 DOCUMENTS = {f"d{number}": random_text(random.Random(number), 5 + number) for number in range(12)}
 # Words of the documents themselves, so that BM25 finds some; q9 has none, and is not judged.
@@ -139,7 +139,7 @@ def test_layers_that_lose_too_much_stay_in_float32(
 
 
 @needs_native
-def test_calibration_says_which_layer_changes_most(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_layer_that_changes_scores_most_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With all layers in int8, the one that changes scores most is named, and each has a share of its own."""
     quantise(folder)
     assert "all 8 layers in int8: most is changed by encoder.layers." in capsys.readouterr().out

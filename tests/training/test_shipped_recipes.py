@@ -21,7 +21,7 @@ RECIPES = sorted(FOLDER.glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.stem))
-def test_it_can_be_read(path: Path) -> None:
+def test_recipes_can_be_read(path: Path) -> None:
     kind = (
         MiningRecipe if path.stem.startswith("mine-") else MixtureRecipe if path.stem == "mixture" else TrainingRecipe
     )

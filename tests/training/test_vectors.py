@@ -43,7 +43,7 @@ def vector(scorer: BiEncoder, text: str, *, query: bool = False, most: int = 100
 
 
 @pytest.mark.parametrize("most", [100, 4])
-def test_it_is_one_less_the_cosine(most: int) -> None:
+def test_the_loss_is_one_less_the_cosine(most: int) -> None:
     """The means over queries and candidates are added; the teacher has a prompt, and reads at most `most` tokens."""
     student, teacher = tiny_bi_encoder(), tiny_bi_encoder(seed=1, pooling="cls")
     teacher = BiEncoder(replace(teacher.config, query_wording=Wording("was {text}"))).eval()

@@ -49,16 +49,16 @@ def run(args: argparse.Namespace) -> int:
         raise BadInput(f"{args.collection} has no document")
     placement = Placement.of(args)
     vectors, others = (DenseIndex(each, texts, placement, max_tokens=MAX_TOKENS).vectors for each in (model, like))
-    turn = turned_towards(vectors, others)
-    aligned = with_turn(model, turn)
+    rotation = rotation_towards(vectors, others)
+    aligned = rotated(model, rotation)
     checkpoint.save(aligned.scorer, args.out, tokenizer=tokenizer_file(aligned, args.out))
-    now = vectors @ turn
+    now = vectors @ rotation
     cosines = (now * others).sum(1) / np.linalg.norm(now, axis=1)
     print(f"mean cosine of the two models' vectors of a text: {cosines.mean():.3f}; the checkpoint is in {args.out}")  # noqa: T201 - the result
     return 0
 
 
-def turned_towards(vectors: Vectors, others: Vectors) -> Vectors:
+def rotation_towards(vectors: Vectors, others: Vectors) -> Vectors:
     """Returns the matrix, (size, other_size), that brings `vectors @ matrix` closest to `others`.
 
     vectors: (n, size).  others: (n, other_size), of the same texts.  The matrix has orthonormal columns, or orthonormal
@@ -72,12 +72,12 @@ def turned_towards(vectors: Vectors, others: Vectors) -> Vectors:
     return np.asarray(kept @ left @ right, np.float32)
 
 
-def with_turn(model: LoadedModel, turn: Vectors) -> LoadedModel:
-    """Appends a dense layer to the model. turn: (size, new_size), for vectors as the model cuts them."""
+def rotated(model: LoadedModel, rotation: Vectors) -> LoadedModel:
+    """Appends a dense layer to the model. rotation: (size, new_size), for vectors as the model cuts them."""
     scorer = model.scorer
     assert isinstance(scorer, BiEncoder), "an index is of a bi-encoder. This is a bug."
-    layers, cut = scorer.config.dense, scorer.config.sizes[-1] - len(turn)
-    config = replace(scorer.config, dense=(*layers, DenseConfig(turn.shape[1], bias=False)), size=None)
-    matrix = np.pad(turn, ((0, cut), (0, 0))).T.copy()
+    layers, cut = scorer.config.dense, scorer.config.sizes[-1] - len(rotation)
+    config = replace(scorer.config, dense=(*layers, DenseConfig(rotation.shape[1], bias=False)), size=None)
+    matrix = np.pad(rotation, ((0, cut), (0, 0))).T.copy()
     weights = scorer.state_dict() | {f"dense.{len(layers)}.linear.weight": torch.from_numpy(matrix)}
-    return replace(model, scorer=rebuilt(scorer, config, weights, source="the model with its turn"))
+    return replace(model, scorer=rebuilt(scorer, config, weights, source="the rotated model"))

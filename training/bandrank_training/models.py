@@ -1,4 +1,4 @@
-"""Builds the scorer that a recipe trains."""
+"""Builds, loads and writes the models of training commands."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace

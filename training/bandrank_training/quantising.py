@@ -1,7 +1,7 @@
 """quantise: measures what a checkpoint's rankings lose in int8 or bfloat16, compared with float32. A checkpoint that
 loses little is marked as fit for that dtype, so that a service on a CPU may choose it.
 
-For int8, layers are calibrated first: each that changes scores too much by itself stays in float32.
+For int8, layers are measured first: each that changes scores too much by itself stays in float32.
 """
 
 import argparse
@@ -22,7 +22,6 @@ from bandrank.models.quantised import why_not_quantised
 from bandrank.models.shipped import shipped
 from bandrank_training.arguments import positive
 from bandrank_training.bm25 import BM25
-from bandrank_training.calibrating import changes_of_layers, losing, said_of
 from bandrank_training.candidates import Candidates, Ranking, ids_of
 from bandrank_training.collection import Collection, Qrels, documents_of, open_collection
 from bandrank_training.evaluation import rerank
@@ -30,13 +29,14 @@ from bandrank_training.measures import MEASURES, judged, measure
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.results import BadEvaluation
 from bandrank_training.scoring import Question, score_offline
+from bandrank_training.sensitivity import changes_of_layers, report_of, sensitive
 from bandrank_training.significance import difference_p
 from bandrank_training.start import load_start
 
 MARGIN = 0.003  # of mean nDCG@10, on each collection and over all queries
 CHANCE = 0.05  # a one-sided t test with a smaller p rules out that a larger loss is chance
 TOP = 10
-QUERIES, CANDIDATES = 8, 20  # the first of each collection, for calibrating layers
+QUERIES, CANDIDATES = 8, 20  # the first of each collection, for measuring layers
 EXACT: DtypeName = "float32"
 INT8: DtypeName = "int8"
 
@@ -120,8 +120,8 @@ def run(args: argparse.Namespace) -> int:
     others, exact = tuple(name for name in before.fit if name != args.dtype), before.exact_layers
     if args.dtype == INT8:
         changes = changes_of_layers(load_start(args.model), [each for one in judgements for each in one.questions()])
-        exact = losing(changes)
-        print(said_of(changes))  # noqa: T201 - a result
+        exact = sensitive(changes)
+        print(report_of(changes))  # noqa: T201 - a result
     save_precision(folder, Precision(others, exact))  # no mark until it is earned
     rows = []
     try:
@@ -182,7 +182,7 @@ class _Judgements:
         return cls(collection, qrels, candidates, documents)
 
     def questions(self) -> list[Question]:
-        """The first questions, for calibrating layers."""
+        """The first questions, for measuring layers."""
         first = {query_id: ids[:CANDIDATES] for query_id, ids in islice(self.candidates.items(), QUERIES)}
         queries = self.collection.queries()
         return [Question(queries[query_id], [self.documents[each] for each in ids]) for query_id, ids in first.items()]

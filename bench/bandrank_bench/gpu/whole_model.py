@@ -35,9 +35,10 @@ WINDOW, NUM_CANDIDATES = 4, 100
 REPEATS = 10
 
 
-def passage_lengths(count: int = NUM_CANDIDATES, mean: float = 77, longest: int = 163) -> list[int]:
+def passage_lengths(mean: float = 77, longest: int = 163) -> list[int]:
     """Realistic lengths of candidates in word pieces: gamma-distributed, with this mean and this maximum."""
-    quantiles = np.sort(np.random.default_rng(0).gamma(6.0, size=100_000))[np.linspace(500, 99_499, count).astype(int)]
+    at = np.linspace(500, 99_499, NUM_CANDIDATES).astype(int)
+    quantiles = np.sort(np.random.default_rng(0).gamma(6.0, size=100_000))[at]
     scale = mean
     for _ in range(20):  # clipping lowers the mean, the scale restores it
         lengths = np.clip(quantiles / quantiles.mean() * scale, 5, longest)

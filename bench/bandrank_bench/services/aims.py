@@ -12,9 +12,9 @@ LEAST_RATIO = 1.8  # of goodputs
 MOST_SPREAD = 2.0  # the 99th percentile over the median
 
 
-def goodput(runs: Sequence[Run], contender: Contender, clients: int = MANY_CLIENTS) -> float | None:
-    """Answers in time per second with this many clients; None if not measured."""
-    found = together(runs, contender.name, lambda run: run.clients == clients)
+def goodput(runs: Sequence[Run], contender: Contender) -> float | None:
+    """Answers in time per second with many clients; None if not measured."""
+    found = together(runs, contender.name, lambda run: run.clients == MANY_CLIENTS)
     return found.goodput if found else None
 
 

@@ -55,7 +55,6 @@ class Figures:
     goodput: float
     latency: Percentiles | None
     queue: Percentiles | None
-    lateness: Percentiles | None
 
 
 def figures(runs: Sequence[Run]) -> Figures:
@@ -78,7 +77,6 @@ def figures(runs: Sequence[Run]) -> Figures:
         goodput=good / seconds,
         latency=Percentiles.of(one.latency_s for one in inside if one.kind in RIGHT),
         queue=Percentiles.of(queued),
-        lateness=Percentiles.of(one.lateness_s for one in inside if one.lateness_s is not None),
     )
 
 

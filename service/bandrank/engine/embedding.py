@@ -8,8 +8,8 @@ from torch import Tensor
 from bandrank.engine.clients import ITSELF
 from bandrank.engine.memory import Account
 from bandrank.engine.options import Options
+from bandrank.engine.representation_source import RepresentationSource
 from bandrank.engine.served import Models, ServedModel
-from bandrank.engine.sources import RepresentationSource
 from bandrank.engine.text_scorer import AnyTextScorer
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import InvalidInput, NoEmbeddings

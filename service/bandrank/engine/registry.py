@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.memory import Account
+from bandrank.engine.representation_source import RepresentationSource
 from bandrank.engine.served import Models
-from bandrank.engine.sources import RepresentationSource
 from bandrank.errors import InputTooLarge, NotReady, UnknownCandidates
 from bandrank_kernels.grouping import runs_within
 

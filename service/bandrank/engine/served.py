@@ -158,12 +158,12 @@ class ServedModel:
         with queue.admitted(ticket, expected):
             if len(asked) == 1:
                 return [await run(plans[0], *asked[0])]
-            ranking = [asyncio.ensure_future(run(plan, *each)) for plan, each in zip(plans, asked, strict=True)]
+            running = [asyncio.ensure_future(run(plan, *each)) for plan, each in zip(plans, asked, strict=True)]
             try:
                 async with timeout(timeout_s):
-                    return await asyncio.gather(*ranking)
+                    return await asyncio.gather(*running)
             finally:
-                for each in ranking:  # after a failure the others are of no use
+                for each in running:  # after a failure the others are of no use
                     each.cancel()
 
     def _predict_s(  # noqa: PLR0917

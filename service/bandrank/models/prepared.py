@@ -1,6 +1,5 @@
 """Scorers on their device, ready for inference."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, cast, runtime_checkable
@@ -8,13 +7,13 @@ from typing import Any, Protocol, Self, cast, runtime_checkable
 import torch
 from torch import Tensor
 
+from bandrank.models.backends import backend_for, why_no_cuda, why_no_native_attention
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.buckets import Buckets
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.layers.packing import PackedTokens
-from bandrank.models.layers.patterns import sparse
 from bandrank.models.parts import COARSE, FINE, MIN_PART_ROWS, Cut, split
 from bandrank.models.quantised import adapt, quantise
 from bandrank.models.ragged import Ragged
@@ -23,13 +22,10 @@ from bandrank.models.workers import Workers, workers
 from bandrank_kernels import Backend
 from bandrank_kernels.arrays import Ints
 from bandrank_kernels.graphs import CudaGraphs, GraphDevice
-from bandrank_kernels.launch import cuda_obstacle
 from bandrank_kernels.native.library import native
 from bandrank_kernels.transfer import to_host
-from bandrank_kernels.trial import why_distrusted
-from bandrank_kernels.windowed_attention import AttentionPattern, why_no_kernels, why_not_native
+from bandrank_kernels.windowed_attention import why_not_native
 
-log = logging.getLogger(__name__)
 # Modules of a scorer that keep their dtype: they are small, and scores come out of them.
 KEPT = {"dense", "head", "lexical"}
 
@@ -87,7 +83,7 @@ class PreparedScorer:
     def in_training(cls, scorer: Scorer) -> Self:
         """Wraps a scorer that is being trained, without changing it, so that it can be measured in between."""
         weight = next(scorer.parameters(), torch.empty(0))
-        without_kernels = _why_no_kernels(scorer, scorer.attention)
+        without_kernels = why_no_cuda(scorer, scorer.attention)
         return cls(scorer, weight.device, weight.dtype, without_kernels, "it is being trained")
 
     @property
@@ -106,7 +102,7 @@ class PreparedScorer:
             return "CUDA kernels"
         if self.dtype != torch.int8:
             return f"plain torch: {self.why_no_kernels}"
-        reason = _why_no_native_attention(self.scorer)
+        reason = why_no_native_attention(self.scorer)
         return "CPU kernels" if reason is None else f"plain torch: {reason}"
 
     @property
@@ -287,20 +283,8 @@ def prepare(
     if dtype == torch.int8:
         adapt(scorer)
         backend = "vectorized" if why_not_native(device, floats, scorer.encoder.config.head_dim) else "native"
-    without_kernels = _why_no_kernels(scorer, scorer.attention, backend)
-    if backend in {"auto", "cuda"}:
-        distrust = _why_distrusted(scorer)
-        without_kernels = without_kernels or distrust
-        # Not "cuda": local layers, for example, may have no kernels where global ones have.
-        backend = "vectorized" if distrust else "auto"
-    if not isinstance(scorer, Capturable):
-        replay: GraphRunner[Any] | str = f"a {scorer.architecture} is not captured"
-    elif graphs is False:
-        replay = "they are switched off"
-    elif reason := without_kernels or scorer.why_not_captured:
-        replay = reason
-    else:
-        replay = GraphRunner(scorer.buckets(), CudaGraphs(device) if graphs is True else graphs)
+    backend, without_kernels = backend_for(scorer, backend)
+    replay = _replay_of(scorer, without_kernels, device, graphs=graphs)
     execution = Execution(backend, graphs=not isinstance(replay, str), stores=scorer.precomputes)
     for module in scorer.modules():
         if isinstance(module, Preparable):
@@ -308,42 +292,14 @@ def prepare(
     return PreparedScorer(scorer, device, dtype, without_kernels, replay)
 
 
-def _why_no_kernels(scorer: Scorer, pattern: AttentionPattern, backend: Backend = "auto") -> str | None:
-    encoder: Encoder | None = getattr(scorer, "encoder", None)
-    if encoder is None:
-        return "it has no encoder"
-    if reason := encoder.config.why_no_kernels:
+def _replay_of(
+    scorer: Scorer, without_kernels: str | None, device: torch.device, *, graphs: bool | GraphDevice
+) -> GraphRunner[Any] | str:
+    """What replays batches of a scorer; or the reason, as a clause, why nothing does."""
+    if not isinstance(scorer, Capturable):
+        return f"a {scorer.architecture} is not captured"
+    if graphs is False:
+        return "they are switched off"
+    if reason := without_kernels or scorer.why_not_captured:
         return reason
-    if backend == "native":
-        return "the CPU kernels run"
-    if backend not in {"auto", "cuda"}:
-        return f"{backend!r} was asked for"
-    return why_no_kernels(pattern, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.config.head_dim)
-
-
-def _why_no_native_attention(scorer: Scorer) -> str | None:
-    """Why the CPU kernels do not compute the attention of a scorer in int8, as a clause; None if they do."""
-    encoder = scorer.encoder
-    config = encoder.config
-    return config.why_no_cpu_kernels or why_not_native(encoder.device, encoder.dtype, config.head_dim)
-
-
-def _why_distrusted(scorer: Scorer) -> str | None:
-    """Why the kernels that the scorer would run cannot be trusted, logged as an error; None if they can.
-
-    Even if no kernel computes its pattern, kernels may compute norms, and texts by themselves in lower layers.
-    """
-    encoder: Encoder | None = getattr(scorer, "encoder", None)
-    if encoder is None or encoder.config.causal or cuda_obstacle(encoder.device) is not None:
-        return None
-    patterns = (scorer.attention, sparse(window=None))
-    reason = why_distrusted(
-        next((each for each in patterns if _why_no_kernels(scorer, each) is None), None),
-        device=encoder.device,
-        dtype=encoder.dtype,
-        num_heads=encoder.config.num_heads,
-        head_dim=encoder.config.head_dim,
-    )
-    if reason is not None:
-        log.error("the CUDA kernels are not used: %s", reason)
-    return reason
+    return GraphRunner(scorer.buckets(), CudaGraphs(device) if graphs is True else graphs)

@@ -72,7 +72,7 @@ def read_search(
     parameters = query_string.split(b"&")
     if len(parameters) > MAX_PARAMETERS:
         raise Skipped(SkipReason.LARGE_REQUEST)
-    given = {_name(part): unquote_plus(part.partition(b"=")[2].decode("latin-1")) for part in parameters}
+    given = {_parameter_name(part): unquote_plus(part.partition(b"=")[2].decode("latin-1")) for part in parameters}
     text, members = _members(body)
     fields = {part.key: part.value for part in members}
     _check_order(given, fields)
@@ -83,7 +83,7 @@ def read_search(
         raise Skipped(SkipReason.BEYOND_DEPTH)
     if query is None:
         query = given["q"] if given.get("q", "").strip() else _query_text(fields)
-    kept = [part for part in parameters if part and _name(part) not in {"from", "size"}]
+    kept = [part for part in parameters if part and _parameter_name(part) not in {"from", "size"}]
     target_query = b"&".join([*kept, b"from=0", b"size=%d" % options.depth])
     added: list[str] = []
     if given.keys() & SOURCE_FILTERS or "stored_fields" in fields or fields.get("_source", True) is not True:
@@ -165,7 +165,7 @@ def _more_fields(text: str, members: Sequence[Part], added: Sequence[str]) -> Ed
     names = ", ".join(json.dumps(name) for name in added)
     asked = find(members, "fields")
     if asked is None:
-        return _another(text, members, f'"fields": [{names}]')
+        return _with_member(text, members, f'"fields": [{names}]')
     if not isinstance(asked.value, list):
         raise Skipped(SkipReason.UNREADABLE_REQUEST)
     comma = ", " if asked.value else ""
@@ -176,14 +176,14 @@ def _whole_page(text: str, members: Sequence[Part], depth: int) -> list[Edit]:
     """The edits that make the body ask for all hits down to a depth."""
     page = {"from": 0, "size": depth}
     edits = [Edit(part.value_start, part.end, str(page[part.key])) for part in members if part.key in page]
-    return edits if find(members, "size") is not None else [*edits, _another(text, members, f'"size": {depth}')]
+    return edits if find(members, "size") is not None else [*edits, _with_member(text, members, f'"size": {depth}')]
 
 
-def _another(text: str, members: Sequence[Part], member: str) -> Edit:
+def _with_member(text: str, members: Sequence[Part], member: str) -> Edit:
     """The edit that puts another member before those of the body."""
     at = text.index("{") + 1
     return Edit(at, at, member + (", " if members else ""))
 
 
-def _name(part: bytes) -> str:
+def _parameter_name(part: bytes) -> str:
     return unquote_plus(part.partition(b"=")[0].decode("latin-1"))

@@ -42,7 +42,7 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("client", SENT)
-async def test_clients_get_what_they_read(client: str) -> None:
+async def test_every_client_gets_scores_and_documents(client: str) -> None:
     path, body = SENT[client]
     answer = (await ask(path, body)).json()
 

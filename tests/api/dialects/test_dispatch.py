@@ -30,7 +30,7 @@ OF_EACH: dict[str, tuple[dict[str, Any], set[str] | None]] = {  # a body, and th
 
 
 @pytest.mark.parametrize("name", OF_EACH)
-async def test_a_field_tells(name: str) -> None:
+async def test_a_field_tells_the_dialect(name: str) -> None:
     """A field of the body tells its dialect, and a field that is null counts as absent."""
     body, keys = OF_EACH[name]
     answer = (await ask("/rerank", body)).json()

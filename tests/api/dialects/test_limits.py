@@ -88,7 +88,7 @@ async def test_a_text_that_is_too_long_is_told_whatever_truncate_says() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
-async def test_so_many_chunks_are_so_many_passages(path: str) -> None:
+async def test_a_limit_in_chunks_is_one_in_passages(path: str) -> None:
     """A passage has 57 words, which fit into 64 positions with [CLS], a query of 4 words and two [SEP]. A second
     passage adds 29, since it begins half a passage after the first.
     """
@@ -113,7 +113,7 @@ async def test_no_limit_and_a_wide_one_cut_nothing(limit: int | None) -> None:
 
 
 @pytest.mark.parametrize("limit", [-1, 2.5, "8", True, [8]])
-async def test_what_is_no_count_is_refused(limit: Any) -> None:
+async def test_a_limit_that_is_no_count_is_refused(limit: Any) -> None:
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         for path, body in LIMITED.values():
             wrong = {name: limit if name.startswith("max_tokens") else value for name, value in body.items()}

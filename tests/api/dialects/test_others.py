@@ -53,7 +53,7 @@ async def test_mixedbread() -> None:
     assert column(by_title["data"], "input") == [None, None]
 
 
-async def test_mixedbread_names_an_input_without_a_text() -> None:
+async def test_an_input_without_a_text_is_named_to_mixedbread() -> None:
     async with running_app(lookup()) as running:
         for fields, says in (({}, "input.1: expected a text"), ({"rank_fields": ["a"]}, "input.1: none of the rank_")):
             body = {"query": "who", "input": ["man", {"title": "she"}]} | fields
@@ -118,7 +118,7 @@ async def test_sglang_under_its_prefix() -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/ranking", "/ranking", "/v1/retrieval/nvidia/reranking", "/v1/retrieval/nvidia/a-b_2/reranking"]
 )
-async def test_nim_gets_logits(path: str) -> None:
+async def test_nim_is_given_logits(path: str) -> None:
     body = {"model": "nvidia/rerank", "query": {"text": "who"}, "passages": [{"text": word} for word in WORDS]}
     answer = (await ask(path, body | {"truncate": "END"})).json()
 

@@ -83,7 +83,7 @@ async def test_a_span_below_the_threshold_is_left_out(raw: bool) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"relevant_spans": None}, {"relevant_spans": {"mode": "disabled"}}])
-async def test_who_does_not_ask_gets_none(fields: dict[str, Any]) -> None:
+async def test_spans_are_absent_by_default(fields: dict[str, Any]) -> None:
     """Strict parsers fail on keys that they do not know."""
     async with running_app(tiny_cross_encoder(positions=64)) as running:
         answer = await post(running, "/v2/rerank", documents=TEXTS, **fields)
@@ -115,7 +115,7 @@ async def test_the_answer_warns_of_stages_that_read_candidates_whole() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"mode": "perhaps"}, {"threshold": "0.5"}, [], "enabled"])
-async def test_wishes_for_spans_that_are_none_are_refused(wrong: Any) -> None:
+async def test_malformed_relevant_spans_are_refused(wrong: Any) -> None:
     async with running_app(lookup()) as running:
         body = {"query": QUERY, "documents": TEXTS, "relevant_spans": wrong}
         message = assert_error(await running.client.post("/v2/rerank", json=body), 422, "invalid_input")

@@ -29,7 +29,7 @@ async def test_clients_get_a_bare_list_of_all_texts(client: str) -> None:
     assert [result["score"] for result in results] == pytest.approx([SIGMOIDS[i] for i in BEST_FIRST], rel=1e-6)
 
 
-async def test_texts_and_raw_scores_are_for_the_asking() -> None:
+async def test_texts_and_raw_scores_come_on_request() -> None:
     results = (await ask("/rerank", BODY | {"raw_scores": True, "return_text": True})).json()
 
     assert [(result["text"], result["score"]) for result in results] == [

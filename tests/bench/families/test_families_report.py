@@ -57,7 +57,7 @@ def test_memory_is_judged_at_a_quarter_of_the_longest(megabytes: tuple[int, ...]
     assert aim.value == pytest.approx(megabytes[2] / megabytes[0] / 4)
 
 
-def test_nothing_added_at_a_quarter_has_no_ratio() -> None:
+def test_memory_that_does_not_grow_has_no_ratio() -> None:
     (aim,) = judge_memory([growth(OURS, 0, 20, 40)])
 
     assert (aim.value, aim.reached) == (None, False)

@@ -248,7 +248,7 @@ def test_what_another_codec_sealed_is_refused(dtype: PayloadDtype) -> None:
     assert codec.open(newer, KEY) is None
 
 
-def test_nothing_decodes_to_nothing() -> None:
+def test_no_payloads_and_empty_payloads_decode() -> None:
     """Without payloads, or with payloads that have no rows, vectors keep their size."""
     for dtype in DTYPES:
         codec = RepresentationCodec(3, dtype)

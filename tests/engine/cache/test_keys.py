@@ -75,7 +75,7 @@ def test_the_dtype_of_what_computes_is_in_the_fingerprint() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a longer text"])
-def test_a_key_says_whose_it_is(text: str) -> None:
+def test_a_key_names_format_fingerprint_and_text(text: str) -> None:
     (key,) = redis_keys(b"\xab" * 16, [digest(text)])
 
     name, format_name, tag, text_name = key.decode().split(":")

@@ -44,7 +44,7 @@ def test_the_bound_in_bytes_is_kept(batches: list[list[bytes]], max_bytes: int) 
 
 
 @given(BATCHES, st.integers(0, 5 * ENTRY_BYTES))
-def test_a_key_is_not_held_or_has_its_own_payload(batches: list[list[bytes]], max_bytes: int) -> None:
+def test_no_key_gets_the_payload_of_another(batches: list[list[bytes]], max_bytes: int) -> None:
     """No key gets another's payload; a key that is asked for twice is answered twice."""
     cache = cache_of(max_bytes)
     for keys in batches:

@@ -119,7 +119,7 @@ async def test_metrics_count_reads_and_writes(server: RedisServer) -> None:
         assert second.sample("redis_breaker_state") == 0
 
 
-async def test_no_request_is_named_where_what_many_computed_is_not_stored(
+async def test_a_failed_write_for_many_requests_names_none_of_them(
     server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One task writes what many requests computed; the request that happens to start it is not to blame."""

@@ -151,7 +151,7 @@ async def joined(
     return registering, ranking, computing
 
 
-async def test_who_joins_a_registration_does_not_wait_for_redis() -> None:
+async def test_a_request_that_joins_a_registration_does_not_wait_for_redis() -> None:
     """Only the registration itself waits until there is room for all its writes."""
     representations = cache(client(SlowLine(write_s=60)), memory_bytes=MIB, max_pending_writes_bytes=1000)
     keys = keys_of("text", 8)

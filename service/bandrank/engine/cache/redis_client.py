@@ -81,9 +81,7 @@ class RedisClient:
         metrics.redis_breaker_state.set_function(lambda: self._breaker.state.value)
 
     @classmethod
-    def from_url(
-        cls, url: str, *, timeout_s: float, metrics: Metrics, clock: Callable[[], float] = time.monotonic
-    ) -> Self:
+    def from_url(cls, url: str, *, timeout_s: float, metrics: Metrics) -> Self:
         """A client for a URL as `parse_redis_url` reads it; nothing is connected yet. Raises ValueError.
 
         timeout_s: seconds after which a read is given up.
@@ -95,7 +93,7 @@ class RedisClient:
             socket_timeout_s=max(SOCKET_TIMEOUT_S, timeout_s),
             max_connections=2 * MAX_CONNECTIONS,  # with room for those that are being closed
         )
-        return cls(address, commands, timeout_s=timeout_s, metrics=metrics, clock=clock)
+        return cls(address, commands, timeout_s=timeout_s, metrics=metrics)
 
     @property
     def available(self) -> bool:

@@ -19,7 +19,7 @@ ENTRY_BYTES = 180
 # The first read from Redis asks for this many entries of unknown size: so many of a ColBERT's long texts fill
 # READ_AT_ONCE. Each further read asks for twice as many until some are found, then for as many as READ_AT_ONCE holds
 # at the latest mean size, or at an earlier, larger one, which decays: long texts may follow short ones.
-FIRST_AT_ONCE, KEPT_SIZE = 8, 0.95
+FIRST_AT_ONCE, SIZE_DECAY = 8, 0.95
 
 
 class RepresentationCache:
@@ -156,7 +156,7 @@ class RepresentationCache:
 
     def _keep(self, payloads: Mapping[bytes, bytes]) -> None:
         if payloads:
-            self._mean_bytes = max(sum(map(len, payloads.values())) / len(payloads), KEPT_SIZE * self._mean_bytes)
+            self._mean_bytes = max(sum(map(len, payloads.values())) / len(payloads), SIZE_DECAY * self._mean_bytes)
         entries = len(self._memory)
         self._metrics.cache_memory_bytes.inc(self._memory.put_many(payloads))  # two caches may share the gauges
         self._metrics.cache_memory_entries.inc(len(self._memory) - entries)

@@ -32,6 +32,7 @@ from bandrank_kernels.windowed_attention import (
 class CrossEncoderConfig(JointConfig):
     """The settings of a cross-encoder, saved in config.json.
 
+    query_separators: how many `sep_id` stand between query and candidate.
     token_types: whether candidates have token type 1; if False, all rows have type 0.
     lexical: evidence of shared words that is added to the score, or None.
     sentence_token: the token id before each sentence of a candidate, whose rows join the query's (QDS-Transformer).
@@ -39,8 +40,10 @@ class CrossEncoderConfig(JointConfig):
     an encoder that biases distances or a pattern in which candidates share their query.
     """
 
+    sep_id: int
     pattern: AttentionPattern = FULL
     token_types: bool = True
+    query_separators: int = 1
     sentence_token: int | None = None
     lexical: LexicalConfig | None = None
 
@@ -68,7 +71,7 @@ class CrossEncoder(JointScorer):
     config_class: ClassVar[type] = CrossEncoderConfig
 
     def __init__(self, config: CrossEncoderConfig) -> None:
-        super().__init__(config)
+        super().__init__(config, (config.sep_id,) * config.query_separators)
         self.config: CrossEncoderConfig = config
         self.attention, self.shares_queries = config.pattern, config.pattern.shares_queries
         self.candidate_template = replace(self.candidate_template, sentence_token=config.sentence_token)

@@ -19,8 +19,7 @@ class JointConfig:
     max_tokens: the most token ids of [CLS], query and candidate together.  max_query_tokens: the most of a query with
     [SEP].  max_candidate_tokens: the most of a long candidate, before it is split into passages.
     long_candidates: a candidate that does not fit is scored by its best passage ("maxp") or is cut ("truncate").
-    sep_id: the token behind both texts, or None.  query_separators: how many separators stand between the texts.
-    between: what stands there instead, if not None.
+    sep_id: the token behind both texts, or None.
     Raises ValueError if max_tokens does not fit the encoder's positions or leaves no room beside the longest query.
     """
 
@@ -31,8 +30,6 @@ class JointConfig:
     max_query_tokens: int = 256
     max_candidate_tokens: int = 16384
     long_candidates: Literal["maxp", "truncate"] = "maxp"
-    query_separators: int = 1
-    between: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.max_query_tokens + 3 <= self.max_tokens <= self.encoder.max_positions:
@@ -48,10 +45,10 @@ class JointScorer(Scorer):
     precomputes: ClassVar[bool] = False
     shares_queries: bool = False  # whether candidates share the rows of their query
 
-    def __init__(self, config: JointConfig) -> None:
+    def __init__(self, config: JointConfig, between: tuple[int, ...]) -> None:
+        """between: the token ids between the two texts."""
         super().__init__()
         end = () if config.sep_id is None else (config.sep_id,)
-        between = end * config.query_separators if config.between is None else config.between
         self.query_template = TokenTemplate((), between, config.max_query_tokens)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), end, longest)

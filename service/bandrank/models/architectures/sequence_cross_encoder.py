@@ -23,11 +23,13 @@ from bandrank_kernels.arrays import offsets, ranges
 class SequenceCrossEncoderConfig(JointConfig):
     """The settings of a sequence cross-encoder, saved in config.json.
 
+    between: the token ids between query and candidate.
     pooling: what the head reads: the last state of [CLS] or of the last token, or the mean of all; "late" is the mean
     of the scores of all.
     query_wording: the words around a query.  candidate_wording: the words before a candidate.
     """
 
+    between: tuple[int, ...]
     pooling: Literal["cls", "last", "late", "mean"] = "cls"
     query_wording: Wording = PLAIN
     candidate_wording: Wording = PLAIN
@@ -40,7 +42,7 @@ class SequenceCrossEncoder(JointScorer):
     config_class: ClassVar[type] = SequenceCrossEncoderConfig
 
     def __init__(self, config: SequenceCrossEncoderConfig) -> None:
-        super().__init__(config)
+        super().__init__(config, config.between)
         self.config: SequenceCrossEncoderConfig = config
         self.query_template = replace(self.query_template, wording=config.query_wording)
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)

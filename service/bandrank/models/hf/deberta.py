@@ -19,11 +19,12 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     deberta = DebertaV2Config.from_dict(settings)
     if (reason := _why_not(deberta)) is not None:
         raise ValueError(f"model_type 'deberta-v2' with {reason} is not supported; {SUPPORTED}")
+    # What `getattr` reads is an attribute only where config.json gives it.
     kinds = {*(deberta.pos_att_type or ())} if deberta.relative_attention else set()
-    terms = Terms("c2p" in kinds, "p2c" in kinds, shared=_option(deberta, "share_att_key", default=False))
+    terms = Terms("c2p" in kinds, "p2c" in kinds, shared=getattr(deberta, "share_att_key", False))
     farthest = deberta.max_relative_positions
-    buckets = _option(deberta, "position_buckets", default=-1)
-    norms = [part.strip() for part in _option(deberta, "norm_rel_ebd", default="none").lower().split("|")]
+    buckets = getattr(deberta, "position_buckets", -1)
+    norms = [part.strip() for part in getattr(deberta, "norm_rel_ebd", "none").lower().split("|")]
     return DebertaConfig(
         vocab_size=len(weights["embeddings.word_embeddings.weight"]),  # as stored: added tokens grow it
         hidden_size=deberta.hidden_size,
@@ -44,11 +45,6 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     )
 
 
-def _option(deberta: DebertaV2Config, name: str, *, default: Any) -> Any:
-    """A setting that the library reads only where it is given."""
-    return getattr(deberta, name, default)
-
-
 def _why_not(deberta: DebertaV2Config) -> str | None:
     """A setting of the model that is not computed here, with its value; None if all are."""
     size, kinds = deberta.hidden_size, deberta.pos_att_type or ()
@@ -62,7 +58,7 @@ def _why_not(deberta: DebertaV2Config) -> str | None:
         "relative_attention": (True,) if kinds else (True, False),
     }
     for name, values in expected.items():
-        if (value := _option(deberta, name, default=values[0])) not in values:
+        if (value := getattr(deberta, name, values[0])) not in values:
             return f"{name} {value!r}"
     return None if {*kinds} <= {"c2p", "p2c"} else f"pos_att_type {kinds!r}"
 

@@ -50,7 +50,7 @@ class Frame:
         typed = "token_type_ids" in inputs if inputs else settings.get("tokenizer_class") not in UNTYPED
         frame = cls(cls_id, sep_id, around, pair.ids, typed and pair.type_ids[-1:] == [1])
         if len(around) > added[0] + added[-1]:
-            raise frame.another
+            raise frame.unsupported
         if sep_id is None and settings.get("add_eos_token") and settings.get("tokenizer_class") in ENDING:
             named = settings.get("eos_token")
             end = tokenizer.token_to_id(str(named.get("content") if isinstance(named, dict) else named))
@@ -60,7 +60,7 @@ class Frame:
         return frame
 
     @property
-    def another(self) -> ValueError:
+    def unsupported(self) -> ValueError:
         """The error for a template of a form that is not supported."""
         return ValueError(
             f"the tokenizer puts the tokens {self.text} around a text and {self.pair} around two; supported are one "
@@ -75,12 +75,12 @@ class Frame:
         """
         count = len(self.pair) - len(self.text)
         if self.cls_id is None or count < 0 or self.text != [self.pair[0], *self.pair[1 + count :]]:
-            raise self.another
+            raise self.unsupported
         return tuple(self.pair[1 : 1 + count])
 
     @property
     def query_separators(self) -> int:
         """The number of `sep_id` between a query and a candidate. Raises ValueError if there is none, or another."""
         if {*self.between} != {self.sep_id}:
-            raise self.another
+            raise self.unsupported
         return len(self.between)

@@ -106,7 +106,7 @@ def read_reranker(model: Model) -> Scorer:
         pooling=POOLINGS[pooling],
         max_tokens=max_tokens,
         max_query_tokens=max_tokens // 2,
-        query_separators=0,
+        between=(),
         query_wording=QUERY,
         candidate_wording=CANDIDATE,
     )

@@ -125,7 +125,7 @@ class Model:
         if "cls" not in self.family.tokens or len(frame.text) == 2:
             return frame
         if frame.text:
-            raise frame.another
+            raise frame.unsupported
         return None
 
     def token_id(self, token: str) -> int:

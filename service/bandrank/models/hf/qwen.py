@@ -8,6 +8,7 @@ from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.settings import require_numbers
+from bandrank.models.layers.positions import Rotary
 
 # Longer texts, which these models could read, take gigabytes of memory and quadratic time.
 MAX_DECODER_TOKENS = 8192
@@ -49,7 +50,7 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
     if (kind := rotary.get("rope_type", rotary.get("type", "default"))) != "default":
         raise ValueError(f"rotary positions of type {kind!r} are not supported; {SUPPORTED}")
     base = float(rotary.get("rope_theta") or settings.get("rope_theta") or 10_000.0)
-    return read_sizes(settings, weights) | {"rotary_base": base}
+    return read_sizes(settings, weights) | {"rotary": Rotary(base)}
 
 
 def read_sizes(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:

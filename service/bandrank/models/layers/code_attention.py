@@ -19,19 +19,19 @@ def attend_codes(codes: Tensor, states: Tensor, scale: float = 1.0) -> Tensor:
         return torch.softmax(codes.float() @ rows.T * scale, -1) @ rows
 
 
-def attend_codes_apart(codes: Tensor, states: Ragged, scale: float = 1.0) -> Tensor:
+def attend_codes_apart(codes: Tensor, states: Ragged) -> Tensor:
     """(n, num_codes, hidden_size) `attend_codes` for each of n texts."""
     if states.values.device.type == "cpu":  # one text's rows stay in the cache: up to seven times as fast
-        averages = [attend_codes(codes, states[index], scale) for index in range(len(states))]
+        averages = [attend_codes(codes, states[index]) for index in range(len(states))]
         return torch.stack(averages) if averages else states.values.new_zeros(0, *codes.shape, dtype=torch.float32)
-    return attend_codes_together(codes, states, scale)
+    return attend_codes_together(codes, states)
 
 
-def attend_codes_together(codes: Tensor, states: Ragged, scale: float = 1.0) -> Tensor:
+def attend_codes_together(codes: Tensor, states: Ragged) -> Tensor:
     """(n, num_codes, hidden_size) `attend_codes_apart`, with a number of launches that does not depend on n."""
     rows = states.values.float()
     with in_float32(rows.device):
-        logits = rows @ codes.float().T * scale
+        logits = rows @ codes.float().T
     (lengths,) = to_device([torch.from_numpy(states.lengths)], rows.device)
     owner = torch.repeat_interleave(lengths, output_size=len(rows))
     index = owner[:, None].expand_as(logits)

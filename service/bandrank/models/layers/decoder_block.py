@@ -10,15 +10,13 @@ from bandrank.models.layers.causal import CausalPlan
 from bandrank.models.layers.grouped_block import GroupedBlock
 from bandrank.models.layers.linear import WholeLinear
 from bandrank.models.layers.norm import RMSNorm
-from bandrank.models.layers.positions import Rotary
 
 
 class DecoderBlock(GroupedBlock):
     """Llama's block with a projection of its own for queries, which the last layer computes for some rows only."""
 
     def __init__(self, config: DecoderConfig) -> None:
-        rotary = config.rotary or Rotary(config.rotary_base)
-        super().__init__(config, BlockOptions(activation=config.activation, rotary=rotary))
+        super().__init__(config, BlockOptions(activation=config.activation, rotary=config.rotary))
         del self.qkv
         size, width, eps, bias = config.hidden_size, config.head_dim, config.layer_norm_eps, config.qkv_bias
         self.query = WholeLinear(size, config.num_heads * width, bias=bias)

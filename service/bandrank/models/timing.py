@@ -1,4 +1,4 @@
-"""Finds the dtype in which a scorer is fastest on this machine."""
+"""Times a scorer in several dtypes on this machine."""
 
 import copy
 import time
@@ -15,7 +15,7 @@ from bandrank.models.scorer import Scorer
 ROUNDS = 4
 
 
-def measure(scorer: Scorer, device: torch.device, dtypes: Sequence[torch.dtype]) -> dict[torch.dtype, float]:
+def seconds_by_dtype(scorer: Scorer, device: torch.device, dtypes: Sequence[torch.dtype]) -> dict[torch.dtype, float]:
     """The seconds that a scorer takes for a small request, by dtype: the best of several rounds, in which dtypes take
     turns.
 

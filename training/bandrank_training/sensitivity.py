@@ -36,14 +36,14 @@ def changes_of_layers(model: LoadedModel, questions: Sequence[Question]) -> dict
     return {name: changes[name] for name in linear_layers(model.scorer)}
 
 
-def losing(changes: dict[str, float]) -> tuple[str, ...]:
+def sensitive(changes: dict[str, float]) -> tuple[str, ...]:
     """Names of the layers that change scores by more than `MOST`."""
     return tuple(name for name, change in changes.items() if change > MOST)
 
 
-def said_of(changes: dict[str, float]) -> str:
+def report_of(changes: dict[str, float]) -> str:
     """Reports the layers that stay in float32 or, if none does, the one that comes closest."""
-    if kept := losing(changes):
+    if kept := sensitive(changes):
         lines = [
             f"{name} stays in float32: alone it changes scores by {changes[name]:.3f} of their spread" for name in kept
         ]
