@@ -30,6 +30,7 @@ from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.electra import ElectraConfig
 from bandrank.models.encoders.families import ENCODERS, HEADS
 from bandrank.models.encoders.llama import EuroBertConfig, UltraBertConfig
 from bandrank.models.layers.packing import pack
@@ -55,6 +56,7 @@ WITH_BERT: dict[str, Callable[[], Scorer]] = {
 ENCODER_CONFIGS: dict[str, Callable[[], EncoderConfig]] = {
     "other": other_config,
     "deberta": lambda: replace(tiny_deberta_config(), num_layers=4),
+    "electra": lambda: ElectraConfig(**vars(tiny_encoder_config(num_layers=4)) | {"kind": "electra"}, embedding_size=16),
     "gemma3": lambda: tiny_gemma3_config(num_layers=4),
     "embedding_gemma2": lambda: tiny_embedding_gemma2_config(num_layers=4),
 }
