@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.models import tiny_cross_encoder
 from support.native import needs_native
+from support.precomputing import tiny_colbert
 from support.scorers import LookupScorer, loaded
 from support.tokenizer import TOKENIZER_FILE
 
@@ -18,6 +19,7 @@ from bandrank.errors import BadSetting
 from bandrank.models import checkpoint
 from bandrank.models.checkpoint import BadCheckpoint, Precision, load_precision, save_precision
 from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.sample import sample_request
 from bandrank.models.timing import seconds_by_dtype
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -133,6 +135,13 @@ def test_measuring_changes_nothing(marked: LoadedModel) -> None:
     assert {name: each.dtype for name, each in marked.scorer.state_dict().items()} == {
         name: each.dtype for name, each in before.items()
     }
+
+
+def test_what_is_measured_is_no_longer_than_the_scorer_reads() -> None:
+    """A ColBERT with room for eight tokens of a query cannot be given ten."""
+    sample = sample_request(tiny_colbert(max_query_tokens=8, max_candidate_tokens=9))
+
+    assert (sample.queries.max_seqlen, sample.candidates.max_seqlen) == (8, 9)
 
 
 def test_without_kernels_auto_is_float32_and_says_what_is_missing(

@@ -179,8 +179,10 @@ async def test_scores_are_the_sigmoid_in_float32() -> None:
 
 
 def test_the_sigmoid_keeps_the_order() -> None:
-    """A larger raw score never has a smaller relevance score, from overflow to overflow."""
-    raw = np.sort(np.random.default_rng(1).normal(0, 30, 2000).astype(np.float32))
+    """A larger raw score never has a smaller relevance score, from overflow to overflow and between neighbours."""
+    neighbours = np.arange(np.float32(1).view(np.int32), np.float32(2).view(np.int32), 100)[:, None] + np.arange(2)
+    far = np.random.default_rng(1).normal(0, 30, 2000)
+    raw = np.sort(np.concatenate([far, -neighbours.astype(np.int32).view(np.float32).ravel()]).astype(np.float32))
     scores = sigmoid(raw)
 
     assert scores.dtype == np.float32

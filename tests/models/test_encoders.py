@@ -12,6 +12,8 @@ from support.deberta import tiny_deberta_config
 from support.decoders import tiny_decoder_config
 from support.grouped import tiny_embedding_gemma2_config, tiny_gemma3_config, tiny_llama_config
 from support.models import (
+    HIDDEN_SIZE,
+    NUM_HEADS,
     random_ids,
     random_scorer,
     score_batch,
@@ -24,12 +26,13 @@ from support.modernbert import tiny_sequence_cross_encoder
 from support.other_encoder import OtherConfig, dense_states, other_config, other_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.t5 import tiny_t5_config
-from support.tokenizer import CLS_ID, TOKENIZER_FILE
+from support.tokenizer import CLS_ID, TOKENIZER_FILE, vocab_size
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.electra import ElectraConfig
 from bandrank.models.encoders.families import ENCODERS, HEADS
 from bandrank.models.encoders.llama import EuroBertConfig, UltraBertConfig
 from bandrank.models.layers.packing import pack
@@ -55,6 +58,7 @@ WITH_BERT: dict[str, Callable[[], Scorer]] = {
 ENCODER_CONFIGS: dict[str, Callable[[], EncoderConfig]] = {
     "other": other_config,
     "deberta": lambda: replace(tiny_deberta_config(), num_layers=4),
+    "electra": lambda: ElectraConfig(vocab_size(), HIDDEN_SIZE, 4, NUM_HEADS, 64, 512, embedding_size=16),
     "gemma3": lambda: tiny_gemma3_config(num_layers=4),
     "embedding_gemma2": lambda: tiny_embedding_gemma2_config(num_layers=4),
 }

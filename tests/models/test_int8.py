@@ -45,7 +45,7 @@ CPU = torch.device("cpu")
 
 def mix_encoder(**more: Any) -> MixEncoder:
     """Returns a random MixEncoder of two heads. more: arguments of `tiny_mix_encoder`."""
-    return tiny_mix_encoder(encoder=tiny_encoder_config(num_heads=2), **more)
+    return tiny_mix_encoder(**{"encoder": tiny_encoder_config(num_heads=2)} | more)
 
 
 def dense_bi_encoder(**more: Any) -> BiEncoder:
@@ -70,6 +70,7 @@ NATIVE = {
     "embedding_gemma2": tiny_embedding_gemma2_bi_encoder,
     "mix_encoder": lambda: mix_encoder(paper="b", similarity="cosine"),
     "mix_encoder c": lambda: mix_encoder(paper="c"),
+    "mix_encoder 48": lambda: mix_encoder(encoder=replace(tiny_encoder_config(), hidden_size=48, num_heads=3), seed=2),
     "mix_encoder codes": lambda: mix_encoder(strategy="C", num_embeddings=3),
 }
 

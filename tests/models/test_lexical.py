@@ -62,6 +62,17 @@ def test_evidence_is_bm25_written_out() -> None:
     assert 0 < features[2, 2] < 1.2
 
 
+def test_other_weights_of_words_are_seen() -> None:
+    """What is kept in host memory goes with the weights that it was copied from."""
+    module, other = lexical(), lexical(1)
+    batch = score_batch([[40, 50]], [[[40, 60], [50]]])
+    before = module.evidence(batch)[1].tolist()
+
+    module.idf = other.idf
+
+    assert before != module.evidence(batch)[1].tolist() == other.evidence(batch)[1].tolist()
+
+
 def test_words_that_were_kept_tell_the_same() -> None:
     """With all words kept, the evidence is equal up to the precision of their weights; with few, the most common pieces
     of a candidate are missing.

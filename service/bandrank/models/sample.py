@@ -12,12 +12,13 @@ TOKENS, QUERY_TOKENS = 75, 10
 
 
 def sample_request(scorer: Scorer, candidates: int = 16) -> ScoreBatch:
-    """A query and its candidates, as token ids: always the same for the same vocabulary."""
+    """A query and its candidates, as token ids: always the same for the same vocabulary and limits."""
     numbers = np.random.default_rng(0)
-    length = min(TOKENS, scorer.candidate_limit(QUERY_TOKENS))
+    of_query = min(QUERY_TOKENS, scorer.query_template.max_tokens)
+    length = min(TOKENS, scorer.candidate_limit(of_query))
 
     def texts(count: int, tokens: int) -> Ragged:
         ids = numbers.integers(scorer.encoder.config.vocab_size, size=count * tokens)
         return Ragged(torch.from_numpy(ids), tokens * np.arange(count + 1))
 
-    return ScoreBatch(texts(1, QUERY_TOKENS), texts(candidates, length), offsets([candidates]))
+    return ScoreBatch(texts(1, of_query), texts(candidates, length), offsets([candidates]))

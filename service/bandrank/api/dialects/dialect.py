@@ -135,6 +135,6 @@ def shown_scores(call: Call, results: Sequence[RankedCandidate | Passage]) -> li
 
 
 def sigmoid(scores: Float32s) -> Float32s:
-    """1 / (1 + exp(-x)) in float32, without overflow on either side."""
-    small = np.exp(-np.abs(scores))
-    return np.where(scores >= 0, 1 / (1 + small), small / (1 + small))
+    """1 / (1 + exp(-x)) without overflow on either side; of two scores, the greater never has the smaller sigmoid."""
+    small = np.exp(-np.abs(scores.astype(np.float64)))  # float32's rounding would turn neighbours round
+    return np.where(scores >= 0, 1 / (1 + small), small / (1 + small)).astype(np.float32)

@@ -56,7 +56,10 @@ class Gate(nn.Module):
     """z * new + (1 - z) * old, with z = sigmoid(W [hint ; new ; old] + b), and W stored as three blocks of columns.
 
     has_old: False if the old state is always zeros, so that its block is not needed.
+    With the CPU kernels, a row of the result is the same bits in any batch.
     """
+
+    _native = False
 
     def __init__(self, hidden_size: int, *, has_old: bool) -> None:
         super().__init__()
@@ -64,13 +67,20 @@ class Gate(nn.Module):
         self.new = Linear(hidden_size, hidden_size, bias=False)
         self.old = Linear(hidden_size, hidden_size, bias=False) if has_old else None
 
+    def prepare_for(self, execution: Execution) -> None:
+        self._native = execution.backend == "native"
+
     def forward(self, hint: Tensor, new: Tensor, old: Tensor | None) -> Tensor:
         """(n, hidden_size), as are hint, new and old; None stands for zeros."""
         logits = self.hint(hint) + self.new(new)
         if old is None:
-            return torch.sigmoid(logits) * new
+            return self._sigmoid(logits) * new
         assert self.old is not None, "a second interaction without its weights. This is a bug."
-        return torch.lerp(old, new.to(old), torch.sigmoid(logits + self.old(old)).to(old))
+        return torch.lerp(old, new.to(old), self._sigmoid(logits + self.old(old)).to(old))
+
+    def _sigmoid(self, logits: Tensor) -> Tensor:
+        # torch's own rounds the end of a tensor differently if it does not fill a register, as its tanh does not.
+        return torch.tanh(logits / 2) / 2 + 0.5 if self._native else torch.sigmoid(logits)
 
 
 class InteractionLayer(nn.Module):
