@@ -13,7 +13,7 @@ from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Float32s, check_count
-from bandrank.api.dialects.fields import A_TEXT, Size, Texts, text_of
+from bandrank.api.dialects.fields import TEXT_OR_OBJECT, Size, Texts, text_of
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import OpenAIErrorBody
@@ -61,7 +61,7 @@ class EmbeddingsRequest(NamesModel):
         str | Texts,
         Field(union_mode="left_to_right"),
         BeforeValidator(_as_texts),
-        WithJsonSchema({"anyOf": [A_TEXT, {"type": "array", "minItems": 1, "items": A_TEXT}]}),
+        WithJsonSchema({"anyOf": [TEXT_OR_OBJECT, {"type": "array", "minItems": 1, "items": TEXT_OR_OBJECT}]}),
     ]
     encoding_format: Encoding | None = Field(
         default=None, description="float: numbers. base64: little-endian float32, in base64. null: float."

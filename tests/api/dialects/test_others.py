@@ -121,21 +121,17 @@ async def test_dashscope() -> None:
     assert column(named, "relevance_score") == BEST_TWO
 
 
-@pytest.mark.parametrize(
-    ("fields", "code", "says"),
-    [
-        ({"input": {"query": "who", "documents": ["a", {"image": "b"}]}}, "InvalidParameter", "input.documents.1"),
-        ({"parameters": {"instruct": 7}}, "InvalidParameter", "parameters.instruct"),
-        ({"model": "gte-rerank-v2"}, "ModelNotFound", "gte-rerank-v2"),
-    ],
-)
-async def test_dashscope_names_its_errors(fields: dict[str, Any], code: str, says: str) -> None:
+async def test_dashscope_names_its_errors() -> None:
     async with running_app(lookup(), settings=Settings(device="cpu", unknown_model="refuse")) as running:
-        body = {"input": BODY} | fields
-        error = (await running.client.post(DASHSCOPE, json=body, headers={"X-Request-Id": "7a"})).json()
-
-    assert (error["code"], error["request_id"]) == (code, "7a")
-    assert says in error["message"]
+        for fields, code, says in (
+            ({"input": BODY | {"documents": ["a", {"image": "b"}]}}, "InvalidParameter", "input.documents.1"),
+            ({"parameters": {"instruct": 7}}, "InvalidParameter", "parameters.instruct"),
+            ({"model": "gte-rerank-v2"}, "ModelNotFound", "gte-rerank-v2"),
+        ):
+            body, headers = {"input": BODY} | fields, {"X-Request-Id": "7a"}
+            error = (await running.client.post(DASHSCOPE, json=body, headers=headers)).json()
+            assert (error["code"], error["request_id"]) == (code, "7a")
+            assert says in error["message"]
 
 
 async def test_sglang_under_its_prefix() -> None:
