@@ -7,6 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
 from support.app import RunningApp, running_app
+from support.dialects import DASHSCOPE
 from support.scorers import encoded_lookup, lookup
 
 from bandrank.api.embeddings import OTHER_PATHS, PATH
@@ -165,7 +166,7 @@ async def test_every_endpoint_has_the_answers_of_its_connection() -> None:
         document = await description(running)
 
     def error_of(path: str, status: str) -> str:
-        special = dict.fromkeys((PATH, *OTHER_PATHS), "OpenAIErrorBody")
+        special = dict.fromkeys((PATH, *OTHER_PATHS), "OpenAIErrorBody") | {DASHSCOPE: "DashScopeErrorBody"}
         if status == "422":
             special["/infinity/rerank"] = "FaultsBody"
         return f"#/components/schemas/{special.get(path, 'ErrorBody')}"

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.app import assert_error, client_of, running_app
 from support.decoders import PUBLISHED, last_logits, qwen_tokenizer, save_decoder, tiny_decoder
+from support.dialects import DASHSCOPE
 from support.models import change_weights, random_scorer, tiny_bi_encoder
 from support.prompts import qwen3_pair
 from support.scorers import encoded_lookup, lookup
@@ -51,8 +52,8 @@ def scores_of(answer: Any) -> list[float]:
 
 
 async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
-    """`/rerank`, `/explain` and the dialects of Cohere, SGLang, Qwen's service and vLLM take an instruction. vLLM has
-    two fields for it, of which `chat_template_kwargs` takes precedence; null and an empty text mean none.
+    """`/rerank`, `/explain` and the dialects of Cohere, SGLang, DashScope and vLLM take an instruction. vLLM has two
+    fields for it, of which `chat_template_kwargs` takes precedence; null and an empty text mean none.
     """
     async with client_of(Settings(model=str(folder), device="cpu")) as client:
         for instruction in ("", INSTRUCTION):
@@ -63,6 +64,8 @@ async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
             qwens = {name: value for name, value in foreign.items() if name != "instruction"} | sglang
             cloud = (await client.post("/v1/reranks", json=qwens)).json()
             bare = (await client.post("/sglang/v1/rerank", json=sglang)).json()
+            parameters = {"input": sglang, "parameters": {"instruct": instruction or None}}
+            native = (await client.post(DASHSCOPE, json=parameters)).json()["output"]["results"]
             asked = {"query": QUERY, "candidate": CANDIDATES[1], "instruction": instruction}
             kwargs = {"chat_template_kwargs": {"instruction": instruction, "enable_thinking": False}}
             also = (await client.post("/rerank", json=foreign | kwargs | {"instruction": "Judge."})).json()
@@ -79,6 +82,7 @@ async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
                 assert scores_of(answer) == pytest.approx(scores, abs=1e-5)
                 assert "warnings" not in answer["meta"]
             chances = {each["index"]: each["score"] for each in bare}
+            assert [(each["index"], each["relevance_score"]) for each in native] == [*chances.items()]
             assert [chances[index] for index in range(len(scores))] == pytest.approx(
                 torch.tensor(scores).sigmoid().tolist(), abs=1e-5
             )

@@ -77,6 +77,7 @@ LANGCHAIN = Client("langchain", "cohere-5")
 LLAMA_INDEX = Client("llama_index", "cohere-5")
 VOYAGEAI = Client("voyageai", "cohere-5")
 VOYAGE_ERRORS: Exceptions = {401: "voyageai.error.AuthenticationError", 422: "voyageai.error.MalformedRequestError"}
+DASHSCOPE = Client("dashscope", "cohere-7")
 HAYSTACK = Client("haystack", "cohere-7")
 MIXEDBREAD = Client("mixedbread", "cohere-7")
 ZEROENTROPY = Client("zeroentropy", "cohere-7")
@@ -116,6 +117,7 @@ WAYS = [
     Way(VOYAGEAI, "sync", VOYAGE_ERRORS, retries=True),
     Way(VOYAGEAI, "async", VOYAGE_ERRORS, retries=True),
     *cohere("cohere-7"),
+    *[Way(DASHSCOPE, name, always("builtins.RuntimeError"), shows_texts=True) for name in ("sync", "async")],
     Way(HAYSTACK, "CohereRanker", COHERE_ERRORS, retries=True, waits=True),
     Way(HAYSTACK, "JinaRanker", always("builtins.RuntimeError")),
     Way(HAYSTACK, "HuggingFaceTEIRanker", always("builtins.RuntimeError"), retries=True),

@@ -35,6 +35,11 @@ class Speaker:
     def __repr__(self) -> str:
         return f"{self.name} {self.path}"
 
+    def with_texts(self, body: dict[str, Any], texts: Any) -> dict[str, Any]:
+        """A body of the client, with something else for its texts."""
+        inner = {} if self.texts in body else {"input": self.with_texts(body["input"], texts)}
+        return body | (inner or {self.texts: texts})
+
 
 def reads(results: str | None = "results", score: str = "relevance_score") -> Callable[[Any], Scores]:
     """A reader of items with `index` and a score. results: the field with the items; None for a bare list."""
@@ -68,11 +73,21 @@ def pairs(query: str, items: Sequence[str]) -> dict[str, Any]:
     return {"input": [{"query": query, "text": text} for text in items]}
 
 
+def in_input(query: str, items: Sequence[str]) -> dict[str, Any]:
+    """The body that DashScope's SDKs send without parameters."""
+    return {"model": "gte-rerank-v2", "input": {"query": query, "documents": list(items)}}
+
+
+DASHSCOPE = "/api/v1/services/rerank/text-rerank/text-rerank"
 DOCUMENTS = sends("documents")
 COHERE, TEI, NIM, SCORES = reads(), reads(None, "score"), reads("rankings", "logit"), reads("data", "score")
 
 SPEAKERS = [
-    *(Speaker("cohere", path, DOCUMENTS, COHERE) for path in ("/v1/rerank", "/v2/rerank", "/v1/reranks", "/rerank")),
+    *(
+        Speaker("cohere", path, DOCUMENTS, COHERE)
+        for path in ("/v1/rerank", "/v2/rerank", "/v1/reranks", "/compatible-api/v1/reranks", "/rerank")
+    ),
+    Speaker("dashscope", DASHSCOPE, in_input, lambda answer: COHERE(answer["output"])),
     Speaker("pinecone", "/pinecone/rerank", DOCUMENTS, SCORES),
     *(Speaker("llama.cpp", path, DOCUMENTS, COHERE) for path in ("/reranking", "/v1/reranking")),
     *(

@@ -26,7 +26,6 @@ from bandrank.api.plain_paths import PlainPaths
 from bandrank.api.request_ids import RequestIds
 from bandrank.api.schemas import shared_schemas
 from bandrank.api.service import Service
-from bandrank.errors import InvalidInput
 from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -77,8 +76,7 @@ def _error_body(path: str, status: int) -> type[AnyErrorBody]:
     """The body of an error that clients of a path can read."""
     if path in {embeddings.PATH, *embeddings.OTHER_PATHS}:
         return OpenAIErrorBody
-    dialects = DIALECTS.get(path)
-    return dialects[-1].invalid if dialects is not None and status == InvalidInput.status else ErrorBody
+    return DIALECTS[path][-1].error_of(status) if path in DIALECTS else ErrorBody
 
 
 class _App(FastAPI):

@@ -13,14 +13,14 @@ from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Float32s, check_count
-from bandrank.api.dialects.fields import Size, Texts, text_of
+from bandrank.api.dialects.fields import TEXT_OR_OBJECT, Size, Texts, text_of
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import OpenAIErrorBody
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import read_json
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
-from bandrank.api.schemas import Schema, body_schema
+from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
 from bandrank.engine.embedding import Embeddings, embed
 from bandrank.engine.memory import Account
@@ -33,12 +33,6 @@ PATH = "/v1/embeddings"
 OTHER_PATHS = (f"/voyage{PATH}", "/infinity/embeddings", "/embeddings")
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]
-A_TEXT: Schema = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}},
-    ]
-}
 QUERY_TYPES = {"query", "search_query", "retrieval.query"}  # what Voyage, Cohere and Jina call them
 OTHER_TYPES = {"classification", "clustering", "separation", "text-matching"}  # of Cohere and Jina, not for search
 
@@ -68,7 +62,7 @@ class EmbeddingsRequest(NamesModel):
         str | Texts,
         Field(union_mode="left_to_right"),
         BeforeValidator(_as_texts),
-        WithJsonSchema({"anyOf": [A_TEXT, {"type": "array", "minItems": 1, "items": A_TEXT}]}),
+        WithJsonSchema({"anyOf": [TEXT_OR_OBJECT, {"type": "array", "minItems": 1, "items": TEXT_OR_OBJECT}]}),
     ]
     encoding_format: Encoding | None = Field(
         default=None, description="float: numbers. base64: little-endian float32, in base64. null: float."

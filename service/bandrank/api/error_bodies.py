@@ -5,6 +5,19 @@ from typing import Self
 
 from pydantic import BaseModel
 
+from bandrank.logs import request_id
+
+# DashScope's names of errors, by error_type.
+DASHSCOPE_CODES = {
+    "forbidden": "AccessDenied",
+    "input_too_large": "InvalidParameter",
+    "internal": "InternalError",
+    "invalid_input": "InvalidParameter",
+    "overloaded": "Throttling.RateQuota",
+    "unauthorized": "InvalidApiKey",
+    "unknown_model": "ModelNotFound",
+}
+
 
 class AnyErrorBody(BaseModel, ABC):
     """What every error body has. message: a text for people. error_type: a name that stays the same across versions."""
@@ -31,6 +44,22 @@ class ErrorBody(AnyErrorBody):
     @classmethod
     def of(cls, message: str, error_type: str) -> Self:
         return cls(message=message, detail=message, error=message, error_type=error_type)
+
+
+class DashScopeErrorBody(ErrorBody):
+    """The body of an error for DashScope's clients, some of which try again after certain codes.
+
+    code: DashScope's name of the error, or the error_type if it has none. request_id: that of the header X-Request-Id.
+    """
+
+    code: str
+    request_id: str
+
+    @classmethod
+    def of(cls, message: str, error_type: str) -> Self:
+        code = DASHSCOPE_CODES.get(error_type, error_type)
+        flat = ErrorBody.of(message, error_type)
+        return cls(**dict(flat), code=code, request_id=request_id.get())
 
 
 class Fault(BaseModel):

@@ -55,14 +55,15 @@ def routers() -> tuple[APIRouter, ...]:
 
 def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
     router = new_router()
+    last = dialects[-1]
     parameters = [BUDGET_PARAMETER, MODEL_PARAMETER] if "{model" in path else [BUDGET_PARAMETER]
 
     @router.post(
         path,
         response_model=reduce(or_, dict.fromkeys(dialect.response for dialect in dialects)),
         responses={200: {"headers": CUTS}}
-        | errors(*REFUSALS, 404, 413, 415, 500, 503, 504)
-        | errors(422, body=dialects[-1].invalid),
+        | errors(*REFUSALS, 404, 413, 415, 500, 503, 504, body=last.error)
+        | errors(422, body=last.error_of(422)),
         openapi_extra=bodies_schema(dialects) | SECURED | {"parameters": parameters},
     )
     async def rerank(

@@ -113,7 +113,7 @@ async def test_bad_requests_get_the_flat_error() -> None:
     async with running_app(lookup(), settings=Settings(device="cpu", max_candidates=4)) as running:
         for speaker in ONE_OF_EACH:
             body = speaker.body("who", WORDS)
-            no_texts = [body | {speaker.texts: texts} for texts in ([], [7], {}, None)]
+            no_texts = [speaker.with_texts(body, texts) for texts in ([], [7], {}, None)]
             for wrong in (speaker.body(" ", WORDS[:4]), *no_texts, [body], None, "who", {}):
                 assert_invalid(await post(running, speaker, wrong))
             message = assert_error(await post(running, speaker, body), 413, "input_too_large")

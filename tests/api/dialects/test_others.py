@@ -1,11 +1,13 @@
-"""Dialects of one service each: Voyage, Mixedbread, ZeroEntropy, infinity, Pinecone, SGLang and NVIDIA NIM."""
+"""Dialects of one service each: DashScope, Voyage, Mixedbread, ZeroEntropy, infinity, Pinecone, SGLang and NIM."""
 
 from typing import Any
 
 import pytest
 from support.app import assert_error, running_app
-from support.dialects import BEST_FIRST, RAW, SIGMOIDS, WORDS, ask, assert_invalid
+from support.dialects import BEST_FIRST, DASHSCOPE, RAW, SIGMOIDS, WORDS, ask, assert_invalid
 from support.scorers import lookup
+
+from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -103,6 +105,33 @@ async def test_infinity_under_its_prefix() -> None:
     assert column(answer["results"], "document") == ["he", "man"]
     assert column(raw["results"], "relevance_score") == [4.0, 1.5, 0.0, -2.0]
     assert all("document" not in item for item in raw["results"])
+
+
+async def test_dashscope() -> None:
+    """Results are in `output`; clients of multimodal models have texts in objects."""
+    sent = {"query": {"text": "who"}, "documents": ["man", {"text": "she"}, {"text": "he"}, "you"]}
+    parameters = {"top_n": 2, "return_documents": True, "fps": 1.0}
+    plain = (await ask(DASHSCOPE, {"input": BODY}, **{"X-Request-Id": "7a"})).json()
+    named = (await ask(DASHSCOPE, {"input": sent, "parameters": parameters})).json()["output"]["results"]
+
+    assert plain.keys() == {"output", "usage", "request_id"}
+    assert (plain["usage"]["total_tokens"], plain["request_id"]) == (10, "7a")
+    assert all(item.keys() == {"index", "relevance_score"} for item in plain["output"]["results"])
+    assert column(named, "document") == [{"text": "he"}, {"text": "man"}]
+    assert column(named, "relevance_score") == BEST_TWO
+
+
+async def test_dashscope_names_its_errors() -> None:
+    async with running_app(lookup(), settings=Settings(device="cpu", unknown_model="refuse")) as running:
+        for fields, code, says in (
+            ({"input": BODY | {"documents": ["a", {"image": "b"}]}}, "InvalidParameter", "input.documents.1"),
+            ({"parameters": {"instruct": 7}}, "InvalidParameter", "parameters.instruct"),
+            ({"model": "gte-rerank-v2"}, "ModelNotFound", "gte-rerank-v2"),
+        ):
+            body, headers = {"input": BODY} | fields, {"X-Request-Id": "7a"}
+            error = (await running.client.post(DASHSCOPE, json=body, headers=headers)).json()
+            assert (error["code"], error["request_id"]) == (code, "7a")
+            assert says in error["message"]
 
 
 async def test_sglang_under_its_prefix() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from bandrank.api.dialects.cohere import COHERE_V1, COHERE_V2
+from bandrank.api.dialects.dashscope import DASHSCOPE
 from bandrank.api.dialects.dialect import Dialect
 from bandrank.api.dialects.infinity import INFINITY
 from bandrank.api.dialects.metarank import METARANK
@@ -24,6 +25,8 @@ DIALECTS: dict[str, tuple[Dialect[Any], ...]] = {
     "/v1/rerank": (TEI, NIM, VOYAGE, COHERE_V1),
     "/v2/rerank": (COHERE_V2,),
     "/v1/reranks": (COHERE_V2,),
+    "/compatible-api/v1/reranks": (COHERE_V2,),
+    "/api/v1/services/rerank/text-rerank/text-rerank": (DASHSCOPE,),
     "/reranking": (TEI, MIXEDBREAD, COHERE_V2),
     "/v1/reranking": (TEI, MIXEDBREAD, COHERE_V2),
     "/score": (PAIR_SCORES,),

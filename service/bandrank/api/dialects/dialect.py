@@ -12,7 +12,7 @@ from bandrank.api.error_bodies import AnyErrorBody, ErrorBody
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.passages import Passage
 from bandrank.engine.ranking import RankedCandidate
-from bandrank.errors import InputTooLarge
+from bandrank.errors import InputTooLarge, InvalidInput
 
 Float32s = npt.NDArray[np.float32]
 Request = TypeVar("Request", bound=BaseModel)
@@ -93,8 +93,8 @@ class Dialect(Generic[Request]):
     request, response: its bodies, for validation and for the description of the API.  read: turns a request into a
     call; raises InvalidInput.  write: turns an exchange into the JSON of the response.  fields: on a path with several
     dialects, a body in which one of these is not null is in this one.  document: what a result gives back of the
-    candidate at an index, if the call asks for texts.  headers: those of the response.  invalid: the body of a 422, on
-    the paths whose last dialect this is.
+    candidate at an index, if the call asks for texts.  headers: those of the response.  error: the body of an error, on
+    the paths whose last dialect this is.  invalid: of a 422, if it is another.
     """
 
     request: type[Request]
@@ -104,19 +104,30 @@ class Dialect(Generic[Request]):
     fields: tuple[str, ...] = ()
     document: Callable[[Exchange[Request], int], object] = Exchange.text
     headers: Callable[[Exchange[Request]], Mapping[str, str]] = no_headers
-    invalid: type[AnyErrorBody] = ErrorBody
+    error: type[AnyErrorBody] = ErrorBody
+    invalid: type[AnyErrorBody] | None = None
 
     def claims(self, body: object) -> bool:
         """Whether one of the fields in a body is not null."""
         return isinstance(body, dict) and any(body.get(name) is not None for name in self.fields)
 
+    def error_of(self, status: int) -> type[AnyErrorBody]:
+        """The body of an error with a status."""
+        return self.invalid if self.invalid and status == InvalidInput.status else self.error
+
 
 def check_lengths(content: object, request: type[BaseModel], limit: int) -> None:
-    """Raises InputTooLarge if a body has more candidates than the limit, before looking at any of them."""
+    """Raises InputTooLarge if a body has more candidates than the limit, before looking at any of them.
+
+    They may be in an object inside the body, if the request has a model for it.
+    """
     if isinstance(content, dict):
         for name in request.model_fields.keys() - NOT_CANDIDATES:
+            inner = request.model_fields[name].annotation
             if isinstance(value := content.get(name), list):
                 check_count(len(value), limit)
+            elif isinstance(inner, type) and issubclass(inner, BaseModel):
+                check_lengths(value, inner, limit)
 
 
 def check_count(count: int, limit: int, what: str = "candidates") -> None:

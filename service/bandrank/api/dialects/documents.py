@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import to_json
 
 from bandrank.api.dialects.dialect import Exchange
+from bandrank.api.dialects.fields import TEXT_OR_OBJECT
 from bandrank.api.dialects.parts import is_in_parts, joined
 from bandrank.errors import InvalidInput
 
@@ -52,9 +53,8 @@ def documents_schema(name: str, *others: dict[str, Any]) -> dict[str, Any]:
 
     name: the field of the documents.  others: further forms of a document.
     """
-    with_text = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
     no_fields = {"anyOf": [{"type": "null"}, {"type": "array", "maxItems": 0}]}
-    one = {"anyOf": [{"type": "string"}, with_text, *others]}
+    one = {"anyOf": [*TEXT_OR_OBJECT["anyOf"], *others]}
     texts = {"anyOf": [one, {"type": "array", "items": one}]}
     return {
         "anyOf": [

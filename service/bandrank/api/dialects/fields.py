@@ -6,6 +6,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, WithJso
 
 # A character that str.strip() leaves; readers of a pattern disagree on what \S is.
 NOT_BLANK = r"[^\t-\r\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+TEXT_OR_OBJECT = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}},
+    ]
+}
 TRUTHS = {"true": True, "True": True, "false": False, "False": False}  # as some clients write them
 
 
@@ -68,4 +74,7 @@ Priority = Annotated[
 ]
 # fail_fast: a million faults would take gigabytes
 Texts = Annotated[list[str], Field(fail_fast=True, min_length=1)]
+TextsOrObjects = Annotated[
+    list[Annotated[str, BeforeValidator(text_of), WithJsonSchema(TEXT_OR_OBJECT)]], Field(fail_fast=True, min_length=1)
+]
 QueryTexts = Annotated[list[Query], Field(fail_fast=True, min_length=1)]
