@@ -11,6 +11,7 @@ EXPLAIN, EMBED, PAIRS = "/explain", "/v1/embeddings", "/v1/score"
 DOORS = (
     *(EXPLAIN, EMBED, PAIRS, "/v1/rerank", "/v2/rerank", "/v1/reranking", "/v1/models/rerank", "/v1/ranking"),
     *("/inference/cross/x", "/infinity/rerank", "/sglang/v1/rerank", "/voyage/v1/rerank"),
+    "/api/v1/services/rerank/text-rerank/text-rerank",
 )
 MILLION = 999_999  # bodies add one more at the end
 LONG = words(12_000)

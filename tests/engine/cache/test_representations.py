@@ -11,7 +11,7 @@ from support.scorers import encoded_lookup, word_id
 from support.serving import ranked, served
 from support.tasks import HANG_S, until
 
-from bandrank.engine import sources
+from bandrank.engine import representation_source
 from bandrank.engine.cache.keys import cut_digest, digest
 from bandrank.engine.cache.representations import RepresentationCache, Rescue
 from bandrank.engine.options import Options
@@ -151,9 +151,9 @@ async def test_large_texts_are_hashed_some_at_a_time(monkeypatch: pytest.MonkeyP
             turn += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(sources, "HASHED_AT_ONCE", 10)
-    monkeypatch.setattr(sources, "digest", watched)
-    monkeypatch.setattr(sources, "cut_digest", watched)
+    monkeypatch.setattr(representation_source, "HASHED_AT_ONCE", 10)
+    monkeypatch.setattr(representation_source, "digest", watched)
+    monkeypatch.setattr(representation_source, "cut_digest", watched)
     async with served(encoded_lookup(man=1.0)) as model:
         counting = asyncio.ensure_future(count_turns())
         ranking = await model.rank("who", ["man", "she he he", "man he you he", "you"], options=Options(reach))
