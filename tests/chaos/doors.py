@@ -60,13 +60,13 @@ register_body(
 register_body("explain_zeros", explained(b"man\\u0000 \\u0000she"), 200, path=EXPLAIN)
 register_body("explain_half_a_pair", explained(b"man \\ud800"), 422, path=EXPLAIN)
 
-register_body("embed_a_million_token_ids", lambda: embedded(b"[" + b"1," * MILLION + b"1]"), 422, path=EMBED)
+register_body("embed_a_million_token_ids", lambda: embedded(b"[" + b"1," * MILLION + b"1]"), 413, path=EMBED)
 register_body(
     "embed_a_million_lists_of_token_ids", lambda: embedded(b"[" + b"[1]," * 300_000 + b"[1]]"), 422, path=EMBED
 )
 register_body("embed_a_million_empty_texts", lambda: embedded(b"[" + b'"",' * MILLION + b'""]'), 413, path=EMBED)
 register_body(
-    "embed_a_million_faults_behind_a_text", lambda: embedded(b'["",' + b"1," * MILLION + b"1]"), 422, path=EMBED
+    "embed_a_million_faults_behind_a_text", lambda: embedded(b'["",' + b"1," * MILLION + b"1]"), 413, path=EMBED
 )
 register_body("embed_fifteen_megabytes", lambda: embedded(b'"' + b"x" * 15 * MB + b'"'), 200, 413, path=EMBED)
 register_body("embed_punctuation", lambda: embedded(b'["' + b"!?." * 3 * MB + b'"]'), 200, 413, path=EMBED)

@@ -40,6 +40,13 @@ def test_other_modules_are_refused(tmp_path: Path) -> None:
         load_model(str(folder))
 
 
+def test_without_any_module_it_is_no_bi_encoder(tmp_path: Path) -> None:
+    folder = save_bi_encoder(tmp_path)
+    write_json(folder / "modules.json", [])
+    with pytest.raises(BadCheckpoint, match="classifier"):
+        load_model(str(folder))
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [

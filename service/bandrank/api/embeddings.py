@@ -18,7 +18,7 @@ from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import OpenAIErrorBody
 from bandrank.api.keys import Scope
-from bandrank.api.parsing import read_json
+from bandrank.api.parsing import Json, load, media_type, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
@@ -146,8 +146,9 @@ async def embed_texts(
     request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
 ) -> Response:
     """Returns the vectors by which a served bi-encoder ranks these texts, from the same queue and cache."""
-    body = await read_json(request, EmbeddingsRequest, service.max_body_bytes, account, service.pace)
-    check_count(len(body.texts), service.max_candidates, "texts")
+    media_type(request)
+    raw = await read_body(request, service.max_body_bytes, account, service.pace)
+    body = await service.pace.run(account.client, _read, raw, service.max_candidates)
     embedding = embed(
         service.models,
         body.texts,
@@ -164,6 +165,14 @@ async def embed_texts(
 
 for path in (PATH, *OTHER_PATHS):
     router.post(path, **DESCRIBED)(embed_texts)
+
+
+def _read(body: Json, max_texts: int) -> EmbeddingsRequest:
+    """The request in a body. Raises InvalidInput, and InputTooLarge for too many texts before looking at any."""
+    content = load(body)
+    texts = content.get("input") if isinstance(content, dict) else None
+    check_count(len(texts) if isinstance(texts, list) else 1, max_texts, "texts")
+    return validated(EmbeddingsRequest, content)
 
 
 async def _write(embedded: Embeddings, encoding: Encoding, service: Service, account: Account) -> memoryview:

@@ -22,9 +22,9 @@ def read_modules(model: Model) -> list[str]:
     beside config.json, or with other states than the last.
     """
     path = model.folder / "modules.json"
-    if not path.is_file():
+    if not (modules := read_json(path) if path.is_file() else []):
         return []
-    modules, settings = read_json(path), transformer_settings(model.folder)
+    settings = transformer_settings(model.folder)
     types = [module["type"] for module in modules]
     if own := [each for each in types if each.partition(".")[0] not in LIBRARIES and each != OF_JINA]:
         raise model.refuse(f"modules of code of its own ({', '.join(own)}), which is not run, are not supported")
