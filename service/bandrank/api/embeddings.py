@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Request, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
 from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects.costs import Usage
-from bandrank.api.dialects.dialect import Float32s, check_count
-from bandrank.api.dialects.fields import TEXT_OR_OBJECT, Size, Texts, text_of
+from bandrank.api.dialects.dialect import Float32s, check_lengths
+from bandrank.api.dialects.fields import Size, TextOrObject, TextsOrObjects
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import OpenAIErrorBody
@@ -37,16 +37,15 @@ QUERY_TYPES = {"query", "search_query", "retrieval.query"}  # what Voyage, Coher
 OTHER_TYPES = {"classification", "clustering", "separation", "text-matching"}  # of Cohere and Jina, not for search
 
 
-def _as_texts(value: object) -> object:
-    """Takes the `text` of objects. Raises ValueError for token ids, which some clients send in place of texts."""
+def _no_token_ids(value: object) -> object:
+    """Returns the value. Raises ValueError for token ids, which some clients send in place of texts."""
     items = value if isinstance(value, list) else [value]
     if items and isinstance(items[0], int | list):
         raise ValueError(
             "send texts: token ids are those of another model's vocabulary "
             "(of LangChain's OpenAIEmbeddings with check_embedding_ctx_length=False)"
         )
-    texts = [*map(text_of, items)]
-    return texts if isinstance(value, list) else texts[0]
+    return value
 
 
 class EmbeddingsRequest(NamesModel):
@@ -58,12 +57,7 @@ class EmbeddingsRequest(NamesModel):
         json_schema_extra={"examples": [{"input": ["Bees navigate by the sun.", "Honey is sweet."]}]}
     )
 
-    input: Annotated[
-        str | Texts,
-        Field(union_mode="left_to_right"),
-        BeforeValidator(_as_texts),
-        WithJsonSchema({"anyOf": [TEXT_OR_OBJECT, {"type": "array", "minItems": 1, "items": TEXT_OR_OBJECT}]}),
-    ]
+    input: Annotated[TextOrObject | TextsOrObjects, Field(union_mode="left_to_right"), BeforeValidator(_no_token_ids)]
     encoding_format: Encoding | None = Field(
         default=None, description="float: numbers. base64: little-endian float32, in base64. null: float."
     )
@@ -170,8 +164,7 @@ for path in (PATH, *OTHER_PATHS):
 def _read(body: Json, max_texts: int) -> EmbeddingsRequest:
     """The request in a body. Raises InvalidInput, and InputTooLarge for too many texts before looking at any."""
     content = load(body)
-    texts = content.get("input") if isinstance(content, dict) else None
-    check_count(len(texts) if isinstance(texts, list) else 1, max_texts, "texts")
+    check_lengths(content, EmbeddingsRequest, max_texts, "texts")
     return validated(EmbeddingsRequest, content)
 
 

@@ -64,16 +64,16 @@ async def embed(
             + (f"models that do: {', '.join(others)}" if others else "neither does any other that is served here")
         )
     scorer, source = found
-    own_size = scorer.prepared.scorer.representation_size
+    reading = scorer.prepared.scorer
+    own_size = reading.representation_size
     if size is not None and size != own_size:
         raise InvalidInput(f"the embeddings of {chosen.name!r} have {own_size} dimensions, and cannot have {size}")
-    if other_task and source.encodes_queries_apart:
+    if other_task and reading.encodes_queries_apart:
         raise InvalidInput(f"{chosen.name!r} has encoders for queries and for documents, and none for {other_task!r}")
     if account is not None:
         account.hold(NUMBER_BYTES * own_size * len(texts))
-    reading = scorer.prepared.scorer
     worded = reading.query_template.wording != reading.candidate_template.wording
-    apart = as_queries and (worded or source.encodes_queries_apart)
+    apart = as_queries and (worded or reading.encodes_queries_apart)
     engine = chosen.engine
     async with engine.admitted():
         ticket = Ticket(ITSELF if account is None else account.client, engine.clock() + engine.request_timeout_s)

@@ -51,11 +51,6 @@ class RepresentationSource:
         self._query_lane = query_lane
 
     @property
-    def encodes_queries_apart(self) -> bool:
-        """Whether queries have an encoder of their own."""
-        return self._query_lane is not None
-
-    @property
     def miss_rate(self) -> float:
         """The part of recent candidates that the cache lacked."""
         return self._missed / self._looked_up

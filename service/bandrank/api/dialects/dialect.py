@@ -116,18 +116,18 @@ class Dialect(Generic[Request]):
         return self.invalid if self.invalid and status == InvalidInput.status else self.error
 
 
-def check_lengths(content: object, request: type[BaseModel], limit: int) -> None:
+def check_lengths(content: object, request: type[BaseModel], limit: int, what: str = "candidates") -> None:
     """Raises InputTooLarge if a body has more candidates than the limit, before looking at any of them.
 
-    They may be in an object inside the body, if the request has a model for it.
+    They may be in an object inside the body, if the request has a model for it.  what: as in `check_count`.
     """
     if isinstance(content, dict):
         for name in request.model_fields.keys() - NOT_CANDIDATES:
             inner = request.model_fields[name].annotation
             if isinstance(value := content.get(name), list):
-                check_count(len(value), limit)
+                check_count(len(value), limit, what)
             elif isinstance(inner, type) and issubclass(inner, BaseModel):
-                check_lengths(value, inner, limit)
+                check_lengths(value, inner, limit, what)
 
 
 def check_count(count: int, limit: int, what: str = "candidates") -> None:

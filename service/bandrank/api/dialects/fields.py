@@ -74,7 +74,6 @@ Priority = Annotated[
 ]
 # fail_fast: a million faults would take gigabytes
 Texts = Annotated[list[str], Field(fail_fast=True, min_length=1)]
-TextsOrObjects = Annotated[
-    list[Annotated[str, BeforeValidator(text_of), WithJsonSchema(TEXT_OR_OBJECT)]], Field(fail_fast=True, min_length=1)
-]
+TextOrObject = Annotated[str, BeforeValidator(text_of), WithJsonSchema(TEXT_OR_OBJECT)]
+TextsOrObjects = Annotated[list[TextOrObject], Field(fail_fast=True, min_length=1)]
 QueryTexts = Annotated[list[Query], Field(fail_fast=True, min_length=1)]

@@ -42,8 +42,7 @@ class SequenceCrossEncoder(JointScorer):
     config_class: ClassVar[type] = SequenceCrossEncoderConfig
 
     def __init__(self, config: SequenceCrossEncoderConfig) -> None:
-        end = () if config.sep_id is None else (config.sep_id,)
-        super().__init__(config, end if config.between is None else config.between)
+        super().__init__(config, config.between)
         self.config: SequenceCrossEncoderConfig = config
         self.query_template = replace(self.query_template, wording=config.query_wording)
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
