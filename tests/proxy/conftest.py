@@ -19,3 +19,12 @@ def proxy(engine: SearchEngine) -> Iterator[Proxied]:
     """A proxy in front of `engine`, or of the module's own, with the default settings."""
     with proxied(engine.url) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _all_counted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that compares counts with those of before must not get one of the test before, late."""
+    used: Proxied | None = request.getfixturevalue("proxy") if "proxy" in request.fixturenames else None
+    yield
+    if used is not None:
+        used.wait_until_finished()

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 from support.plain_http import client
 from support.scorers import lookup
 from support.scripted_server import read_message
@@ -29,12 +30,29 @@ from bandrank.settings import Settings
 BARE = {"headers": [], "date_header": False}  # as in `bandrank proxy`
 
 
+class Tracked:
+    """An ASGI app that knows how many requests it has not finished: each is counted after its answer has been sent."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.unfinished = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_request = scope["type"] == "http"
+        self.unfinished += is_request
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self.unfinished -= is_request
+
+
 @dataclass(frozen=True)
 class Proxied:
     """A proxy that listens. service: the re-ranker inside it."""
 
     address: tuple[str, int]
     service: Service
+    app: Tracked
 
     @property
     def url(self) -> str:
@@ -56,6 +74,10 @@ class Proxied:
     def wait_for_count(self, name: str, value: float, **labels: str) -> None:
         """Waits until a counter has this value, because a request is counted after its answer has been sent."""
         wait_until(lambda: self.count(name, **labels) == value)
+
+    def wait_until_finished(self) -> None:
+        """Waits until every request is counted, so that none counts in the next test."""
+        wait_until(lambda: self.app.unfinished == 0)
 
     def value(self, name: str, **labels: str) -> float:
         """The value of a gauge, or of any series by its whole name."""
@@ -84,7 +106,7 @@ def proxied(
     serving = assemble(files, chosen)
     service = Service(serving, chosen)
     try:
-        app = create_proxy(service, chosen)
+        app = Tracked(create_proxy(service, chosen))
     except BadSetting:
         asyncio.run(service.close())
         raise
@@ -96,7 +118,7 @@ def proxied(
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            yield Proxied(listener.getsockname(), service)
+            yield Proxied(listener.getsockname(), service, app)
         finally:
             server.should_exit = True
             thread.join(HANG_S)
