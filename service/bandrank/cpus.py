@@ -8,11 +8,12 @@ would then stall until the next one.
 import logging
 import math
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import torch
+
+from bandrank.control_groups import GROUPS, MOUNTS, folders
 
 THREADS = "OMP_NUM_THREADS"  # if it is set, it decides
 
@@ -33,28 +34,14 @@ def usable_processors() -> int:
     return max(1, math.ceil(min(allowed, quota())))
 
 
-def quota(groups: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> float:
+def quota(groups: Path = GROUPS, mounts: Path = MOUNTS) -> float:
     """The tightest CPU quota of the process's control groups, of either version, in processors; inf without a limit.
 
-    groups: the file in which Linux lists the process's groups.  mounts: where their files are. In a container the files
-    of its own group may be at the top.
+    groups, mounts: as in `control_groups.folders`.
     """
-    least = math.inf
-    with suppress(OSError):
-        for line in groups.read_text(encoding="utf-8").splitlines():
-            _, controllers, group = line.split(":", 2)
-            if not controllers:
-                least = min(least, *map(_of_version_2, _upwards(mounts, group)))
-            elif "cpu" in controllers.split(","):
-                for mount in (mounts / controllers, mounts / "cpu"):
-                    least = min(least, *map(_of_version_1, _upwards(mount, group)))
-    return least
-
-
-def _upwards(mount: Path, group: str) -> Iterator[Path]:
-    """A group's folder and its parents, up to the mount."""
-    folder = mount / group.lstrip("/")
-    return (each for each in (folder, *folder.parents) if each.is_relative_to(mount))
+    found = folders("cpu", groups, mounts)
+    quotas = (_of_version_2(folder) if version == 2 else _of_version_1(folder) for version, folder in found)
+    return min(quotas, default=math.inf)
 
 
 def _of_version_2(folder: Path) -> float:

@@ -221,11 +221,20 @@ def test_representations_leave_most_of_the_memory() -> None:
     assert SETTINGS.cache_memory_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
-@pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
-def test_a_container_has_the_memory_that_it_may_use(tmp_path: Path, name: str) -> None:
-    machine = usable_memory(tmp_path)
+@pytest.mark.parametrize(
+    ("listed", "name"),
+    [
+        ("0::/", "memory.max"),
+        ("0::/a/b", "a/memory.max"),
+        ("2:memory:/\n0::/", "memory/memory.limit_in_bytes"),
+    ],
+)
+def test_a_container_has_the_memory_that_it_may_use(tmp_path: Path, listed: str, name: str) -> None:
+    groups = tmp_path / "groups"
+    groups.write_text(listed, encoding="ascii")
+    machine = usable_memory(groups, tmp_path)
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     for written, memory in (("max\n", machine), ("1000000\n", 1_000_000), (str(2**63 - 4096), machine)):
         file.write_text(written, encoding="ascii")
-        assert usable_memory(tmp_path) == memory
+        assert usable_memory(groups, tmp_path) == memory

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from bandrank.assembly import add_prepared, representation_cache
+from bandrank.control_groups import GROUPS, MOUNTS, folders
 from bandrank.engine.engine import Engine
 from bandrank.engine.policy import Role
 from bandrank.engine.ranking import Stage
@@ -29,16 +30,18 @@ from bandrank_training.errors import BadInput
 from bandrank_training.placement import CPU, Placement
 
 CANDIDATES_IN_FLIGHT = 1024  # enough to fill batches, few enough that the first question's scores come soon
+MEMORY_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}  # by the version of control groups
 
 
-def usable_memory(mounts: Path = Path("/sys/fs/cgroup")) -> int:
-    """The bytes of memory of the machine, or of the container if that may use less, in control groups of version 2 or
-    1.  mounts: where their files are.
+def usable_memory(groups: Path = GROUPS, mounts: Path = MOUNTS) -> int:
+    """The bytes of memory of the machine, or of the process's control groups if these may use less.
+
+    groups, mounts: as in `control_groups.folders`.
     """
     least = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+    for version, folder in folders("memory", groups, mounts):
         with suppress(OSError, ValueError):  # "max" is not a number
-            least = min(least, int((mounts / name).read_text(encoding="ascii")))
+            least = min(least, int((folder / MEMORY_FILES[version]).read_text(encoding="ascii")))
     return least
 
 
