@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.models import random_ids, score_batch, tiny_bi_encoder
+from support.models import random_ids, score_batch, tiny_bi_encoder, tiny_cross_encoder
 from support.tasks import task_of
 
 from bandrank.engine.cache.codec import RepresentationCodec
-from bandrank.engine.lanes import EncodeLane, ScoreLane, collate
+from bandrank.engine.lanes import EncodeLane, PassageLane, ScoreLane, collate
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.models.ids import NO_IDS, RaggedIds
 from bandrank.models.prepared import prepare
@@ -65,3 +65,29 @@ def test_encoding_and_scoring_apart_are_the_scores_of_one_pass() -> None:
         expected = scorer(score_batch(queries, candidates)).tolist()
 
     assert [one for group in scores for one in group] == pytest.approx(expected, abs=1e-5)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("with_passages", [False, True])
+def test_slices_come_early_with_the_results_that_they_would_have_at_the_end(*, with_passages: bool) -> None:
+    """The batch is cut into four parts, each with several whole requests."""
+    rng = random.Random(3)
+    prepared = prepare(tiny_cross_encoder(max_tokens=64), device=torch.device("cpu"), dtype=torch.float32)
+    scores = ScoreLane("score", prepared, Ragged.from_ids)
+    lane = PassageLane(scores) if with_passages else scores
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        slices = []
+        for _ in range(24):
+            task = task_of([50.0] * 5)
+            task.query = np.array(random_ids(rng, 3), np.int32)
+            task.candidates = RaggedIds.of([random_ids(rng, 50) for _ in range(5)])
+            slices.append(TaskSlice(task, 0, 5))
+        with torch.inference_mode():
+            arriving = lane.begin(slices)
+            early = dict(arriving.early())
+            outcomes = arriving()
+    finally:
+        torch.set_num_threads(threads)
+    assert early
+    assert {index: outcomes[index] for index in early} == early

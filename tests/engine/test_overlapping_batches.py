@@ -1,9 +1,8 @@
 """While a device computes a batch, the host prepares the next; no result is lost, swapped or held back by that."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
@@ -12,10 +11,11 @@ from hypothesis import strategies as st
 from support.tasks import HANG_S, Clock, task_of
 from support.working import Dies, open_queue, work_off
 
-from bandrank.engine.task_queue import AnySlice
+from bandrank.engine.tasks import AnySlice, Outcome, Outcomes
 from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
+from bandrank.models.arriving import Arriving
 
 Watch = Callable[[Sequence[AnySlice]], None]
 
@@ -24,13 +24,13 @@ Watch = Callable[[Sequence[AnySlice]], None]
 class Device:
     """A device that records what its lanes begin and end, in order, as "begin NAME SIZE" or "end NAME SIZE".
 
-    on_begin, on_end: called with the slices, and may raise.  on_wait: called while the worker waits for room.  seconds:
-    what a batch takes on the clock.
+    on_begin, on_end: called with the slices, and may raise.  on_wait: called with the slices while the worker waits for
+    room; gives the indices of those whose outcome comes early.  seconds: what a batch takes on the clock.
     """
 
     on_begin: Watch = lambda _: None
     on_end: Watch = lambda _: None
-    on_wait: Callable[[], None] = lambda: None
+    on_wait: Callable[[Sequence[AnySlice]], Iterable[int]] = lambda _: ()
     clock: Clock = field(default_factory=Clock)
     seconds: float = 0.0
     events: list[str] = field(default_factory=list)
@@ -49,22 +49,21 @@ class DeviceLane:
     device: Device
     row_cost: float = 1.0
 
-    def wait_for_room(self) -> None:
-        self.device.on_wait()
-
-    def begin(self, slices: Sequence[AnySlice]) -> Callable[[], list[Sequence[Any] | Exception]]:
+    def begin(self, slices: Sequence[AnySlice]) -> Outcomes[float]:
         device, what = self.device, f"{self.name} {sum(part.stop - part.start for part in slices)}"
         device.events.append(f"begin {what}")
         device.on_begin(slices)
         device.free_at = done = max(device.clock.now, device.free_at) + device.seconds
 
-        def results() -> list[Sequence[Any] | Exception]:
+        results = [[float(index) for index in range(part.start, part.stop)] for part in slices]
+
+        def outcomes() -> list[Outcome[float]]:
             device.events.append(f"end {what}")
             device.on_end(slices)
             device.clock.now = max(device.clock.now, done)
-            return [[float(index) for index in range(part.start, part.stop)] for part in slices]
+            return [*results]
 
-        return results
+        return Arriving(outcomes, lambda: ((index, results[index]) for index in device.on_wait(slices)))
 
 
 def test_the_next_batch_starts_before_the_last_is_awaited() -> None:
@@ -84,10 +83,11 @@ def test_what_comes_until_there_is_room_is_one_batch() -> None:
     late = [task_of([1.0] * size, lane=lane) for size in (1, 2)]
     queue = open_queue(task_of([1.0], lane=lane))
 
-    def arrive() -> None:
+    def arrive(_: Sequence[AnySlice]) -> Iterable[int]:
         while late:
             queue.put(late.pop(0))
         queue.close()
+        return ()
 
     device.on_wait = arrive
     worker = ScoringWorker(queue, max_batch_rows=10, metrics=Metrics(), clock=Clock())
@@ -95,6 +95,45 @@ def test_what_comes_until_there_is_room_is_one_batch() -> None:
     assert worker.join(HANG_S)
 
     assert device.events == ["begin cpu 1", "begin cpu 3", "end cpu 1", "end cpu 3"]
+
+
+def test_a_request_is_answered_before_the_rest_of_its_batch_ends() -> None:
+    """Outcomes that come early are handed out while the worker waits for room, and only once."""
+    device = Device()
+    lane = device.lane("cpu")
+    first, second, third = (task_of([1.0] * size, lane=lane) for size in (1, 2, 1))
+    answered = []
+
+    def parts(slices: Sequence[AnySlice]) -> Iterable[int]:
+        for index in (1, 0):
+            yield index
+            answered.append([part.task.future.done() for part in slices])
+
+    device.on_wait = parts
+    work_off(open_queue(first, second, third), max_batch_rows=10)
+    assert answered == [[False, True, False], [True, True, False]]
+    assert [task.future.result(timeout=0) for task in (first, second, third)] == [[0.0], [0.0, 1.0], [0.0]]
+
+
+def test_only_what_has_not_come_early_is_retried() -> None:
+    """The rest of a batch that fails is computed again; a failure of the early outcomes themselves loses nothing."""
+
+    def parts(slices: Sequence[AnySlice]) -> Iterable[int]:
+        if len(slices) == 3:
+            yield 1
+            raise MemoryError
+
+    def fail_whole(slices: Sequence[AnySlice]) -> None:
+        if len(slices) == 3:
+            raise RuntimeError("a part failed")
+
+    device = Device(on_wait=parts, on_end=fail_whole)
+    lane = device.lane("cpu")
+    tasks = [task_of([1.0] * size, lane=lane) for size in (1, 4, 2)]
+    work_off(open_queue(*tasks), max_batch_rows=10)
+    assert [task.future.result(timeout=0) for task in tasks] == [[0.0], [0.0, 1.0, 2.0, 3.0], [0.0, 1.0]]
+    begun = [event for event in device.events if event.startswith("begin")]
+    assert begun == ["begin cpu 7", "begin cpu 1", "begin cpu 4"]
 
 
 def test_a_lane_that_keeps_the_host_busy_waits_for_batches_in_flight() -> None:

@@ -61,15 +61,36 @@ def test_parts_that_are_begun_follow_those_before_them() -> None:
 
     first = pool.begin(compute, [0, 1, 2])
     second = pool.begin(compute, [3, 4])
-    assert not pool._room.is_set()
+    waiting = threading.Thread(target=lambda: [*second.early()], daemon=True)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
     go_on[0].set()
     assert first() == [(0, False), (1, False), (2, False)]
-    pool.wait_for_room()
+    waiting.join(20)
     assert sorted(begun) == [0, 1, 2, 3, 4]
     go_on[1].set()
     assert second() == [(3, False), (4, False)]
     assert pool.begin(compute, [])() == []
-    pool.wait_for_room()
+    assert [*pool.begin(compute, []).early()] == []
+
+
+def test_parts_come_early_until_the_last_one_begins() -> None:
+    """A part that fails does not come; whoever asks once more does not wait."""
+    pool, go_on = Workers(2), threading.Event()
+
+    def compute(part: int) -> int:
+        assert part == 1 or go_on.wait(20)
+        return 6 // part
+
+    begun = pool.begin(compute, [1, 2, 0, 3])
+    early = begun.early()
+    assert next(early) == (0, 6)
+    go_on.set()
+    assert dict(early).items() <= {(1, 3), (3, 2)}
+    assert 2 not in dict(begun.early())
+    with pytest.raises(ZeroDivisionError):
+        begun()
 
 
 def test_a_part_that_threads_share_leaves_room_when_it_has_ended() -> None:
@@ -84,12 +105,15 @@ def test_a_part_that_threads_share_leaves_room_when_it_has_ended() -> None:
     try:
         torch.set_num_threads(2)
         results = pool.begin_together(compute, 1)
-        assert not pool._room.is_set()
+        waiting = threading.Thread(target=lambda: [*results.early()], daemon=True)
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive()
         go_on.set()
         assert results() == [(1, 2, False)]
-        pool.wait_for_room()
+        assert [*results.early()] == []
         failing = pool.begin_together(compute, 0)
-        pool.wait_for_room()
+        assert [*failing.early()] == []
         with pytest.raises(ZeroDivisionError):
             failing()
     finally:
@@ -102,7 +126,8 @@ def test_parts_are_computed_while_the_interpreter_ends() -> None:
     pool._pool.shutdown()
     pool._together.shutdown()
     assert pool.begin(lambda part: 6 // part, [1, 2, 3])() == [6, 3, 2]
-    assert pool.begin_together(lambda part: 6 // part, 6)() == [1]
-    pool.wait_for_room()
+    together = pool.begin_together(lambda part: 6 // part, 6)
+    assert [*together.early()] == []
+    assert together() == [1]
     with pytest.raises(ZeroDivisionError):
         pool.begin(lambda part: 6 // part, [0, 1])()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bandrank.engine.clients import Client
-from bandrank.engine.tasks import AnySlice, AnyTask, Lane, Task
+from bandrank.engine.tasks import AnySlice, AnyTask, Lane, Outcomes, Task
 from bandrank.engine.tickets import Ticket
 
 HANG_S = 120.0  # only a bug takes that long, even where many tests share a processor
@@ -34,10 +34,7 @@ class NamedLane:
     row_cost: float = 1.0
     overlaps = False
 
-    def wait_for_room(self) -> None:
-        raise NotImplementedError
-
-    def begin(self, slices: Sequence[AnySlice]) -> Callable[[], list[Sequence[Any] | Exception]]:
+    def begin(self, slices: Sequence[AnySlice]) -> Outcomes[Any]:
         raise NotImplementedError
 
 

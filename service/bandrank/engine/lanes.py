@@ -1,16 +1,17 @@
 """The kinds of work of the scoring thread: encoding candidates, and scoring them with or without their passages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Generic
+from typing import Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from bandrank.engine.cache.codec import RepresentationCodec
-from bandrank.engine.tasks import Candidates, Payload, Result, TaskSlice
+from bandrank.engine.tasks import Candidates, Outcome, Outcomes, Payload, Result, TaskSlice
 from bandrank.errors import ScoringFailed
+from bandrank.models.arriving import Arriving
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ids import RaggedIds, unpack_ids
 from bandrank.models.prepared import PreparedScorer
@@ -19,6 +20,7 @@ from bandrank_kernels.arrays import offsets
 
 ToRagged = Callable[[Sequence[Candidates]], Ragged]  # joins several runs of candidates
 ScoredPassage = tuple[float, int]  # a candidate's raw score, and the index of the passage that has it
+Given = TypeVar("Given")  # what a scorer gives for candidates: a tensor, or several
 
 
 class EncodeLane:
@@ -35,17 +37,12 @@ class EncodeLane:
         self._encode = scorer.encode_queries if of_queries else scorer.encode_candidates
         self._codec = codec
 
-    def wait_for_room(self) -> None:
-        """Returns at once: `begin` has waited for the batch."""
-
-    def begin(
-        self, slices: Sequence[TaskSlice[RaggedIds, Payload]]
-    ) -> Callable[[], list[Sequence[Payload] | Exception]]:
+    def begin(self, slices: Sequence[TaskSlice[RaggedIds, Payload]]) -> Outcomes[Payload]:
         tokens = Ragged.from_ids([part.candidates for part in slices])
         encoded = self._encode(tokens)
         payloads = self._codec.payloads(encoded)
         ends = offsets([len(part) for part in slices])
-        return lambda: [payloads[start:end] for start, end in pairwise(ends)]
+        return Arriving(lambda: [payloads[start:end] for start, end in pairwise(ends)])
 
 
 class ScoreLane(Generic[Candidates]):
@@ -61,21 +58,20 @@ class ScoreLane(Generic[Candidates]):
     def overlaps(self) -> bool:
         return self.scorer.overlaps
 
-    def wait_for_room(self) -> None:
-        self.scorer.wait_for_room()
-
-    def begin(self, slices: Sequence[TaskSlice[Candidates, float]]) -> Callable[[], list[Sequence[float] | Exception]]:
+    def begin(self, slices: Sequence[TaskSlice[Candidates, float]]) -> Outcomes[float]:
         batch, order = collate(slices, self.to_ragged)
-        scores = self.scorer.begin(batch)
-        return lambda: _by_slice(scores().numpy(), slices, order, self.not_finite)
 
-    @property
-    def not_finite(self) -> str:
-        """What is wrong if a score is not finite."""
+        def checked(scores: Sequence[float]) -> Outcome[float]:
+            return scores if np.isfinite(scores).all() else self.not_finite()
+
+        return _by_slice(self.scorer.begin(batch), Tensor.tolist, checked, slices, order)
+
+    def not_finite(self) -> ScoringFailed:
+        """The error of scores of which one is not finite."""
         wrong = "the model gave a score that is not a number"
         if self.scorer.dtype == torch.float16:
-            return f"{wrong}: its states may be too large for float16; serve it in bfloat16 or float32"
-        return wrong
+            wrong += ": its states may be too large for float16; serve it in bfloat16 or float32"
+        return ScoringFailed(wrong)
 
 
 class PassageLane(Generic[Candidates]):
@@ -94,52 +90,49 @@ class PassageLane(Generic[Candidates]):
     def overlaps(self) -> bool:
         return self._scores.overlaps
 
-    def wait_for_room(self) -> None:
-        self._scores.wait_for_room()
-
-    def begin(
-        self, slices: Sequence[TaskSlice[Candidates, ScoredPassage]]
-    ) -> Callable[[], list[Sequence[ScoredPassage] | Exception]]:
+    def begin(self, slices: Sequence[TaskSlice[Candidates, ScoredPassage]]) -> Outcomes[ScoredPassage]:
         batch, order = collate(slices, self._scores.to_ragged)
-        arriving = self._scores.scorer.begin_passages(batch)
 
-        def results() -> list[Sequence[ScoredPassage] | Exception]:
-            scored, which = (each.numpy() for each in arriving())
-            return [
-                part if isinstance(part, Exception) else [*zip(part, indices.tolist(), strict=True)]
-                for part, indices in zip(
-                    _by_slice(scored, slices, order, self._scores.not_finite), _cut(which, slices, order), strict=True
-                )
-            ]
+        def read(scores_and_passages: Sequence[Tensor]) -> list[ScoredPassage]:
+            scores, passages = scores_and_passages
+            return [*zip(scores.tolist(), passages.tolist(), strict=True)]
 
-        return results
+        def checked(results: Sequence[ScoredPassage]) -> Outcome[ScoredPassage]:
+            return results if np.isfinite([score for score, _ in results]).all() else self._scores.not_finite()
+
+        return _by_slice(self._scores.scorer.begin_passages(batch), read, checked, slices, order)
 
 
 def _by_slice(
-    scores: npt.NDArray[np.float32],
+    arriving: Arriving[tuple[slice, Given], Given],
+    read: Callable[[Given], list[Result]],
+    checked: Callable[[Sequence[Result]], Outcome[Result]],
     slices: Sequence[TaskSlice[Candidates, Result]],
     order: Sequence[int],
-    not_finite: str,
-) -> list[Sequence[float] | Exception]:
-    """The scores of each slice, or its error; the batch has the slices in `order`.
+) -> Outcomes[Result]:
+    """The outcome of each slice of a batch, which has the slices in `order`.
 
-    not_finite: the message about a score that is not a number.
+    arriving: what a scorer gives for the candidates of the batch, early for runs of them.
+    read: the results of candidates from what the scorer gives.  checked: the outcome of a slice with these results.
     """
-    return [
-        part.tolist() if np.isfinite(part).all() else ScoringFailed(not_finite) for part in _cut(scores, slices, order)
-    ]
+    lengths = [len(slices[index]) for index in order]
+    rows = {index: slice(*bounds) for index, bounds in zip(order, pairwise(offsets(lengths).tolist()), strict=True)}
 
+    def early() -> Iterator[tuple[int, Outcome[Result]]]:
+        results: dict[int, Result] = {}  # by candidate
+        waiting = dict(rows)
+        for run, given in arriving.early():
+            results.update(zip(range(run.start, run.stop), read(given), strict=True))
+            for index, part in [*waiting.items()]:
+                if all(row in results for row in range(part.start, part.stop)):
+                    del waiting[index]
+                    yield index, checked([results.pop(row) for row in range(part.start, part.stop)])
 
-def _cut(
-    values: npt.NDArray[Any], slices: Sequence[TaskSlice[Candidates, Result]], order: Sequence[int]
-) -> list[npt.NDArray[Any]]:
-    """The values of each slice; the batch has the slices in `order`."""
-    parts = [values[:0]] * len(slices)
-    start = 0
-    for index in order:
-        parts[index] = values[start : start + len(slices[index])]
-        start += len(parts[index])
-    return parts
+    def outcomes() -> list[Outcome[Result]]:
+        results = read(arriving())
+        return [checked(results[rows[index]]) for index in range(len(slices))]
+
+    return Arriving(outcomes, early)
 
 
 def collate(

@@ -1,12 +1,13 @@
 """Work for the scoring thread: the candidates of a request, and the slice of them that a batch takes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from bandrank.engine.tickets import Ticket
+from bandrank.models.arriving import Arriving
 from bandrank.models.ids import Ids
 
 Payload = bytes  # a representation as the codec writes it
@@ -21,6 +22,8 @@ class Run(Protocol):
 
 Candidates = TypeVar("Candidates", bound=Run)  # in the form that a lane takes: RaggedIds or list[Payload]
 Result = TypeVar("Result")  # the result of a candidate: a score or a Payload
+Outcome: TypeAlias = Sequence[Result] | Exception  # of a slice of a task
+Outcomes: TypeAlias = Arriving[tuple[int, Outcome[Result]], list[Outcome[Result]]]  # of the slices of a batch
 
 
 @dataclass(eq=False)
@@ -122,15 +125,10 @@ class Lane(Protocol[Candidates, Result]):
     def overlaps(self) -> bool:
         """Whether `begin` only enqueues work on a device, so that the host is free while the device computes."""
 
-    def wait_for_room(self) -> None:
-        """Waits until the next batch would begin soon, so that requests that arrive until then can join it."""
+    def begin(self, slices: Sequence[TaskSlice[Candidates, Result]]) -> Outcomes[Result]:
+        """Starts a batch, and gives the outcome of each slice. Early come the index of a slice and its outcome.
 
-    def begin(
-        self, slices: Sequence[TaskSlice[Candidates, Result]]
-    ) -> Callable[[], list[Sequence[Result] | Exception]]:
-        """Starts a batch. The returned function waits for its end and returns each slice's results or its error.
-
-        If either raises, the batch is retried in parts.
+        If the call raises, or the batch fails, the slices that have not come early are retried in parts.
         """
 
 

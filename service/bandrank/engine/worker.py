@@ -4,7 +4,7 @@ import logging
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -13,9 +13,10 @@ import torch
 
 from bandrank.engine.batch_limit import BatchLimit
 from bandrank.engine.task_queue import TaskQueue
-from bandrank.engine.tasks import AnySlice
+from bandrank.engine.tasks import AnySlice, Outcome, Outcomes
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
+from bandrank.models.arriving import Arriving
 from bandrank.models.placement import is_lost, is_out_of_memory
 
 log = logging.getLogger(__name__)
@@ -31,23 +32,41 @@ class _Batch:
         self.lane = slices[0].task.lane
         self.background = slices[0].task.ticket.client.background
         self.rows = sum(part.rows for part in slices)
-        self._results: Callable[[], list[Sequence[Any] | Exception]] | Exception | None = None
+        self._early: set[int] = set()  # the indices of slices whose outcome has come
+        self._arriving: Outcomes[Any] | Exception | None = None
+
+    @property
+    def left(self) -> list[AnySlice]:
+        """The slices whose outcome has not come."""
+        return [part for index, part in enumerate(self.slices) if index not in self._early]
 
     def begin(self) -> Self:
-        """Starts the lane. `results` raises its error, so that the previous batch is handed out first."""
+        """Starts the lane. `outcomes` raises its error, so that the previous batch is handed out first."""
         try:
-            self._results = self.lane.begin(self.slices)
+            self._arriving = self.lane.begin(self.slices)
         except Exception as error:  # noqa: BLE001  # raised later
-            self._results = error
+            self._arriving = error
         return self
 
-    def results(self) -> list[Sequence[Any] | Exception]:
-        """Waits for the results of each slice. Raises what the lane raises."""
-        assert self._results is not None, "a batch starts before it ends. This is a bug."
-        results, self._results = self._results, None  # a failed batch holds no memory while it is retried
-        if isinstance(results, Exception):
-            raise results
-        return results()
+    def early(self) -> Iterator[tuple[AnySlice, Outcome[Any]]]:
+        """Waits until the next batch would begin soon, and yields the slices that are complete meanwhile."""
+        if not isinstance(self._arriving, Arriving):
+            return
+        try:
+            for index, outcome in self._arriving.early():
+                self._early.add(index)
+                yield self.slices[index], outcome
+        except Exception:  # `outcomes` reads all results once more, and raises what is wrong
+            log.debug("results of a part could not be read", exc_info=True)
+
+    def outcomes(self) -> Iterator[tuple[AnySlice, Outcome[Any]]]:
+        """Waits for the end, and gives the outcomes of the slices that are left. Raises what the lane raises."""
+        assert self._arriving is not None, "a batch starts before it ends. This is a bug."
+        arriving, self._arriving = self._arriving, None  # a failed batch holds no memory while it is retried
+        if isinstance(arriving, Exception):
+            raise arriving
+        outcomes = enumerate(zip(self.slices, arriving(), strict=True))
+        return (outcome for index, outcome in outcomes if index not in self._early)
 
 
 class ScoringWorker:
@@ -56,7 +75,8 @@ class ScoringWorker:
 
     While a GPU computes a batch, the host prepares and enqueues the next one, so that the GPU does not pause between
     batches. On a CPU the next one starts once all parts of the batch have begun, so that no worker waits for the
-    slowest. Tasks that arrive in the meantime go into the batch after that.
+    slowest. Tasks that arrive in the meantime go into the batch after that; those whose parts have ended get their
+    results.
 
     device: of the lanes' scorers; the thread dies if this process loses it.
     """
@@ -134,7 +154,9 @@ class ScoringWorker:
             if not self._in_flight:
                 self._busy_since = None
             else:
-                self._in_flight[-1].lane.wait_for_room()
+                for part, outcome in self._in_flight[-1].early():
+                    self._hand_out(part, outcome)
+                    self._busy_since = self._clock()
             if slices := self._queue.take_batch(self.max_batch_rows, wait=not self._in_flight):
                 self._taken, self._busy_since = slices, self._clock()
                 self._run_batch(slices)
@@ -167,7 +189,7 @@ class ScoringWorker:
         further attempts.
         """
         try:
-            results = batch.results()
+            outcomes = batch.outcomes()
             self._busy_since = self._clock()
         except Exception as error:
             traceback.clear_frames(error.__traceback__)  # frames keep tensors, perhaps those that exhausted the memory
@@ -176,12 +198,12 @@ class ScoringWorker:
                     f"{self._device} is lost: no batch can be scored by this process any more"
                 ) from error
             if batch.background:
-                self._fail(batch.slices, error)
+                self._fail(batch.left, error)
                 return
             self._metrics.failed_batches.inc()
             facts = {"rows": batch.rows, "tasks": len(batch.slices), "lane": batch.lane.name}
             log.exception("a batch failed", extra=facts)
-            self._retry(batch.slices, error)
+            self._retry(batch.left, error)
             return
         started, self.last_success = max(batch.started, self.last_success), self._clock()
         if batch.background:
@@ -190,11 +212,8 @@ class ScoringWorker:
             self._metrics.batch_tokens.observe(batch.rows)
         self._queue.throughput.report(batch.lane.name, batch.rows, self.last_success - started)
         self._limit.succeed(batch.rows)
-        for part, result in zip(batch.slices, results, strict=True):
-            if isinstance(result, Exception):
-                part.task.finish(result)
-            else:
-                part.task.add_results(result)
+        for part, outcome in outcomes:
+            self._hand_out(part, outcome)
 
     def _run_now(self, slices: Sequence[AnySlice]) -> None:
         """Runs a part of a failed batch, without tasks that are settled; no other batch is handed out meanwhile."""
@@ -214,6 +233,8 @@ class ScoringWorker:
             self._run_now(slices[:middle])
             self._run_now(slices[middle:])
             return
+        if not slices:
+            return
         part = slices[0]
         if out_of_memory and len(part) > 1:
             middle = (part.start + part.stop) // 2
@@ -221,6 +242,13 @@ class ScoringWorker:
             self._run_now([AnySlice(part.task, middle, part.stop)])
             return
         self._fail(slices, error)
+
+    @staticmethod
+    def _hand_out(part: AnySlice, outcome: Outcome[Any]) -> None:
+        if isinstance(outcome, Exception):
+            part.task.finish(outcome)
+        else:
+            part.task.add_results(outcome)
 
     @staticmethod
     def _fail(slices: Sequence[AnySlice], error: Exception) -> None:

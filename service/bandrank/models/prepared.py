@@ -1,12 +1,13 @@
 """Scorers on their device, ready for inference."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from bandrank.models.arriving import Arriving
 from bandrank.models.backends import backend_for, why_no_cuda, why_no_native_attention
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.buckets import Buckets
@@ -140,34 +141,27 @@ class PreparedScorer:
             return not self.scorer.precomputes or self.why_no_graphs() is None
         return self._splits and self._workers.count > 1
 
-    def wait_for_room(self) -> None:
-        """On a CPU, waits until another batch would begin soon; a GPU takes the next batch at any time."""
-        if self.device.type == "cpu":
-            self._workers.wait_for_room()
+    def begin(self, batch: ScoreBatch) -> Arriving[tuple[slice, Tensor], Tensor]:
+        """Starts `score`, and gives the scores, in host memory. Early come runs of candidates and their scores."""
+        if not self._splits:
+            return Arriving(to_host(self.score(batch).float()))
+        begun = self._begin(lambda part: (self.scorer.score(part).float(),), batch)
+        return Arriving(lambda: begun()[0], lambda: ((run, scores) for run, (scores,) in begun.early()))
 
-    def begin(self, batch: ScoreBatch) -> Callable[[], Tensor]:
-        """Starts `score`; the returned function waits for the scores, in host memory."""
-        if self._splits:
-            results = self._begin(lambda part: (self.scorer.score(part).float(),), batch)
-            return lambda: results()[0]
-        return to_host(self.score(batch).float())
-
-    def begin_passages(self, batch: ScoreBatch) -> Callable[[], tuple[Tensor, Tensor]]:
+    def begin_passages(self, batch: ScoreBatch) -> Arriving[tuple[slice, Sequence[Tensor]], Sequence[Tensor]]:
         """Like `begin`; the scores come with each candidate's best passage, (C,) int64 indices into its
         `passage_bounds`.
         """
         scorer = self._with_passages
+
+        def compute(part: ScoreBatch) -> tuple[Tensor, Tensor]:
+            scores, passages = scorer.score_passages(part, self._replay() or scorer.launch)
+            return scores.float(), passages
+
         if self._splits:
-            results = self._begin(lambda part: scorer.score_passages(part, scorer.launch), batch)
-
-            def together() -> tuple[Tensor, Tensor]:
-                scores, passages = results()
-                return scores.float(), passages
-
-            return together
-        scores, passages = scorer.score_passages(batch, self._replay() or scorer.launch)
-        arriving = to_host(scores.float()), to_host(passages)
-        return lambda: (arriving[0](), arriving[1]())
+            return self._begin(compute, batch)
+        arriving = [*map(to_host, compute(batch))]
+        return Arriving(lambda: [each() for each in arriving])
 
     def score(self, batch: ScoreBatch) -> Tensor:
         """(C,) float32 raw scores, as from `Scorer.score`."""
@@ -220,7 +214,7 @@ class PreparedScorer:
 
     def _begin(
         self, compute: Callable[[ScoreBatch], tuple[Tensor, ...]], batch: ScoreBatch
-    ) -> Callable[[], list[Tensor]]:
+    ) -> Arriving[tuple[slice, Sequence[Tensor]], Sequence[Tensor]]:
         """Starts to compute tensors with a row for each candidate, in parts side by side."""
         lengths, of_queries = batch.candidates.lengths, batch.queries.lengths
         again = self._rows_again(int(of_queries.max(initial=0)), lengths)
@@ -228,7 +222,10 @@ class PreparedScorer:
         batches = cut.batches(batch)
         shared = len(batches) == 1 and lengths.sum() + of_queries.sum() >= 2 * MIN_PART_ROWS
         begun = self._workers.begin_together(compute, batches[0]) if shared else self._workers.begin(compute, batches)
-        return lambda: [cut.concatenated(results) for results in zip(*begun(), strict=True)]
+        return Arriving(
+            lambda: [cut.concatenated(results) for results in zip(*begun(), strict=True)],
+            lambda: ((cut.runs[part], results) for part, results in begun.early() if cut.order is None),
+        )
 
     def _rows_again(self, query_tokens: int, lengths: Ints) -> float:
         """The cost of a query, which each part of a batch computes again, as a number of rows of candidates."""

@@ -6,12 +6,14 @@ Workers take parts of the batch, one after the other, and wait for each other on
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
 
 import torch
 
+from bandrank.models.arriving import Arriving
 from bandrank.models.processors import Processors
 
 Part = TypeVar("Part")
@@ -24,8 +26,6 @@ class Workers:
     def __init__(self, count: int) -> None:
         self.count = count
         self._processors = Processors()
-        self._room = threading.Event()  # set once a part that is queued now would begin soon
-        self._room.set()
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="bandrank-worker")
         self._together = ThreadPoolExecutor(1, thread_name_prefix="bandrank-together")
         started = threading.Barrier(count)
@@ -47,18 +47,26 @@ class Workers:
             return [compute(part) for part in parts]
         return self.begin(compute, parts)()
 
-    def begin(self, compute: Callable[[Part], Result], parts: Sequence[Part]) -> Callable[[], list[Result]]:
-        """Queues the parts behind those of earlier calls. The returned function waits for the results, like `run`."""
-        room = threading.Event()
+    def begin(
+        self, compute: Callable[[Part], Result], parts: Sequence[Part]
+    ) -> Arriving[tuple[int, Result], list[Result]]:
+        """Queues the parts behind those of earlier calls, and gives their results in order, or an error like `run`.
+
+        Early come the index and the result of each part that has ended, until the last part begins.
+        """
+        ended = _Ended[tuple[int, Result]]()
 
         def compute_apart(number: int, part: Part) -> Result:
             if number == len(parts) - 1:
-                room.set()
+                ended.stop()
             with self._processors.apart(), torch.inference_mode():
-                return compute(part)
+                result = compute(part)
+            ended.put((number, result))
+            return result
 
         futures = [_submit(self._pool, compute_apart, number, part) for number, part in enumerate(parts)]
-        self._room = room if parts else self._room
+        if not parts:
+            ended.stop()
 
         def results() -> list[Result]:
             errors = [error for future in futures if (error := future.exception()) is not None]
@@ -66,26 +74,44 @@ class Workers:
                 raise errors[0]
             return [future.result() for future in futures]
 
-        return results
+        return Arriving(results, ended.until_stopped)
 
-    def begin_together(self, compute: Callable[[Part], Result], part: Part) -> Callable[[], list[Result]]:
-        """Like `begin`, for a single part, whose layers each use as many threads as there are workers."""
-        room = threading.Event()
+    def begin_together(
+        self, compute: Callable[[Part], Result], part: Part
+    ) -> Arriving[tuple[int, Result], list[Result]]:
+        """Like `begin`, for a single part, whose layers each use as many threads as there are workers. Nothing comes
+        early, and there is room for others once it has ended.
+        """
+        ended = _Ended[tuple[int, Result]]()
 
         def compute_together() -> Result:
             try:
                 with torch.inference_mode():
                     return compute(part)
             finally:
-                room.set()
+                ended.stop()
 
         future = _submit(self._together, compute_together)
-        self._room = room
-        return lambda: [future.result()]
+        return Arriving(lambda: [future.result()], ended.until_stopped)
 
-    def wait_for_room(self) -> None:
-        """Waits until the last part that was queued has begun, or has ended if the threads share it."""
-        self._room.wait()
+
+class _Ended(Generic[Result]):
+    """Hands results from the workers that compute them to the thread that waits for them."""
+
+    def __init__(self) -> None:
+        self._results = SimpleQueue[Result | None]()  # None stops the thread that waits
+
+    def put(self, result: Result) -> None:
+        self._results.put(result)
+
+    def stop(self) -> None:
+        self._results.put(None)
+
+    def until_stopped(self) -> Iterator[Result]:
+        """The results, as they come, that were put before `stop` was called; returns at once if called again."""
+        while (result := self._results.get()) is not None:
+            yield result
+        self.stop()
 
 
 def _submit(pool: ThreadPoolExecutor, compute: Callable[..., Result], *arguments: Any) -> Future[Result]:

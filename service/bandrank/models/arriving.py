@@ -1,0 +1,28 @@
+"""The results of a computation under way."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Piece = TypeVar("Piece")
+Whole = TypeVar("Whole")
+
+
+def _nothing() -> Iterator[Piece]:
+    return iter(())
+
+
+@dataclass(frozen=True, eq=False)
+class Arriving(Generic[Piece, Whole]):
+    """A computation that has begun; calling it waits for its end and returns all of its results, or raises its error.
+
+    early: waits until another computation would begin soon, so that requests that arrive until then can join that one;
+    meanwhile it yields the pieces of the results that are complete. Some may be missing; none comes from a part that
+    failed.
+    """
+
+    whole: Callable[[], Whole]
+    early: Callable[[], Iterator[Piece]] = _nothing
+
+    def __call__(self) -> Whole:
+        return self.whole()
