@@ -32,7 +32,7 @@ class Grain(NamedTuple):
     least: int
 
 
-FINE = Grain(768, 128)  # where one call computes a layer
+FINE = Grain(1024, 512)  # where one call computes a layer
 COARSE = Grain(2048, 1024)  # where torch computes one operation after the other
 
 
