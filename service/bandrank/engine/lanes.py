@@ -60,11 +60,7 @@ class ScoreLane(Generic[Candidates]):
 
     def begin(self, slices: Sequence[TaskSlice[Candidates, float]]) -> Outcomes[float]:
         batch, order = collate(slices, self.to_ragged)
-
-        def checked(scores: Sequence[float]) -> Outcome[float]:
-            return scores if np.isfinite(scores).all() else self.not_finite()
-
-        return _by_slice(self.scorer.begin(batch), Tensor.tolist, checked, slices, order)
+        return _by_slice(self.scorer.begin(batch), Tensor.tolist, slices, order, self.not_finite)
 
     def not_finite(self) -> ScoringFailed:
         """The error of scores of which one is not finite."""
@@ -97,26 +93,27 @@ class PassageLane(Generic[Candidates]):
             scores, passages = scores_and_passages
             return [*zip(scores.tolist(), passages.tolist(), strict=True)]
 
-        def checked(results: Sequence[ScoredPassage]) -> Outcome[ScoredPassage]:
-            return results if np.isfinite([score for score, _ in results]).all() else self._scores.not_finite()
-
-        return _by_slice(self._scores.scorer.begin_passages(batch), read, checked, slices, order)
+        return _by_slice(self._scores.scorer.begin_passages(batch), read, slices, order, self._scores.not_finite)
 
 
 def _by_slice(
     arriving: Arriving[tuple[slice, Given], Given],
     read: Callable[[Given], list[Result]],
-    checked: Callable[[Sequence[Result]], Outcome[Result]],
     slices: Sequence[TaskSlice[Candidates, Result]],
     order: Sequence[int],
+    not_finite: Callable[[], ScoringFailed],
 ) -> Outcomes[Result]:
     """The outcome of each slice of a batch, which has the slices in `order`.
 
     arriving: what a scorer gives for the candidates of the batch, early for runs of them.
-    read: the results of candidates from what the scorer gives.  checked: the outcome of a slice with these results.
+    read: the results of candidates, which are numbers, from what the scorer gives.  not_finite: the error of a slice of
+    which one is not finite.
     """
     lengths = [len(slices[index]) for index in order]
     rows = {index: slice(*bounds) for index, bounds in zip(order, pairwise(offsets(lengths).tolist()), strict=True)}
+
+    def checked(results: list[Result]) -> Outcome[Result]:
+        return results if np.isfinite(np.asarray(results)).all() else not_finite()
 
     def early() -> Iterator[tuple[int, Outcome[Result]]]:
         results: dict[int, Result] = {}  # by candidate
