@@ -96,6 +96,7 @@ STAGES = (
     Stage("operation", "bandrank_bench.gpu.operations", 50),
     Stage("model", "bandrank_bench.gpu.whole_model", 60),
     Stage("cached", "bandrank_bench.gpu.cached", 15),
+    Stage("host", "bandrank_bench.gpu.host", 15),
     Stage("launches", "bandrank_bench.gpu.launches", 20),
     Stage("sanitizer", "bandrank_bench.gpu.watched", 75, gate=True, listing="sanitizers", case_s=75),
     Stage("sweep", "bandrank_bench.gpu.sweep", 35),
