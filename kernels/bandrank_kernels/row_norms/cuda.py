@@ -6,7 +6,6 @@ first.
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -63,7 +62,7 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
     num_rows, hidden_size = out.shape
     addends = [_readable(addend) for addend in addends]
     weight, bias = _in_pieces(weight), _in_pieces(bias)
-    planned = plan_launch(
+    return plan_launch(
         kernel(out.dtype, -(-hidden_size // PART_COLUMNS), len(addends)),
         blocks=-(-num_rows // ROWS_PER_BLOCK),
         threads=32 * ROWS_PER_BLOCK,
@@ -75,9 +74,8 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
         num_rows=num_rows,
         hidden_size=hidden_size,
         eps=eps,
+        holds=[tensor for addend in addends for tensor in addend if tensor is not None],
     )
-    read = tuple(tensor for addend in addends for tensor in addend if tensor is not None)
-    return replace(planned, holds=planned.holds + read)
 
 
 def _struct(addend: Addend) -> tuple[int, int, int, int]:

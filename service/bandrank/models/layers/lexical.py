@@ -17,7 +17,7 @@ from bandrank.models.words import MAX_WEIGHT, PIECES, Words
 from bandrank_kernels.arrays import Ints, indices_within
 from bandrank_kernels.transfer import to_device
 
-Floats, Doubles = npt.NDArray[np.float32], npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
 QUERY_FEATURES, EVIDENCE = 3, 3
 
 
@@ -144,7 +144,7 @@ class Lexical(nn.Module):
         return np.bincount(cell, minlength=len(lengths) * size).reshape(-1, size), lengths
 
     @staticmethod
-    def _sums(words: Words, pieces: Ints, rarity: Floats) -> tuple[Doubles, Doubles]:
+    def _sums(words: Words, pieces: Ints, rarity: Floats) -> tuple[Floats, Floats]:
         """(n,) the rarity of those of the pieces that each text has, summed by their weights, and without them.
 
         pieces: (p,) modulo `PIECES`.  rarity: (p,).
@@ -155,7 +155,9 @@ class Lexical(nn.Module):
         found = np.flatnonzero(known.take(words.pieces.ravel()))
         owner = found // words.pieces.shape[1]
         weights, rare = words.weights.ravel()[found], rarity_of[words.pieces.ravel()[found]]
-        return np.bincount(owner, rare * weights, len(words)), np.bincount(owner, rare * (weights > 0), len(words))
+        sums = (np.bincount(owner, values, len(words)) for values in (rare * weights, rare * (weights > 0)))
+        weighted, there = (each.astype(np.float32) for each in sums)
+        return weighted, there
 
     def _host_idf(self) -> Floats:
         """The weights in host memory, copied once."""
