@@ -1,5 +1,5 @@
-"""CUDA graphs: the launches of a call, recorded once and repeated at about the cost of one launch; and the streams and
-events with which its inputs are transferred while the device computes something else.
+"""CUDA graphs: the launches of a call, recorded once and repeated at about the cost of one launch; and the buffers and
+events with which its inputs are laid out while the device computes something else.
 """
 
 from collections.abc import Callable
@@ -43,9 +43,6 @@ class GraphDevice(Protocol):
     def active(self) -> AbstractContextManager[object]:
         """Makes this the current device."""
 
-    def copying(self) -> AbstractContextManager[object]:
-        """Makes the stream of copies to the device the current one."""
-
     def event(self) -> Event: ...
 
     def host_buffer(self, num_bytes: int) -> Tensor:
@@ -78,13 +75,10 @@ class CudaGraphs:
         with self.active():
             self._pool = torch.cuda.graph_pool_handle()
             # A separate stream, so that work on other streams is not recorded.
-            self._capturing, self._copying = torch.cuda.Stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it bare
+            self._capturing = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it bare
 
     def active(self) -> AbstractContextManager[object]:
         return torch.cuda.device(self.device)
-
-    def copying(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self._copying)
 
     def event(self) -> Event:
         return torch.cuda.Event()  # type: ignore[no-untyped-call]  # likewise

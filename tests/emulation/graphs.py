@@ -21,7 +21,7 @@ from bandrank_kernels.launch import Kernel, Launch
 from bandrank_kernels.windowed_attention.cuda.tiles import UNUSED_TILE
 from emulation.launches import run_here
 
-Running = Literal["at once", "late", "copies first"]
+Running = Literal["at once", "late"]
 GARBAGE = UNUSED_TILE  # 32 bits of fresh memory: a launch skips such a tile, and no table has such a row
 
 
@@ -102,10 +102,6 @@ class Point:
     def __call__(self) -> None:
         self.stream.run(self.end)
 
-    @property
-    def is_past(self) -> bool:
-        return self.stream.done >= self.end
-
 
 @dataclass(eq=False)
 class RecordedEvent:
@@ -133,7 +129,7 @@ class RecordingDevice:
 
     def __init__(self, running: Running = "at once") -> None:
         self.running = running
-        self.main, self.copies = Stream(), Stream()
+        self.main = Stream()
         self.replays = 0  # that have run
         self.fails: RuntimeError | None = None
         self.captures = 0  # that were tried
@@ -161,9 +157,6 @@ class RecordingDevice:
     def active(self) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def copying(self) -> AbstractContextManager[object]:
-        return self.on(self.copies)
-
     def event(self) -> Event:
         return RecordedEvent(self)
 
@@ -177,21 +170,15 @@ class RecordingDevice:
         self.enqueue(lambda: to.copy_(source))
 
     def enqueue(self, work: Callable[[], object]) -> None:
-        """Enqueues work on the current stream, and runs as much as `running` says: all of it, copies, or nothing."""
+        """Enqueues work on the current stream, and runs it at once if that is how the device runs."""
         stream = self.current
         stream.work.append(work)
         if self.running == "at once":
             stream.run()
-        while self.running == "copies first" and self.copies.done < len(self.copies.work):
-            following = self.copies.work[self.copies.done]
-            if isinstance(following, Point) and not following.is_past:
-                break
-            self.copies.run(self.copies.done + 1)
 
     def drain(self) -> None:
-        """Runs all work that is left, copies last."""
+        """Runs all work that is left on the main stream."""
         self.main.run()
-        self.copies.run()
 
     def alternate(self, other: Stream) -> None:
         """Runs all work that is left on the main stream and another, one piece of each in turn."""
