@@ -23,7 +23,7 @@ class Staging:
 
     def __init__(self, device: GraphDevice, num_bytes: int) -> None:
         """num_bytes: `transfer.num_bytes` of the largest batch."""
-        self._device, self.num_bytes = device, num_bytes
+        self._device = device
         self._slots = cycle([(device.host_buffer(num_bytes), device.event()) for _ in range(2)])
 
     def refill(self, tensors: Sequence[Tensor], inputs: Tensor) -> None:

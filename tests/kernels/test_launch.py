@@ -1,6 +1,8 @@
 """What is checked before a kernel is launched, and what cupy is given."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +51,39 @@ def test_what_cuda_would_refuse_is_refused_before(change: dict[str, Any], messag
         replace(LAUNCH, **change).check(65536)
 
 
+@pytest.mark.parametrize(("of_torch", "of_cupy", "made_current"), [(1, 1, []), (0, 1, [1]), (1, 0, [1])])
+def test_a_device_is_made_current_where_it_is_not(
+    of_torch: int, of_cupy: int, made_current: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launch is on the device's current stream. There is no device here: what knows of one is replaced."""
+    streams: list[int] = []
+    entered: list[int] = []
+
+    class Loaded:
+        max_shared_bytes = 0
+
+        def allow(self, shared_bytes: int) -> None: ...
+
+        def current_device(self) -> int:
+            return of_cupy
+
+        def function(self, *_: object, stream: Any, **__: object) -> None:
+            streams.append(stream.ptr)
+
+    @contextmanager
+    def current(device: torch.device) -> Iterator[None]:
+        entered.append(device.index)
+        yield
+
+    monkeypatch.setattr(launch, "load", lambda *_: Loaded())
+    monkeypatch.setattr(launch, "_current", current)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: of_torch)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 1000 + index, raising=False)
+    launch.launch(LAUNCH, torch.device("cuda", 1))
+
+    assert (entered, streams) == (made_current, [1001])
+
+
 def test_a_struct_has_all_its_fields_and_no_other() -> None:
     """A forgotten field would silently be 0, and a number that is too large would be cut off."""
     with pytest.raises(ValueError, match="cannot be made of"):
@@ -71,6 +106,7 @@ def test_a_struct_has_all_its_fields_and_no_other() -> None:
         (torch.zeros(1, 12, dtype=torch.float16)[:, :8], True),
         (torch.zeros(8, 8, dtype=torch.float16).T, False),
         (torch.zeros(1, 1, 8).expand(5, 3, 8), True),
+        (torch.zeros(17, dtype=torch.float16)[1:], False),
     ],
 )
 def test_16_byte_pieces(tensor: Tensor, expected: bool) -> None:

@@ -80,6 +80,18 @@ def test_a_score_depends_on_neither_company_nor_bucket(variant: str, device: Rec
 
 
 @torch.inference_mode()
+def test_queries_of_a_length_share_tables_and_not_their_ids(device: RecordingDevice) -> None:
+    """Tables are kept by length; queries of equal length follow each other, with others between them."""
+    scorer = mix_encoder()
+    runner = runner_of(scorer, device)
+    batches = [cached(scorer, [tokens], [5], seed) for seed, tokens in enumerate((7, 7, 9, 7))]
+    for batch in batches * 2:
+        assert is_near(scored(runner, batch), scorer.score(batch))
+
+    assert runner._buckets._layout.cache_info().misses == 2  # type: ignore[attr-defined]  # those of this scorer
+
+
+@torch.inference_mode()
 @pytest.mark.parametrize("garbage", [torch.nan, torch.inf, 1e30])
 def test_what_is_in_unused_rows_reaches_no_score(garbage: float, device: RecordingDevice) -> None:
     """The bucket has rows for more candidates than the batch; these rows are filled with garbage."""

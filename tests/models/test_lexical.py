@@ -100,6 +100,17 @@ def test_words_that_were_kept_tell_the_same() -> None:
     assert (module.evidence(fewer)[1] <= kept + 1e-6).all()
 
 
+def test_evidence_of_kept_words_is_that_of_a_text_alone() -> None:
+    """To the last bit, whatever other texts are in the batch."""
+    rng, module = random.Random(3), lexical()
+    batch = score_batch([random_ids(rng, 20)], [[random_ids(rng, n) for n in (40, 0, 3, 90)]])
+    batch = replace(batch, candidates=replace(batch.candidates, words=module.words(batch.candidates)))
+    _, together = module.evidence(batch)
+
+    for index in range(4):
+        assert (module.evidence(batch.of_query(0, slice(index, index + 1)))[1] == together[index]).all()
+
+
 def test_pieces_of_large_vocabularies() -> None:
     """Two bytes stand for pieces beyond the 65,536th too; another piece is rarely taken for one of them."""
     module = Lexical(CONFIG, 250_000)

@@ -3,8 +3,10 @@
 A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Self
 
 from bandrank_kernels.windowed_attention.rows import PackedRows
@@ -58,7 +60,8 @@ class Capacity:
 
 def row_bucket(num_rows: int) -> int:
     """The smallest bucket, in rows, that holds `num_rows`."""
-    return next(bucket for bucket in row_buckets() if bucket >= num_rows)
+    first = bisect_left(_FIRST_BUCKETS, num_rows)
+    return _FIRST_BUCKETS[first] if first < len(_FIRST_BUCKETS) else next(b for b in row_buckets() if b >= num_rows)
 
 
 def row_buckets() -> Iterator[int]:
@@ -67,6 +70,9 @@ def row_buckets() -> Iterator[int]:
     while True:
         yield bucket
         bucket = int(bucket * ROW_STEP) // ROW_MULTIPLE * ROW_MULTIPLE
+
+
+_FIRST_BUCKETS = [*islice(row_buckets(), 100)]  # up to almost five million rows
 
 
 def power_of_two(number: int, least: int) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -83,7 +84,7 @@ class Ragged:
         words = None if self.words is None else self.words.part(indices)
         return type(self)(self.values[torch.from_numpy(rows)], offsets(lengths), words)
 
-    @property
+    @cached_property
     def lengths(self) -> Ints:
         """(n,) the length of each sequence."""
         return lengths_of(self.cu_seqlens)

@@ -69,6 +69,9 @@ def _cut(first: Tiles, tile_rows: int, capacity: int | None) -> Tiles:
     if capacity is not None and total > capacity:
         raise ValueError(f"{total} tiles do not fit in a launch of {capacity}")
     tiles = np.full((total if capacity is None else capacity, TILE_INTS), UNUSED_TILE, np.int32)
+    if total == len(first) == np.count_nonzero(counts):
+        tiles[:total] = first
+        return tiles
     tiles[:total] = np.repeat(first, counts, axis=0)
     tiles[:total, INDEX] = indices_within(counts)
     tiles[:total, BEGIN] = tiles[:total, INDEX] * tile_rows
