@@ -26,7 +26,7 @@ from bandrank_kernels.staging import Staging
 
 log = logging.getLogger(__name__)
 
-# Usual requests of a cross-encoder need 138. A graph takes some hundred kilobytes of the driver's memory (estimated).
+# Usual requests of a cross-encoder need 144. A graph takes some hundred kilobytes of the driver's memory (estimated).
 MAX_GRAPHS = 256
 RETRY_S = 60.0  # until captures are tried again after memory ran out
 
