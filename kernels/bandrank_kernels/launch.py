@@ -10,7 +10,7 @@ This is the only file that imports cupy, the first time a kernel may be needed.
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -84,16 +84,25 @@ def struct_of(layout: np.dtype[np.void], **values: object) -> Struct:
     A tensor stands for its address, None for the null pointer.
     Raises ValueError if fields are missing or unknown, OverflowError if a value does not fit its field.
     """
+    return _filled(layout, values)[0]
+
+
+def _filled(layout: np.dtype[np.void], values: Mapping[str, object]) -> tuple[Struct, list[torch.Tensor]]:
+    """The struct of `struct_of`, and the tensors among its values."""
     names = layout.names or ()
-    if len(values) != len(names) or any(name not in values for name in names):
+    if values.keys() != set(names):
         raise ValueError(f"a struct of {names} cannot be made of {tuple(values)}")
+    fields: list[object] = []
+    tensors: list[torch.Tensor] = []
+    for name in names:
+        value = values[name]
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            value = value.data_ptr()
+        fields.append(0 if value is None else value)
     struct = np.zeros(1, layout)
-    struct[0] = tuple([_plain(values[name]) for name in names])  # field by field takes ten times as long
-    return struct
-
-
-def _plain(value: object) -> object:
-    return value.data_ptr() if isinstance(value, torch.Tensor) else 0 if value is None else value
+    struct[0] = tuple(fields)  # field by field takes ten times as long
+    return struct, tensors
 
 
 def is_vectorizable(tensor: torch.Tensor) -> bool:
@@ -168,8 +177,8 @@ def plan_launch(
     """A launch with one struct of `layout`, whose values are those of `struct_of`; it holds the tensors among them, and
     those of `holds`.
     """
-    held = (*holds, *[value for value in values.values() if isinstance(value, torch.Tensor)])
-    return Launch(kernel, blocks, threads, struct_of(layout, **values), shared_bytes, held)
+    struct, tensors = _filled(layout, values)
+    return Launch(kernel, blocks, threads, struct, shared_bytes, (*holds, *tensors))
 
 
 class _Stream:

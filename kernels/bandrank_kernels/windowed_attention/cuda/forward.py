@@ -122,12 +122,14 @@ class ForwardPlan:
 
 def is_readable(qkv: Tensor) -> bool:
     """Whether the kernels can read these rows without a copy: 16 bytes at once, heads one after the other."""
+    step_fits = qkv.stride(0) * qkv.element_size() < 2**31  # narrow.cuh has it in 32 bits
+    if qkv.is_contiguous():  # nearly always
+        return step_fits and is_vectorizable(qkv)
     _, _, num_heads, head_dim = qkv.shape
     packed = (num_heads * head_dim, head_dim, 1)
     together = all(
         size == 1 or step == right for size, step, right in zip(qkv.shape[1:], qkv.stride()[1:], packed, strict=True)
     )
-    step_fits = qkv.stride(0) * qkv.element_size() < 2**31  # narrow.cuh has it in 32 bits
     return together and step_fits and is_vectorizable(qkv)
 
 
