@@ -45,7 +45,7 @@ def num_bytes(tensors: Sequence[Tensor]) -> int:
 def write(tensors: Sequence[Tensor], buffer: Tensor) -> None:
     """Lays tensors out in a buffer of bytes, both in host memory. Raises ValueError if a tensor is elsewhere."""
     for tensor in tensors:
-        if tensor.device.type != "cpu":
+        if not tensor.is_cpu:
             raise ValueError(f"only tensors in host memory are copied together, got one on {tensor.device}")
     memory = buffer.numpy()
     for begin, tensor in zip(_starts(tensors), tensors, strict=True):

@@ -279,7 +279,7 @@ def _on_card(lab: Lab) -> dict[str, Callable[[], object]]:
     rows, weight = lab.randn(8, SIZE.hidden_size), lab.randn(SIZE.hidden_size)
     out, addends = torch.empty_like(rows), [Addend(rows), Addend(rows)]
     planned = norms.plan(addends, weight, weight, 1e-12, out)
-    loaded = load(planned.kernel, lab.device)
+    loaded, address = load(planned.kernel, lab.device), torch.cuda.current_stream(lab.device).cuda_stream
 
     def in_device() -> None:
         with torch.cuda.device(lab.device):
@@ -305,8 +305,6 @@ def _on_card(lab: Lab) -> dict[str, Callable[[], object]]:
         "graph of one kernel": one_node,
         "our kernel: planned": lambda: norms.plan(addends, weight, weight, 1e-12, out),
         "our kernel: launched": lambda: launch(planned, lab.device),
-        "our kernel: by cupy alone": lambda: planned.call(
-            loaded.function, torch.cuda.current_stream(lab.device).cuda_stream
-        ),
+        "our kernel: by cupy alone": lambda: planned.call(loaded.function, address),
         "our kernel: whole operation": lambda: norms.norm_of_sum(addends, weight, weight, 1e-12),
     }
