@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
+
 from bandrank_kernels import Backend
 
 # For fewer rows, launching takes longer than running, and one launch through cupy takes longer than torch's two.
@@ -17,11 +19,13 @@ class Execution:
     backend: of the kernels.  graphs: whether CUDA graphs replay batches, where fewer launches are always faster.
     Launched and replayed batches are computed alike, so that both give the same bits.
     stores: whether representations are stored, which another machine may read: GELU then keeps its exact form.
+    dtype: of the encoder's weights, and of the states that it computes.
     """
 
     backend: Backend = "auto"
     graphs: bool = False
     stores: bool = False
+    dtype: torch.dtype = torch.float32
 
     @property
     def fused_from(self) -> int:
