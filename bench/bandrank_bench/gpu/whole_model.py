@@ -20,7 +20,7 @@ from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.ragged import Ragged
 from bandrank_bench.gpu.lab import Lab
-from bandrank_bench.gpu.shape import Shape
+from bandrank_bench.gpu.shape import Shape, passage_lengths
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_kernels import Backend
 from bandrank_kernels.arrays import offsets
@@ -35,24 +35,12 @@ WINDOW, NUM_CANDIDATES = 4, 100
 REPEATS = 10
 
 
-def passage_lengths(mean: float = 77, longest: int = 163) -> list[int]:
-    """Realistic lengths of candidates in word pieces: gamma-distributed, with this mean and this maximum."""
-    at = np.linspace(500, 99_499, NUM_CANDIDATES).astype(int)
-    quantiles = np.sort(np.random.default_rng(0).gamma(6.0, size=100_000))[at]
-    scale = mean
-    for _ in range(20):  # clipping lowers the mean, the scale restores it
-        lengths = np.clip(quantiles / quantiles.mean() * scale, 5, longest)
-        scale *= mean / lengths.mean()
-    lengths[-1] = longest
-    return [int(length) for length in lengths.round()]
-
-
 LENGTHS = {
     "164": [164] * NUM_CANDIDATES,
-    "passages": passage_lengths(),
+    "passages": passage_lengths(NUM_CANDIDATES),
     "163": [163] * NUM_CANDIDATES,
     "4086": [4086] * NUM_CANDIDATES,
-    "documents": passage_lengths(mean=1370, longest=4086),
+    "documents": passage_lengths(NUM_CANDIDATES, mean=1370, longest=4086),
 }
 DRY_LENGTHS = {"164": [9, 9, 9], "passages": [3, 7, 9]}
 
