@@ -106,10 +106,15 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
     # We have no kernel for full attention.
     backend: Backend = lab.backend if pattern.shares_queries else "vectorized"
     model.encoder.prepare_for(Execution(backend))
-    facts = eager(lab, lambda: model.score_packed(batch, partial(model.launch, cls_only=cls_only)))
+
+    def launched() -> Facts:
+        return eager(lab, lambda: model.score_packed(batch, partial(model.launch, cls_only=cls_only)))
+
+    facts = launched()
     for module in model.modules():
         if isinstance(module, Preparable):
-            module.prepare_for(Execution(backend, graphs=True))
+            module.prepare_for(Execution(backend, graphs=True, dtype=lab.dtype))
+    facts["peak_bytes"] = launched()["peak_bytes"]  # with GELU in the product, as the service runs it
     plan = plan_attention(
         packed(model, batch).rows,
         pattern,
@@ -131,14 +136,15 @@ def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
     if isinstance(prepared.replay, str):
         return {"not served from a graph": prepared.replay}
     runner = prepared.replay
+    named = {f"served_{name.removeprefix('eager_')}": value for name, value in facts.items()}
     if reason := runner.obstacle or (None if len(runner) else "it has more rows than are captured"):
-        return {"not served from a graph": reason}
+        return {"not served from a graph": reason, **named}
     replayed, launched = (runner.score(packed(model, batch), capture=capture) for capture in (True, False))
     assert replayed is not None
     assert launched is not None
     assert torch.equal(replayed, launched), "a replay gives other bits than a launch"
     return {
-        **{f"served_{name.removeprefix('eager_')}": value for name, value in facts.items()},
+        **named,
         "awaited_ms": back_to_back(lab, lambda: prepared.score(batch), ahead=0),
         "overlapped_ms": back_to_back(lab, lambda: prepared.score(batch), ahead=1),
     }
