@@ -43,14 +43,18 @@ struct alignas(kColumns * sizeof(T) >= 16 ? 16 : 8) Columns {
 template <int kBytes> struct PieceOf { using Type = uint4; };
 template <> struct PieceOf<8> { using Type = uint2; };
 
-// Loads columns, or zeros if they are not real. Loads of read-only memory may pass stores.
+// Loads columns, or zeros if they are not real. rows: they are read once, and a launch before this one may have written
+// them; else they are weights, which many warps read.
 template <class T, int kColumns>
-__device__ __forceinline__ Columns<T, kColumns> load_columns(const T* from, bool real = true) {
+__device__ __forceinline__ Columns<T, kColumns> load_columns(const T* from, bool rows, bool real = true) {
   using Piece = typename PieceOf<kColumns * sizeof(T)>::Type;
   Columns<T, kColumns> columns;
 #pragma unroll
   for (int i = 0; i < sizeof columns / sizeof(Piece); i++)
-    reinterpret_cast<Piece*>(&columns)[i] = real ? __ldg(reinterpret_cast<const Piece*>(from) + i) : Piece{};
+    {
+    const Piece* const piece = reinterpret_cast<const Piece*>(from) + i;
+    reinterpret_cast<Piece*>(&columns)[i] = real ? rows ? __ldcg(piece) : __ldg(piece) : Piece{};
+  }
   return columns;
 }
 
@@ -74,6 +78,7 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T, kColumns>)
     norm_of_sum(const __grid_constant__ NormParams p) {
   constexpr int kPartColumns = 32 * kColumns;
   const long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32;
+  wait_for_earlier_launches();
   if (row >= p.num_rows) return;  // @rows
   const int first = threadIdx.x % 32 * kColumns;
   auto exists = [&](int part) { return first + part * kPartColumns < p.hidden_size; };  // @columns
@@ -88,7 +93,7 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T, kColumns>)
     const T* from = static_cast<const T*>(addend.rows) + number * addend.row_stride + first;  // @stride
 #pragma unroll
     for (int part = 0; part < kParts; part++)
-      read[a][part] = load_columns<T, kColumns>(from + part * kPartColumns, known && exists(part));
+      read[a][part] = load_columns<T, kColumns>(from + part * kPartColumns, /*rows=*/true, known && exists(part));
   }
 
   float s[kParts][kColumns] = {}, sum = 0.f, squares = 0.f;
@@ -116,8 +121,8 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T, kColumns>)
   for (int part = 0; part < kParts; part++) {
     if (!exists(part)) continue;
     const int offset = part * kPartColumns;
-    const Columns<T, kColumns> weight = load_columns<T, kColumns>(static_cast<const T*>(p.weight) + first + offset);
-    Columns<T, kColumns> result = load_columns<T, kColumns>(static_cast<const T*>(p.bias) + first + offset);
+    const Columns<T, kColumns> weight = load_columns<T, kColumns>(static_cast<const T*>(p.weight) + first + offset, /*rows=*/false);
+    Columns<T, kColumns> result = load_columns<T, kColumns>(static_cast<const T*>(p.bias) + first + offset, /*rows=*/false);
 #pragma unroll
     for (int i = 0; i < kColumns; i++)
       result.numbers[i] = T(fmaf(s[part][i] * scale, float(weight.numbers[i]), float(result.numbers[i])));  // @affine
