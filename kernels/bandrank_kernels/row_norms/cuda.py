@@ -7,7 +7,6 @@ first.
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -50,6 +49,7 @@ def kernel(dtype: torch.dtype, columns: int, num_parts: int, num_addends: int) -
     return Kernel(source, f"norm_of_sum<{C_TYPES[dtype_name(dtype)]}, {columns}, {num_parts}, {num_addends}>")
 
 
+@functools.cache
 def parts(hidden_size: int) -> tuple[int, int]:
     """The columns of a lane in a part, and the number of parts: those that leave the fewest lanes idle."""
     choices = [(columns, -(-hidden_size // (LANES * columns))) for columns in (COLUMNS, COLUMNS // 2)]
@@ -72,7 +72,7 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
     num_rows, hidden_size = out.shape
     addends = [_readable(addend) for addend in addends]
     weight, bias = _in_pieces(weight), _in_pieces(bias)
-    planned = plan_launch(
+    return plan_launch(
         kernel(out.dtype, *parts(hidden_size), len(addends)),
         blocks=-(-num_rows // ROWS_PER_BLOCK),
         threads=32 * ROWS_PER_BLOCK,
@@ -84,9 +84,8 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
         num_rows=num_rows,
         hidden_size=hidden_size,
         eps=eps,
+        holds=[tensor for addend in addends for tensor in addend if tensor is not None],
     )
-    read = tuple(tensor for addend in addends for tensor in addend if tensor is not None)
-    return replace(planned, holds=planned.holds + read)
 
 
 def _struct(addend: Addend) -> tuple[int, int, int, int]:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import get_args
 
@@ -60,7 +61,7 @@ class AbsorbedVariant:
     shared_bytes: int = 0
     column_bytes: int = 0
 
-    @property
+    @cached_property
     def kernel(self) -> Kernel:
         """The kernel for the launcher to compile."""
         files = ("cuda/primitives.cuh", f"{FOLDER}/params.cuh", *self.others, f"{FOLDER}/absorbed.cuh")

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const Tile tile = load_tile(params.tiles, blockIdx.x);
-  wait_for_earlier_launches();  // the tiles were copied before them
+  wait_for_earlier_launches();  // the tiles are older
   if (tile.candidate == kUnusedTile) return;
   const TileKeys keys(tile, params.tile_rows);
   const int first_column = kColumns * warp, columns = clamp(params.hidden_size - first_column, 0, kColumns);

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import ClassVar, Literal, get_args
 
@@ -46,7 +47,7 @@ class Variant(ABC):
         """The text to compile: one translation unit that includes only CUDA's headers."""
         return read_source(*self.files)
 
-    @property
+    @cached_property
     def kernel(self) -> Kernel:
         """The kernel for the launcher to compile."""
         return Kernel(self.source, self.name_expression)
