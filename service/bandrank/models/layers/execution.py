@@ -7,17 +7,13 @@ import torch
 
 from bandrank_kernels import Backend
 
-# For fewer rows, launching takes longer than running, and one launch through cupy takes longer than torch's two.
-# Estimated; `make gpu-check` measures both. There is no such limit where graphs are replayed.
-MANY_ROWS = 8192
-
 
 @dataclass(frozen=True)
 class Execution:
     """The choices that a scorer's layers share.
 
-    backend: of the kernels.  graphs: whether CUDA graphs replay batches, where fewer launches are always faster.
-    Launched and replayed batches are computed alike, so that both give the same bits.
+    backend: of the kernels.  graphs: whether CUDA graphs replay batches. Launched and replayed batches are computed
+    alike, so that both give the same bits.
     stores: whether representations are stored, which another machine may read: GELU then keeps its exact form.
     dtype: of the encoder's weights, and of the states that it computes.
     """
@@ -26,11 +22,6 @@ class Execution:
     graphs: bool = False
     stores: bool = False
     dtype: torch.dtype = torch.float32
-
-    @property
-    def fused_from(self) -> int:
-        """The fewest rows whose sum and LayerNorm are one operation."""
-        return 0 if self.graphs else MANY_ROWS
 
 
 @runtime_checkable
