@@ -19,11 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bandrank_kernels.cuda.driver import early_launch
+
 MAX_GRID = 2**31 - 1  # blocks along x
 MAX_BLOCK_THREADS = 1024
 DEFAULT_SHARED_BYTES = 48 * 1024  # more must be requested, function by function
 VECTOR_BYTES = 16  # the widest load and store
 OLDEST_CAPABILITY = (7, 5)  # the oldest that the compiler of CUDA 13 supports
+EARLY = (9, 0)  # compute capability from which a launch can begin while the one before it ends
 
 INSTALL = "pip install 'bandrank[gpu]'"
 
@@ -126,6 +129,11 @@ class Kernel:
     source: str
     expression: str
 
+    @property
+    def is_early(self) -> bool:
+        """Whether its launches may begin while the one before ends, because it waits for that itself."""
+        return "\n  wait_for_earlier_launches();" in self.source
+
     def __repr__(self) -> str:
         return f"Kernel({self.expression})"
 
@@ -162,6 +170,11 @@ class Launch:
     def call(self, function: Callable[..., None], stream: int) -> None:
         """Hands the launch to a `cupy.cuda.Function`, for the CUDA stream at address `stream`."""
         function((self.blocks,), (self.threads,), (self.params,), shared_mem=self.shared_bytes, stream=_Stream(stream))
+
+    def call_early(self, function: int, stream: int) -> None:
+        """The same for the CUfunction at this address, which may begin while the launch before it ends."""
+        sizes = {"blocks": self.blocks, "threads": self.threads, "shared_bytes": self.shared_bytes}
+        early_launch(function, stream, self.params.ctypes.data, **sizes)
 
 
 def plan_launch(
@@ -206,11 +219,19 @@ class _LoadedKernel:
             module = cupy.RawModule(code=kernel.source, options=("-std=c++17",), name_expressions=(kernel.expression,))
             self._raw = module.get_function(kernel.expression)
             self.function = self._raw.kernel  # looked up once: RawKernel.__call__ looks it up at each launch
+        self.early = int(self.function.ptr) if kernel.is_early and device_capability(device) >= EARLY else None
         self.current_device: Callable[[], int] = cupy.cuda.runtime.getDevice
         properties = torch.cuda.get_device_properties(device)
         self.max_shared_bytes: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]  # not in the stub
         self._device = device
         self._allowed_bytes = DEFAULT_SHARED_BYTES
+
+    def enqueue(self, request: Launch, stream: int) -> None:
+        """Enqueues a launch on the stream at this address, of the current device."""
+        if self.early is None:
+            request.call(self.function, stream)
+        else:
+            request.call_early(self.early, stream)
 
     def allow(self, shared_bytes: int) -> None:
         """Raises the limit on dynamic shared memory once. This cannot be captured, so a warm-up must come first."""
@@ -246,6 +267,19 @@ def load(kernel: Kernel, device: torch.device) -> _LoadedKernel:
     return loaded
 
 
+@contextmanager
+def in_turn() -> Iterator[None]:
+    """Within it, no launch of a kernel that was loaded before begins while another ends; for measurements."""
+    early = {loaded: loaded.early for loaded in _loaded.values()}
+    for loaded in early:
+        loaded.early = None
+    try:
+        yield
+    finally:
+        for loaded, function in early.items():
+            loaded.early = function
+
+
 def launch(request: Launch, device: torch.device) -> None:
     """Enqueues a launch on torch's current stream of `device`; returns at once.
 
@@ -258,7 +292,7 @@ def launch(request: Launch, device: torch.device) -> None:
     kernel.allow(request.shared_bytes)
     stream: int = torch._C._cuda_getCurrentRawStream(device.index)  # an object of torch's takes ten times as long
     if torch.cuda.current_device() == device.index == kernel.current_device():
-        request.call(kernel.function, stream)
+        kernel.enqueue(request, stream)
     else:
         with _current(device):
-            request.call(kernel.function, stream)
+            kernel.enqueue(request, stream)

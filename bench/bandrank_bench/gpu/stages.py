@@ -3,6 +3,7 @@
 A record is a line of JSON, written at once, so that a run cut short leaves the records of all finished cases.
 """
 
+import gzip
 import json
 import time
 import traceback
@@ -48,7 +49,10 @@ class Journal:
         """All records so far; none if there is no file. An incomplete line is ignored."""
         if not self.path.exists():
             return []
-        *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
+        content = self.path.read_bytes()
+        if self.path.suffix == ".gz":
+            content = gzip.decompress(content)
+        *lines, _ = content.decode().split("\n")
         return [Record(**json.loads(line)) for line in lines]
 
     def of(self, stage: str) -> list[Record]:

@@ -89,7 +89,7 @@ class Narrow(Variant):
 
     file = "narrow.cuh"
     others = ASYNC_COPY, STAGED
-    tile_rows = 60  # 4 steps: shorter tiles read the globals more often, longer ones leave processors idle at the end
+    tile_rows = 90  # 6 steps: shorter tiles read the globals more often, longer ones leave processors idle at the end
     band_tiles: int
     global_tiles: int
 
