@@ -1,5 +1,6 @@
 """The results of the check for GPUs: its arithmetic, the model of time, and the page."""
 
+import gzip
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from bandrank_bench.gpu import goals, predictions, report
 from bandrank_bench.gpu.shape import Shape, floor_us
 from bandrank_bench.gpu.stages import Journal, Record
-from bandrank_bench.gpu.whole_model import LENGTHS, SIZE, passage_lengths
+from bandrank_bench.gpu.whole_model import LENGTHS, SIZE
 
 RESULTS = Path(__file__).resolve().parents[2] / "kernels" / "results"
 
@@ -66,7 +67,7 @@ def test_goals_worked_out_by_hand() -> None:
 
 def test_realistic_lengths() -> None:
     """Passages and documents have the stated mean, and one of them the longest length."""
-    passages, documents = passage_lengths(), LENGTHS["documents"]
+    passages, documents = LENGTHS["passages"], LENGTHS["documents"]
 
     assert (len(passages), max(passages)) == (100, 163)
     assert sum(passages) / 100 == pytest.approx(77, abs=1)
@@ -79,9 +80,12 @@ def test_the_page_is_of_the_newest_run(tmp_path: Path) -> None:
         run = Journal(tmp_path / f"{date}-card.jsonl")
         run.write(Record("run", "started", "ok", facts={"dry": False}))
         run.write(Record("operation", "ours", "ok", facts=facts))
+    newest = tmp_path / "2026-01-02-card.jsonl"
+    newest.with_suffix(".jsonl.gz").write_bytes(gzip.compress(newest.read_bytes()))
+    newest.unlink()
     page = report.page(tmp_path)
 
-    assert "`2026-01-02-card.jsonl`" in page
+    assert "`2026-01-02-card.jsonl.gz`" in page
     assert "| attention of a layer, n=164 w=4 12x32 | at most 21 us | 21.1 | 15.9 | 19 us | yes |" in page
     assert report.NOTHING not in page
 

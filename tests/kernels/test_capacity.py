@@ -74,7 +74,7 @@ def test_no_bucket_asks_for_more_tiles_of_globals_than_its_queries(query_rows: i
 
 def test_tables_that_are_not_the_batchs_are_marked() -> None:
     """In both tables, entries behind those of the batch are marked as unused."""
-    rows = PackedRows(np.array([0, 5]), np.array([0, 70, 80]), np.array([0, 0]))
+    rows = PackedRows(np.array([0, 5]), np.array([0, 100, 110]), np.array([0, 0]))
     plan = CudaPlan(
         rows, SPARSE, device=CPU, dtype=torch.float16, head_dim=32, capability=AMPERE, capacity=Capacity.of(rows)
     )
@@ -82,5 +82,5 @@ def test_tables_that_are_not_the_batchs_are_marked() -> None:
     counts = [int((table[:, 0] != UNUSED_TILE).sum()) for table in tables]
 
     assert counts == [4, 2]
-    assert [len(table) for table in tables] == [96 // 60 + 16, 96 // 256 + 8]
+    assert [len(table) for table in tables] == [120 // 90 + 16, 120 // 256 + 8]
     assert torch.equal(arrivals, torch.zeros(8 * 16, dtype=torch.int32))

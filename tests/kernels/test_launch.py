@@ -1,5 +1,6 @@
 """What is checked before a kernel is launched, and what cupy is given."""
 
+import ctypes
 import sys
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels import launch
+from bandrank_kernels.cuda import driver
 from bandrank_kernels.launch import Kernel, Launch, cuda_obstacle, is_vectorizable, struct_of
 
 PAIR = np.dtype([("count", np.int32), ("address", np.uint64)], align=True)
@@ -30,6 +32,40 @@ def test_what_cupy_is_handed() -> None:
     assert [argument.tobytes() for argument in arguments] == [bytes([3, 0, 0, 0] + [0] * 9 + [1, 0, 0])]
     assert named.pop("stream").ptr == 1234
     assert named == {"shared_mem": 64}
+
+
+def test_what_the_driver_is_handed_for_a_launch_that_begins_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes, the stream, the one attribute, the function, and the address of the struct; its errors are raised."""
+    seen: list[tuple[Any, ...]] = []
+
+    class Library:
+        code = 0
+
+        def cuLaunchKernelEx(self, config: Any, function: Any, arguments: Any, extra: None) -> int:  # noqa: N802  # the driver's
+            given = config._obj
+            attribute = given.attributes[0]
+            struct = ctypes.string_at(arguments[0], PAIR.itemsize)
+            sizes = [*given.grid], [*given.block], given.shared_bytes, given.stream, given.num_attributes
+            seen.append((*sizes, attribute.id, attribute.value[0], function.value, struct, extra))
+            return self.code
+
+        def cuGetErrorString(self, _code: int, text: Any) -> None:  # noqa: N802  # likewise
+            text._obj.value = b"out of luck"
+
+    library = Library()
+    monkeypatch.setattr(driver, "_driver", lambda: library)
+    early = replace(LAUNCH, shared_bytes=64)
+    early.call_early(4321, stream=1234)
+
+    assert seen == [([7, 1, 1], [128, 1, 1], 64, 1234, 1, 6, 1, 4321, LAUNCH.params.tobytes(), None)]
+    library.code = 719
+    with pytest.raises(RuntimeError, match=r"out of luck \(719\)"):
+        early.call_early(4321, stream=1234)
+
+
+def test_a_kernel_that_waits_begins_early() -> None:
+    assert not LAUNCH.kernel.is_early
+    assert Kernel("void f() {\n  wait_for_earlier_launches();\n}", "f").is_early
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_adde
 from support.on_gpu import GPU, assert_replays, assert_runs_on_the_current_stream, needs_gpu, poisoned
 from torch import Tensor
 
-from bandrank.models.layers import norm
-from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.patterns import sparse
 from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
 
@@ -66,9 +64,8 @@ def test_the_kernel_runs_on_the_current_stream_and_waits_for_nothing() -> None:
     assert_runs_on_the_current_stream(lambda late: [call([Addend(late), residual], weight, bias)], x.rows)
 
 
-def test_a_model_scores_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_scores_as_on_a_cpu() -> None:
     """The model runs the kernels without gradients, and plain torch with them."""
-    monkeypatch.setattr(norm.LayerNorm, "execution", Execution(graphs=True))
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])
     expected = tiny_cross_encoder(pattern=sparse(2))(batch).detach()

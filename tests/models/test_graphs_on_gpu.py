@@ -16,6 +16,7 @@ from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.execution import Execution
+from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import sparse
@@ -151,3 +152,17 @@ def test_gelu_within_a_product_is_its_tanh_form() -> None:
         torch.testing.assert_close(
             layer(rows, "gelu").double(), gelu(exact, approximate="tanh"), rtol=2**-8, atol=2**-10
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_head_rounds_only_its_weights(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    head = ScoreHead(EncoderConfig(100, 384, 1, 12, 1536, 512)).to(GPU)
+    rows = torch.randn(100, 384, device=GPU).to(dtype)
+    with torch.inference_mode():
+        exact = head(rows)
+        head.prepare_for(Execution(dtype=dtype))
+        rounded = head(rows)
+
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, exact, rtol=0, atol=20 * torch.finfo(dtype).eps / 384**0.5)

@@ -16,7 +16,6 @@ from support.variants import random_texts
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers.execution import MANY_ROWS
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.patterns import sparse
@@ -116,7 +115,6 @@ def test_every_layer_is_told_how_to_compute() -> None:
     linears = [module for module in scorer.modules() if isinstance(module, Linear)]
 
     assert {each.execution.backend for each in (scorer.encoder, *norms)} == {"vectorized"}
-    assert {each.execution.fused_from for each in norms} == {MANY_ROWS}
     assert {each._packed is not None for each in linears} == {torch.backends.mkldnn.is_available()}  # type: ignore[no-untyped-call]  # torch has no annotation here
 
 

@@ -4,7 +4,7 @@ how long the device idles.
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,15 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from bandrank.models.layers.patterns import sparse
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.layers.patterns import FULL, sparse
+from bandrank.models.prepared import PreparedScorer
+from bandrank_bench.gpu import cached
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_bench.gpu.whole_model import DRY_LENGTHS, DRY_SIZE, LENGTHS, SIZE, WINDOW, build, request
+from bandrank_kernels.windowed_attention import AttentionPattern
 
 WARM_REQUESTS = 3
 TAKEN = ("registers per thread", "shared memory", "blocks per SM", "est. achieved occupancy %")
@@ -23,19 +28,35 @@ DEVICE_KINDS = {"kernel", "gpu_memcpy", "gpu_memset"}
 NAME_LENGTH = 80
 
 Event = Mapping[str, Any]
+Request = tuple[PreparedScorer, ScoreBatch]
 
 
 def cases(lab: Lab) -> Iterator[Case]:
     """A case for each shape of request."""
     for name in DRY_LENGTHS if lab.dry else ("passages", "164", "4086"):
-        yield Case(f"request: {name}", partial(traced, lab, name))
+        yield Case(f"request: {name}", partial(traced, lab, name, partial(packed_request, lab, name, sparse(WINDOW))))
+        if name == "passages":
+            full = partial(packed_request, lab, name, FULL)
+            yield Case(f"request: {name}, full attention", partial(traced, lab, name, full))
+    size, count = (DRY_SIZE, cached.DRY_CANDIDATES) if lab.dry else (SIZE, cached.NUM_CANDIDATES)
+    yield Case(f"request: {count} cached", partial(traced, lab, "cached", partial(cached_request, lab, size, count)))
+
+
+def packed_request(lab: Lab, name: str, pattern: AttentionPattern) -> Request:
+    """A cross-encoder, and a request of these lengths."""
+    size, lengths = (DRY_SIZE, DRY_LENGTHS[name]) if lab.dry else (SIZE, LENGTHS[name])
+    return build(lab, size, pattern, graphs=True)[1], request(lengths)
+
+
+def cached_request(lab: Lab, size: EncoderConfig, count: int) -> Request:
+    """A MixEncoder, and a request of candidates whose representations are stored."""
+    return cached.build(lab, size, graphs=True), cached.request(size, count)
 
 
 @torch.inference_mode()
-def traced(lab: Lab, name: str) -> Facts:
+def traced(lab: Lab, name: str, prepare: Callable[[], Request]) -> Facts:
     """Profiles one request as the service runs it. Raises RuntimeError if the profiler saw no kernel."""
-    size, lengths = (DRY_SIZE, DRY_LENGTHS[name]) if lab.dry else (SIZE, LENGTHS[name])
-    (_, prepared), batch = build(lab, size, sparse(WINDOW), graphs=True), request(lengths)
+    prepared, batch = prepare()
     lab.require_gpu()
     for _ in range(WARM_REQUESTS):
         prepared.score(batch)

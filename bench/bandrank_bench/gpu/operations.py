@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bandrank_bench.gpu.lab import COLD_BYTES, WARM_CALLS, Lab
 from bandrank_bench.gpu.parts import Part, attention, last_layer, norms, up
-from bandrank_bench.gpu.shape import Shape, floor_us
+from bandrank_bench.gpu.shape import Passages, Shape, floor_us
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_bench.gpu.system import FULL_BACKENDS, System
 from bandrank_kernels import Backend
@@ -20,8 +20,8 @@ WINDOWS = (4, 64)
 HEAD_DIMS = (32, 64)
 FLEX = (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(4086, 64, 32))  # torch compiles each for some ten seconds
 DRY = (Shape(20, 4, 32, num_heads=2, num_candidates=3), Shape(5, 8, 32, num_heads=2, num_candidates=3))
-LAST_LAYERS = (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(164, 4, 64))
-ROWS, DRY_ROWS = (512, 4096, 16_611), (7,)  # for norms; the last: 100 candidates of 164 tokens
+LAST_LAYERS = (Passages(164, 4, 32), Shape(164, 4, 32), Shape(4086, 4, 32), Shape(164, 4, 64))
+ROWS, DRY_ROWS = (512, 7_900, 16_611), (7,)  # for norms; the last two: 100 passages, 100 candidates of 164 tokens
 HIDDEN_SIZE = 384
 HOST_CALLS = 20
 ALIKE = 1e-2  # ||baseline - ours|| / ||ours||; both are rounded several times

@@ -13,7 +13,7 @@ from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.stages import Case, Facts
-from bandrank_bench.gpu.whole_model import passage_lengths
+from bandrank_bench.gpu.whole_model import LENGTHS
 from bandrank_kernels.arrays import offsets
 
 QUERIES, CANDIDATES = 4, 50  # candidates per query
@@ -62,7 +62,7 @@ def compared(lab: Lab, name: str, dtype: torch.dtype) -> Facts:
 def requests(num_candidates: int) -> ScoreBatch:
     """Queries and passages of random words, of realistic lengths."""
     rng = np.random.default_rng(0)
-    lengths = np.resize(passage_lengths(), num_candidates * QUERIES)
+    lengths = np.resize(LENGTHS["passages"], num_candidates * QUERIES)
     texts = [rng.integers(FIRST_WORD, PAST_WORDS, length).tolist() for length in (*QUERY_TOKENS, *lengths)]
     return ScoreBatch(
         Ragged.from_token_ids(texts[:QUERIES]),

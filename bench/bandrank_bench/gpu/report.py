@@ -23,10 +23,10 @@ Written by `python -m bandrank_bench.gpu.report kernels/results`, as `make gpu-c
 
 - `registers.json`: registers and spilled bytes of every kernel on every architecture, assembled without a GPU
   (`python -m bandrank_bench registers`).
-- `<date>-<card>.jsonl`: a run of `make gpu-check` on that card, or of some of its stages. Each line is a case: stage,
-  case, status (ok, failed, skipped, cut for lack of time), seconds, and the facts measured. Times of operations are
-  medians of replays of CUDA graphs: `cold_us` over inputs that together exceed the cache, `warm_us` over one input.
-  `floor_us` is the time for the operation's bytes at 3.35 TB/s.
+- `<date>-<card>.jsonl`, or compressed `.jsonl.gz`: a run of `make gpu-check` on that card, or of some of its stages.
+  Each line is a case: stage, case, status (ok, failed, skipped, cut for lack of time), seconds, and the facts measured.
+  Times of operations are medians of replays of CUDA graphs: `cold_us` over inputs that together exceed the cache,
+  `warm_us` over one input. `floor_us` is the time for the operation's bytes at 3.35 TB/s.
 
 ## Runs
 
@@ -59,10 +59,10 @@ def page(folder: Path) -> str:
     one day are merged; of a stage that several have, the last counts.
     """
     told, measured, last = NOTHING, dict[str, list[Record]](), ""
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")]):
         if not is_measured(records := Journal(path).read()):
             continue
-        run = re.sub(r"T\d{4}", "", path.stem)
+        run = re.sub(r"T\d{4}", "", path.name.partition(".")[0])
         measured = (measured if run == last else {}) | _by_stage(records)
         last = run
         told = f"The newest ends with `{path.name}`:\n\n{stages([*chain(*measured.values())])}"

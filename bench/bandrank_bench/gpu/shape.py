@@ -1,4 +1,4 @@
-"""The shape of a request whose candidates have equal lengths, and the least bytes that attention moves for it."""
+"""The shape of a request, and the least bytes that attention moves for it."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ BANDWIDTH = 3.35e12  # bytes per second, an H100's on paper, so that floors do n
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a request. tokens, query_tokens: of a candidate and of the query, without [SEP].
+    """Candidates of equal lengths. tokens, query_tokens: of a candidate and of the query, without [SEP].
 
     A sequence is [CLS] query [SEP] candidate [SEP].
     """
@@ -58,8 +58,7 @@ class Shape:
     @property
     def fused_bytes(self) -> int:
         """Bytes moved if each packed row of Q, K and V is read once, and each output written once."""
-        num_rows = self.num_candidates * (1 + self.candidate_rows) + self.num_globals - 1
-        return num_rows * 4 * self.hidden * HALF
+        return self.rows().num_rows * 4 * self.hidden * HALF
 
     @property
     def two_kernel_bytes(self) -> int:
@@ -83,6 +82,29 @@ class Shape:
         cls, query, candidates = torch.split(qkv, [count, self.num_globals - 1, count * self.candidate_rows])
         copies = query.expand(count, *query.shape)
         return torch.cat([cls[:, None], copies, candidates.view(count, self.candidate_rows, *shape)], 1)
+
+
+class Passages(Shape):
+    """Candidates of realistic lengths, of which `tokens` is more than the longest."""
+
+    def __str__(self) -> str:
+        return f"passages w={self.window} {self.num_heads}x{self.head_dim}"
+
+    def rows(self) -> PackedRows:
+        lengths, owner = passage_lengths(self.num_candidates), np.zeros(self.num_candidates, np.int64)
+        return PackedRows(offsets([self.num_globals - 1]), offsets([length + 1 for length in lengths]), owner)
+
+
+def passage_lengths(num_candidates: int, *, mean: float = 77, longest: int = 163) -> list[int]:
+    """Realistic lengths of candidates in word pieces: gamma-distributed, with this mean and this maximum."""
+    at = np.linspace(500, 99_499, num_candidates).astype(int)
+    quantiles = np.sort(np.random.default_rng(0).gamma(6.0, size=100_000))[at]
+    scale = mean
+    for _ in range(20):  # clipping lowers the mean, the scale restores it
+        lengths = np.clip(quantiles / quantiles.mean() * scale, 5, longest)
+        scale *= mean / lengths.mean()
+    lengths[-1] = longest
+    return [int(length) for length in lengths.round()]
 
 
 def floor_us(num_bytes: float, bandwidth: float = BANDWIDTH) -> float:

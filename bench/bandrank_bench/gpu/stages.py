@@ -3,6 +3,7 @@
 A record is a line of JSON, written at once, so that a run cut short leaves the records of all finished cases.
 """
 
+import gzip
 import json
 import time
 import traceback
@@ -48,7 +49,10 @@ class Journal:
         """All records so far; none if there is no file. An incomplete line is ignored."""
         if not self.path.exists():
             return []
-        *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
+        content = self.path.read_bytes()
+        if self.path.suffix == ".gz":
+            content = gzip.decompress(content)
+        *lines, _ = content.decode().split("\n")
         return [Record(**json.loads(line)) for line in lines]
 
     def of(self, stage: str) -> list[Record]:
@@ -96,6 +100,7 @@ STAGES = (
     Stage("operation", "bandrank_bench.gpu.operations", 50),
     Stage("model", "bandrank_bench.gpu.whole_model", 60),
     Stage("cached", "bandrank_bench.gpu.cached", 15),
+    Stage("host", "bandrank_bench.gpu.host", 15),
     Stage("launches", "bandrank_bench.gpu.launches", 20),
     Stage("sanitizer", "bandrank_bench.gpu.watched", 75, gate=True, listing="sanitizers", case_s=75),
     Stage("sweep", "bandrank_bench.gpu.sweep", 35),

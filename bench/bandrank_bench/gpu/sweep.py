@@ -1,8 +1,8 @@
-"""Tries launch parameters of windowed attention other than the shipped ones: rows per tile, warps per block, and the
-blocks per multiprocessor that registers must allow for.
+"""Tries launch parameters other than the shipped ones. Of windowed attention: rows per tile, warps per block, and the
+blocks per multiprocessor that registers must allow for. Of the last layer's: rows per tile, and chunks under way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -11,29 +11,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bandrank_bench.gpu import parts
 from bandrank_bench.gpu.lab import Lab, Skipped
-from bandrank_bench.gpu.operations import timed
-from bandrank_bench.gpu.shape import Shape
+from bandrank_bench.gpu.operations import timed, timed_part
+from bandrank_bench.gpu.parts import Part
+from bandrank_bench.gpu.shape import Passages, Shape
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_bench.gpu.system import System
 from bandrank_kernels.cuda.assembly import AssemblerNotFound, assemble
 from bandrank_kernels.launch import device_capability, launch, load
 from bandrank_kernels.windowed_attention import AttentionPattern
+from bandrank_kernels.windowed_attention.cuda.absorbed import AbsorbedPlan, absorbed_mma
 from bandrank_kernels.windowed_attention.cuda.forward import plan_forward
+from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles
 from bandrank_kernels.windowed_attention.cuda.variants import Narrow, Variant, Wide
 
+PASSAGES = Passages(164, 4, 32)
 NARROW_SHAPES = {  # with the rows per tile to try
-    Shape(164, 4, 32): (30, 45, 60, 90, 165),
-    Shape(54, 4, 32): (30, 60),
-    Shape(4086, 4, 32): (60, 120, 240),
-    Shape(164, 4, 64): (30, 60, 90),
+    PASSAGES: (60, 75, 90, 105, 120, 165),
+    Shape(164, 4, 32): (60, 75, 90, 105, 120, 165),
+    Shape(54, 4, 32): (30, 60, 90),
+    Shape(4086, 4, 32): (60, 90, 105, 120, 180, 240),
+    Shape(164, 4, 64): (60, 90, 120),
 }
-NARROW_BLOCKS = {32: (4, 5, 6), 64: (4, 6, 8)}  # of four heads and of two, by head_dim
+NARROW_BLOCKS = {32: (4, 5), 64: (4, 6)}  # of four heads and of two, by head_dim; more spill
 WIDE_SHAPES = [Shape(tokens, 64, head_dim) for head_dim in (32, 64) for tokens in (164, 4086)]
 WIDE_LAUNCHES = {  # warps and blocks per multiprocessor, by head_dim
     32: ((3, 5), (4, 3), (4, 4), (4, 5), (5, 3), (5, 4), (6, 2), (6, 3), (8, 2)),
     64: ((3, 4), (4, 2), (4, 3), (5, 2), (6, 2), (8, 1)),
 }
+LAST_SHAPES = (PASSAGES, Shape(164, 4, 32), Shape(4086, 4, 32))
+LAST_STAGES, LAST_ROWS = (2, 3, 4), (48, 96, 256, 512)
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,10 @@ def cases(lab: Lab) -> Iterator[Case]:
     chosen = list(choices())
     for shape, variant in chosen[:1] if lab.dry else chosen:
         yield Case(f"{shape}: {variant.name_expression}", partial(measured, lab, shape, variant))
+    if not lab.dry:
+        for shape, stages, rows in product(LAST_SHAPES, LAST_STAGES, LAST_ROWS):
+            part = partial(last_layer, lab, shape, stages, rows)
+            yield Case(f"last layer {shape}: {stages} stages, {rows} rows", partial(timed_last, lab, part))
 
 
 def choices() -> Iterator[tuple[Shape, Variant]]:
@@ -113,3 +125,29 @@ def system(lab: Lab, shape: Shape, variant: Variant) -> System:
         return [out]
 
     return System(variant.name_expression, lambda qkv: [qkv], attend, lambda results: results[0])
+
+
+def last_layer(lab: Lab, shape: Shape, stages: int, tile_rows: int) -> Part:
+    """The attention of the last layer with this many chunks under way and rows of a tile."""
+    part, rows = parts.last_layer(lab, shape), shape.rows()
+    variant = absorbed_mma("float16", 4, 3, stages)
+    plan = AbsorbedPlan(
+        variant, plan_candidate_tiles(rows, tile_rows), shape.num_candidates, shape.num_heads, shape.hidden, tile_rows
+    )
+    scratch: dict[str, Any] = {
+        "tiles": torch.from_numpy(plan.tiles).to(lab.device),
+        "partials": torch.empty(plan.num_partials, device=lab.device),
+        "arrivals": torch.zeros(plan.num_arrivals, dtype=torch.int32, device=lab.device),
+    }
+
+    def call(query: Tensor, states: Tensor) -> list[Tensor]:
+        out = torch.empty_like(query)
+        launch(plan.launch(query, states, shape.head_dim**-0.5, out=out, **scratch), lab.device)
+        return [out]
+
+    return Part(part.name, part.draw, lambda backend: part.prepare(backend) if backend == "vectorized" else call)
+
+
+def timed_last(lab: Lab, build: Callable[[], Part]) -> Facts:
+    """The facts of `timed_part`."""
+    return timed_part(lab, build(), lab.backend)

@@ -20,10 +20,11 @@ from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.ragged import Ragged
 from bandrank_bench.gpu.lab import Lab
-from bandrank_bench.gpu.shape import Shape
+from bandrank_bench.gpu.shape import Shape, passage_lengths
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_kernels import Backend
 from bandrank_kernels.arrays import offsets
+from bandrank_kernels.launch import in_turn
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 
@@ -35,24 +36,12 @@ WINDOW, NUM_CANDIDATES = 4, 100
 REPEATS = 10
 
 
-def passage_lengths(mean: float = 77, longest: int = 163) -> list[int]:
-    """Realistic lengths of candidates in word pieces: gamma-distributed, with this mean and this maximum."""
-    at = np.linspace(500, 99_499, NUM_CANDIDATES).astype(int)
-    quantiles = np.sort(np.random.default_rng(0).gamma(6.0, size=100_000))[at]
-    scale = mean
-    for _ in range(20):  # clipping lowers the mean, the scale restores it
-        lengths = np.clip(quantiles / quantiles.mean() * scale, 5, longest)
-        scale *= mean / lengths.mean()
-    lengths[-1] = longest
-    return [int(length) for length in lengths.round()]
-
-
 LENGTHS = {
     "164": [164] * NUM_CANDIDATES,
-    "passages": passage_lengths(),
+    "passages": passage_lengths(NUM_CANDIDATES),
     "163": [163] * NUM_CANDIDATES,
     "4086": [4086] * NUM_CANDIDATES,
-    "documents": passage_lengths(mean=1370, longest=4086),
+    "documents": passage_lengths(NUM_CANDIDATES, mean=1370, longest=4086),
 }
 DRY_LENGTHS = {"164": [9, 9, 9], "passages": [3, 7, 9]}
 
@@ -118,10 +107,15 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
     # We have no kernel for full attention.
     backend: Backend = lab.backend if pattern.shares_queries else "vectorized"
     model.encoder.prepare_for(Execution(backend))
-    facts = eager(lab, lambda: model.score_packed(batch, partial(model.launch, cls_only=cls_only)))
+
+    def launched() -> Facts:
+        return eager(lab, lambda: model.score_packed(batch, partial(model.launch, cls_only=cls_only)))
+
+    facts = launched()
     for module in model.modules():
         if isinstance(module, Preparable):
-            module.prepare_for(Execution(backend, graphs=True))
+            module.prepare_for(Execution(backend, graphs=True, dtype=lab.dtype))
+    facts["peak_bytes"] = launched()["peak_bytes"]  # with GELU in the product, as the service runs it
     plan = plan_attention(
         packed(model, batch).rows,
         pattern,
@@ -130,8 +124,10 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
         head_dim=size.head_dim,
         backend=backend,
     )
-    facts |= graphed(lab, device_part(lab, model, batch, plan, cls_only=cls_only))
-    return facts
+    run = device_part(lab, model, batch, plan, cls_only=cls_only)
+    facts |= graphed(lab, run)
+    with in_turn():
+        return {**facts, "graph_in_turn_ms": graphed(lab, run)["graph_ms"]}
 
 
 def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
@@ -143,14 +139,15 @@ def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
     if isinstance(prepared.replay, str):
         return {"not served from a graph": prepared.replay}
     runner = prepared.replay
+    named = {f"served_{name.removeprefix('eager_')}": value for name, value in facts.items()}
     if reason := runner.obstacle or (None if len(runner) else "it has more rows than are captured"):
-        return {"not served from a graph": reason}
+        return {"not served from a graph": reason, **named}
     replayed, launched = (runner.score(packed(model, batch), capture=capture) for capture in (True, False))
     assert replayed is not None
     assert launched is not None
     assert torch.equal(replayed, launched), "a replay gives other bits than a launch"
     return {
-        **{f"served_{name.removeprefix('eager_')}": value for name, value in facts.items()},
+        **named,
         "awaited_ms": back_to_back(lab, lambda: prepared.score(batch), ahead=0),
         "overlapped_ms": back_to_back(lab, lambda: prepared.score(batch), ahead=1),
     }

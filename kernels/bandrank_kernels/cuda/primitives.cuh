@@ -22,6 +22,15 @@ __device__ __forceinline__ int min_of(int a, int b) { return a < b ? a : b; }
 __device__ __forceinline__ int max_of(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ int clamp(int x, int low, int high) { return max_of(low, min_of(x, high)); }
 
+// Waits until the launches before this one have ended, and what they wrote can be read. A launch may begin before that
+// (`Kernel.early`); on others, and before sm_90, there is nothing to wait for. Loads that are allowed to pass stores, such
+// as __ldg, may pass this too: they are for what no launch writes.
+__device__ __forceinline__ void wait_for_earlier_launches() {
+#if !defined(CUDA_ON_CPU) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // 2 ** x to 2 units in the last place; results below 2 ** -126 are 0.
 __device__ __forceinline__ float exp2_fast(float x) {
 #ifdef CUDA_ON_CPU

@@ -5,8 +5,8 @@ first.
 """
 
 import functools
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -26,34 +26,43 @@ PARAMS = np.dtype([("addends", ADDEND, MAX_ADDENDS), *((name, NORM[name]) for na
 NO_ADDEND = (0, 0, 0, 0)
 
 # As in the source.
-COLUMNS = 8
-PART_COLUMNS = 256
+LANES = 32
+COLUMNS = 8  # of a lane in a part, or half as many
 ROWS_PER_BLOCK = 4
 MAX_PARTS = 4  # a lane then holds 32 columns: more would cost occupancy, and no BERT is wider
+MAX_COLUMNS = MAX_PARTS * LANES * COLUMNS
 
 
 def why_unsupported(dtype: torch.dtype, hidden_size: int) -> str | None:
     """Why the kernel cannot run, as a clause for an error message; None if it can."""
     if dtype_name(dtype) not in get_args(Dtype):
         return f"rows must be float16, bfloat16 or float32, got {dtype}"
-    if hidden_size % COLUMNS or not 0 < hidden_size <= MAX_PARTS * PART_COLUMNS:
-        return f"hidden_size must be a multiple of {COLUMNS} up to {MAX_PARTS * PART_COLUMNS}, got {hidden_size}"
+    if hidden_size % COLUMNS or not 0 < hidden_size <= MAX_COLUMNS:
+        return f"hidden_size must be a multiple of {COLUMNS} up to {MAX_COLUMNS}, got {hidden_size}"
     return None
 
 
 @functools.cache
-def kernel(dtype: torch.dtype, num_parts: int, num_addends: int) -> Kernel:
-    """The kernel for rows of up to `num_parts` parts of 256 columns."""
+def kernel(dtype: torch.dtype, columns: int, num_parts: int, num_addends: int) -> Kernel:
+    """The kernel for rows of up to `num_parts` parts, of each of which a lane has `columns` columns."""
     source = read_source("cuda/primitives.cuh", f"row_norms/{FILE}")
-    return Kernel(source, f"norm_of_sum<{C_TYPES[dtype_name(dtype)]}, {num_parts}, {num_addends}>")
+    return Kernel(source, f"norm_of_sum<{C_TYPES[dtype_name(dtype)]}, {columns}, {num_parts}, {num_addends}>")
+
+
+@functools.cache
+def parts(hidden_size: int) -> tuple[int, int]:
+    """The columns of a lane in a part, and the number of parts: those that leave the fewest lanes idle."""
+    choices = [(columns, -(-hidden_size // (LANES * columns))) for columns in (COLUMNS, COLUMNS // 2)]
+    return min((choice for choice in choices if choice[1] <= MAX_PARTS), key=math.prod)
 
 
 def instances() -> list[Kernel]:
     """All kernels that `plan` can choose."""
+    chosen = sorted({parts(hidden_size) for hidden_size in range(COLUMNS, MAX_COLUMNS + 1, COLUMNS)})
     return [
-        kernel(getattr(torch, name), num_parts, num_addends)
+        kernel(getattr(torch, name), *sizes, num_addends)
         for name in get_args(Dtype)
-        for num_parts in range(1, MAX_PARTS + 1)
+        for sizes in chosen
         for num_addends in (2, MAX_ADDENDS)
     ]
 
@@ -63,8 +72,8 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
     num_rows, hidden_size = out.shape
     addends = [_readable(addend) for addend in addends]
     weight, bias = _in_pieces(weight), _in_pieces(bias)
-    planned = plan_launch(
-        kernel(out.dtype, -(-hidden_size // PART_COLUMNS), len(addends)),
+    return plan_launch(
+        kernel(out.dtype, *parts(hidden_size), len(addends)),
         blocks=-(-num_rows // ROWS_PER_BLOCK),
         threads=32 * ROWS_PER_BLOCK,
         layout=PARAMS,
@@ -75,9 +84,8 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
         num_rows=num_rows,
         hidden_size=hidden_size,
         eps=eps,
+        holds=[tensor for addend in addends for tensor in addend if tensor is not None],
     )
-    read = tuple(tensor for addend in addends for tensor in addend if tensor is not None)
-    return replace(planned, holds=planned.holds + read)
 
 
 def _struct(addend: Addend) -> tuple[int, int, int, int]:

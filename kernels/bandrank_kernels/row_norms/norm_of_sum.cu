@@ -2,22 +2,21 @@
 //
 //   out[r] = (s - mean(s)) / sqrt(variance(s) + eps) * weight + bias,   s = sum over addends a of rows_a[n_a(r)]
 //
-// with n_a(r) = numbers_a[r], or r where there are no numbers. A lane has 8 columns of each part of 256:
+// with n_a(r) = numbers_a[r], or r where there are no numbers. A lane has kColumns columns of each part, here 8 of 256:
 //
 //              lane 0    lane 1            lane 31
 //   part 0     0 ..  7   8 ..  15   ...   248 .. 255
 //   part 1   256 .. 263  264 .. 271 ...   504 .. 511     columns from hidden_size on belong to no lane
 //
+// With 4 of 128, 384 columns leave no lane idle, and more warps have room for their registers.
 // They stay in registers as floats between the one read of the rows and the one write. The order of the sums depends on
 // hidden_size alone. A kernel cannot raise: a number outside its table makes the row NaN, and reads nothing.
 
-constexpr int kColumns = 8;  // of a lane in a part: 16 bytes of 16-bit numbers
-constexpr int kPartColumns = 32 * kColumns;
 constexpr int kRowsPerBlock = 4;
 constexpr int kMostAddends = 3;
 
-// Leaves 64 registers, 80 for float: with nothing said, ptxas saves registers by spilling.
-template <class T> constexpr int kBlocksPerSm = sizeof(T) == 4 ? 6 : 8;
+// Leaves 32 registers for 4 columns of 16 bits, else 64, 80 for float: with nothing said, ptxas saves registers by spilling.
+template <class T, int kColumns> constexpr int kBlocksPerSm = sizeof(T) == 4 ? 6 : kColumns == 4 ? 16 : 8;
 
 struct Addend {
   const void* rows;          // num_rows rows, row_stride numbers apart, each at a 16-byte address
@@ -36,29 +35,35 @@ struct NormParams {
   float eps;
 };
 
-// Eight consecutive numbers in memory.
-template <class T>
-struct alignas(16) Columns {
+// Consecutive numbers in memory, and a piece of them that one load or store moves.
+template <class T, int kColumns>
+struct alignas(kColumns * sizeof(T) >= 16 ? 16 : 8) Columns {
   T numbers[kColumns];
 };
+template <int kBytes> struct PieceOf { using Type = uint4; };
+template <> struct PieceOf<8> { using Type = uint2; };
 
-constexpr int kPieceBytes = 16;  // of one load or store
-
-// Loads columns, or zeros if they are not real. Loads of read-only memory may pass stores.
-template <class T>
-__device__ __forceinline__ Columns<T> load_columns(const T* from, bool real = true) {
-  Columns<T> columns;
+// Loads columns, or zeros if they are not real. rows: they are read once, and a launch before this one may have written
+// them; else they are weights, which many warps read.
+template <class T, int kColumns>
+__device__ __forceinline__ Columns<T, kColumns> load_columns(const T* from, bool rows, bool real = true) {
+  using Piece = typename PieceOf<kColumns * sizeof(T)>::Type;
+  Columns<T, kColumns> columns;
 #pragma unroll
-  for (int i = 0; i < sizeof columns / kPieceBytes; i++)
-    reinterpret_cast<uint4*>(&columns)[i] = real ? __ldg(reinterpret_cast<const uint4*>(from) + i) : make_uint4(0, 0, 0, 0);
+  for (int i = 0; i < sizeof columns / sizeof(Piece); i++)
+    {
+    const Piece* const piece = reinterpret_cast<const Piece*>(from) + i;
+    reinterpret_cast<Piece*>(&columns)[i] = real ? rows ? __ldcg(piece) : __ldg(piece) : Piece{};
+  }
   return columns;
 }
 
-template <class T>
-__device__ __forceinline__ void store_columns(T* to, const Columns<T>& columns) {
+template <class T, int kColumns>
+__device__ __forceinline__ void store_columns(T* to, const Columns<T, kColumns>& columns) {
+  using Piece = typename PieceOf<kColumns * sizeof(T)>::Type;
 #pragma unroll
-  for (int i = 0; i < sizeof columns / kPieceBytes; i++)
-    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(&columns)[i];
+  for (int i = 0; i < sizeof columns / sizeof(Piece); i++)
+    reinterpret_cast<Piece*>(to)[i] = reinterpret_cast<const Piece*>(&columns)[i];
 }
 
 // Returns the same bits in every lane.
@@ -68,14 +73,17 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-template <class T, int kParts, int kAddends>
-__global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T>) norm_of_sum(const __grid_constant__ NormParams p) {
+template <class T, int kColumns, int kParts, int kAddends>
+__global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T, kColumns>)
+    norm_of_sum(const __grid_constant__ NormParams p) {
+  constexpr int kPartColumns = 32 * kColumns;
   const long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32;
+  wait_for_earlier_launches();
   if (row >= p.num_rows) return;  // @rows
   const int first = threadIdx.x % 32 * kColumns;
   auto exists = [&](int part) { return first + part * kPartColumns < p.hidden_size; };  // @columns
 
-  Columns<T> read[kAddends][kParts];  // all loads are under way before the first sum
+  Columns<T, kColumns> read[kAddends][kParts];  // all loads are under way before the first sum
   bool known = true;
 #pragma unroll
   for (int a = 0; a < kAddends; a++) {
@@ -85,7 +93,7 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T>) norm_of_s
     const T* from = static_cast<const T*>(addend.rows) + number * addend.row_stride + first;  // @stride
 #pragma unroll
     for (int part = 0; part < kParts; part++)
-      read[a][part] = load_columns(from + part * kPartColumns, known && exists(part));
+      read[a][part] = load_columns<T, kColumns>(from + part * kPartColumns, /*rows=*/true, known && exists(part));
   }
 
   float s[kParts][kColumns] = {}, sum = 0.f, squares = 0.f;
@@ -113,8 +121,8 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T>) norm_of_s
   for (int part = 0; part < kParts; part++) {
     if (!exists(part)) continue;
     const int offset = part * kPartColumns;
-    const Columns<T> weight = load_columns(static_cast<const T*>(p.weight) + first + offset);
-    Columns<T> result = load_columns(static_cast<const T*>(p.bias) + first + offset);
+    const Columns<T, kColumns> weight = load_columns<T, kColumns>(static_cast<const T*>(p.weight) + first + offset, /*rows=*/false);
+    Columns<T, kColumns> result = load_columns<T, kColumns>(static_cast<const T*>(p.bias) + first + offset, /*rows=*/false);
 #pragma unroll
     for (int i = 0; i < kColumns; i++)
       result.numbers[i] = T(fmaf(s[part][i] * scale, float(weight.numbers[i]), float(result.numbers[i])));  // @affine

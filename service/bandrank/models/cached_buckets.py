@@ -9,6 +9,7 @@ A comment that begins with @ marks a line in which a test plants a mistake (test
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import takewhile
 
 import numpy as np
@@ -29,6 +30,7 @@ from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedR
 MIN_TOKENS, MIN_CANDIDATES = 16, 32
 USUAL_TOKENS = (32, 16)  # the largest queries of usual buckets
 MAX_TOKENS = 512
+MOST_LAYOUTS = 64  # kept of queries' lengths, each of some kilobytes
 # Rows of candidates. More keep a GPU busy for about as long as the host launches: an H100 would take 0.8 ms for 4,096
 # rows of mix-b, and the host 1.3 ms for 212 launches (both estimated).
 MAX_ROWS = 4096
@@ -63,6 +65,23 @@ class CachedInputs:
         return self.words[:1], self.words[1:]
 
 
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """What all queries of a length have in common, in host memory: the `rows`, `shares`, `bias` and `plan` of
+    `CachedInputs`. positions: (query_len,) int64, 0 for each unused row.
+    """
+
+    positions: Ints
+    tables: Sequence[Tensor]
+    plan: AttentionPlan
+
+    def numbers(self, ids: Ints) -> Tensor:
+        """The `numbers` of `CachedInputs`. ids: those of the query."""
+        numbers = np.zeros((2, len(self.positions)), np.int64)
+        numbers[0, : len(ids)], numbers[1] = ids, self.positions
+        return torch.from_numpy(numbers)
+
+
 class CachedBuckets:
     """Implements `Buckets`, for batches of one query."""
 
@@ -80,6 +99,7 @@ class CachedBuckets:
         """
         self._compute, self._encoder, self._lexical = compute, encoder, lexical
         self._num_embeddings, self._max_rows = num_embeddings, max_rows
+        self._layout = lru_cache(MOST_LAYOUTS)(self._lay_out)
 
     @property
     def num_bytes(self) -> int:
@@ -92,8 +112,9 @@ class CachedBuckets:
         tokens = power_of_two(len(ids), MIN_TOKENS)
         if len(ids) == 0 or tokens > MAX_TOKENS or count * self._num_embeddings > self._max_rows:
             return None
-        plan = self._plan(len(ids), tokens)
-        tables = [*self._of_query(ids, tokens), self._words(batch, count), *plan.host_tables, values]
+        layout = self._layout(len(ids), tokens)
+        plan = layout.plan
+        tables = [layout.numbers(ids), *layout.tables, self._words(batch, count), *plan.host_tables, values]
         room = torch.empty((count * self._num_embeddings, values.shape[1]), dtype=values.dtype, device="meta")  # @room
         shapes = [*tables[:-1], room]
         if transfer.num_bytes(shapes) > self.num_bytes:
@@ -117,21 +138,16 @@ class CachedBuckets:
                 assert fitted is not None, "a usual batch that has no bucket. This is a bug."
                 yield fitted
 
-    def _plan(self, num_tokens: int, most_tokens: int) -> AttentionPlan:
-        # A text is packed as a query without candidates.
-        rows = PackedRows(offsets([num_tokens]), offsets([]), np.zeros(0, np.int64))
-        return self._encoder.plan(rows, sparse(window=None), Capacity(most_tokens, 1, most_tokens, 0))
-
-    def _of_query(self, ids: Ints, tokens: int) -> list[Tensor]:
-        """The tables of the query, in the order of `CachedInputs`."""
-        used = np.arange(tokens) < len(ids)
-        numbers = np.zeros((2, tokens), np.int64)
-        numbers[:, : len(ids)] = ids, np.arange(len(ids))
+    def _lay_out(self, num_tokens: int, tokens: int) -> _Layout:
+        used = np.arange(tokens) < num_tokens
         rows = np.where(used, np.arange(tokens), 0)
-        shares = torch.from_numpy(used[None].astype(np.float32) / np.float32(len(ids)))
+        shares = torch.from_numpy(used[None].astype(np.float32) / np.float32(num_tokens))
         bias = torch.zeros(tokens + self._num_embeddings, dtype=self._encoder.dtype)
-        bias[len(ids) : tokens] = -torch.inf  # @unused-rows
-        return [torch.from_numpy(numbers), torch.from_numpy(rows), shares, bias]
+        bias[num_tokens:tokens] = -torch.inf  # @unused-rows
+        # A text is packed as a query without candidates.
+        packed = PackedRows(offsets([num_tokens]), offsets([]), np.zeros(0, np.int64))
+        plan = self._encoder.plan(packed, sparse(window=None), Capacity(tokens, 1, tokens, 0))
+        return _Layout(rows, [torch.from_numpy(rows), shares, bias], plan)
 
     def _words(self, batch: ScoreBatch, count: int) -> Tensor:
         if self._lexical is None:

@@ -282,7 +282,7 @@ def prepare(
         backend = "vectorized" if why_not_native(device, floats, scorer.encoder.config.head_dim) else "native"
     backend, without_kernels = backend_for(scorer, backend)
     replay = _replay_of(scorer, without_kernels, device, graphs=graphs)
-    execution = Execution(backend, graphs=not isinstance(replay, str), stores=scorer.precomputes)
+    execution = Execution(backend, graphs=not isinstance(replay, str), stores=scorer.precomputes, dtype=floats)
     for module in scorer.modules():
         if isinstance(module, Preparable):
             module.prepare_for(execution)

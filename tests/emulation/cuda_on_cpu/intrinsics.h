@@ -89,6 +89,9 @@ T atomicAdd(T* address, T value) {
 template <class T>
 T __ldg(const T* address) { return *address; }
 
+template <class T>
+T __ldcg(const T* address) { return *address; }
+
 // Picks four of the eight bytes of (high, low): one selector digit per byte of the result.
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;

@@ -10,15 +10,18 @@
 //   number  0 .. G-1   [CLS] and the query, in the candidate's first tile alone
 //           G ..       the rows of the tile
 //
-// If a candidate has several tiles, each leaves a partial result: (maximum, sum, E weighted sums) of every head, in float.
+// If a candidate has several tiles, each leaves a partial result of every head, in float: the maximum, the sum, two places
+// that are not used, and E weighted sums.
 // The last block merges them in the order of the tiles, so that the bits do not depend on which block is last.
+
+constexpr int kPartialHeader = 4;  // floats before the weighted sums, which start at a 16-byte address
 
 struct AbsorbedParams {
   const void* query;  // (num_candidates, H, E), 16-byte aligned
   const void* rows;   // (num_rows, E), row_stride numbers apart, each at a 16-byte address
   void* out;          // (num_candidates, H, E), 16-byte aligned
   const int4* tiles;  // one for each block: Tile, of candidates alone
-  float* partials;    // (num_tiles, H, E + 2) scratch: of candidates with several tiles
+  float* partials;    // (num_tiles, H, kPartialHeader + E) scratch, 16-byte aligned: of candidates with several tiles
   int* arrivals;      // one for each candidate, zero before a launch and after it
   long long row_stride;
   int num_heads;    // up to 16
@@ -43,7 +46,20 @@ struct TileKeys {
 
 // The address of the tile's partial result of a head.
 __device__ __forceinline__ float* partial_of(const AbsorbedParams& params, int tile_number, int head) {
-  return params.partials + ((long long)tile_number * params.num_heads + head) * (params.hidden_size + 2);
+  return params.partials + ((long long)tile_number * params.num_heads + head) * (kPartialHeader + params.hidden_size);
+}
+
+// Both return the same bits in every lane.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  return x;
+}
+
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+  return x;
 }
 
 // A warp merges one head of the result.
@@ -52,18 +68,21 @@ template <class T>
 __device__ __forceinline__ void merge_head(T* out, const volatile float* partials, long long stride, int count,
                                            int hidden_size) {
   constexpr int kAtOnce = 8;  // numbers of a lane, to have as many reads under way
+  const int lane = threadIdx.x % 32;
   float top = kHidden, sum = 0.f;
-  for (int n = 0; n < count; n++) top = fmaxf(top, partials[n * stride]);
-  for (int n = 0; n < count; n++) sum += exp2_fast(partials[n * stride] - top) * partials[n * stride + 1];
-  for (int first = threadIdx.x % 32; first < hidden_size; first += 32 * kAtOnce) {
+  for (int n = lane; n < count; n += 32) top = fmaxf(top, partials[n * stride]);
+  top = warp_max(top);
+  for (int n = lane; n < count; n += 32) sum += exp2_fast(partials[n * stride] - top) * partials[n * stride + 1];
+  sum = warp_sum(sum);
+  for (int first = lane; first < hidden_size; first += 32 * kAtOnce) {
     float value[kAtOnce] = {};
-#pragma unroll 2
+#pragma unroll 4
     for (int n = 0; n < count; n++) {
       const volatile float* partial = partials + n * stride;
       const float factor = exp2_fast(partial[0] - top);  // @merge-factor
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++)
-        if (first + 32 * i < hidden_size) value[i] += factor * partial[2 + first + 32 * i];
+        if (first + 32 * i < hidden_size) value[i] += factor * partial[kPartialHeader + first + 32 * i];
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; i++)
@@ -89,7 +108,7 @@ __device__ __forceinline__ void arrive_and_merge(const AbsorbedParams& params, c
   for (int head = threadIdx.x / 32; head < params.num_heads; head += blockDim.x / 32) {
     const long long index = (long long)tile.candidate * params.num_heads + head;
     merge_head(static_cast<T*>(params.out) + index * params.hidden_size, partial_of(params, first_tile, head),
-               (long long)params.num_heads * (params.hidden_size + 2), tile.num_tiles, params.hidden_size);
+               (long long)params.num_heads * (kPartialHeader + params.hidden_size), tile.num_tiles, params.hidden_size);
   }
   if (threadIdx.x == 0) *arrivals = 0;  // @arrivals so that a captured graph can be replayed
 }

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import get_args
 
@@ -23,6 +24,7 @@ PARAMS = struct_layout(
 TILE_ROWS = 256
 MAX_HEADS = 16
 MAX_HIDDEN_SIZE = 1024
+PARTIAL_HEADER = 4  # kPartialHeader of absorbed.cuh
 COLUMNS = 8  # 16 bytes of 16-bit numbers
 
 
@@ -59,25 +61,27 @@ class AbsorbedVariant:
     shared_bytes: int = 0
     column_bytes: int = 0
 
-    @property
+    @cached_property
     def kernel(self) -> Kernel:
         """The kernel for the launcher to compile."""
         files = ("cuda/primitives.cuh", f"{FOLDER}/params.cuh", *self.others, f"{FOLDER}/absorbed.cuh")
         return Kernel(read_source(*files, f"{FOLDER}/{self.file}"), self.name_expression)
 
 
-def _mma(dtype: Dtype, warps: int, slices: int) -> AbsorbedVariant:
-    """On tensor cores, 16 heads whatever their number. slices: slices of 32 columns of each of the block's warps."""
+def absorbed_mma(dtype: Dtype, warps: int, slices: int, stages: int) -> AbsorbedVariant:
+    """On tensor cores, 16 heads whatever their number. slices: slices of 32 columns of each of the block's warps.
+    stages: chunks of keys that shared memory holds.
+    """
     chunk, key_pieces, part_pieces = 16, 4 * slices + 1, 4  # kChunk of the source; of each key; 16 floats, one a head
     return AbsorbedVariant(
         file="absorbed_mma.cuh",
         others=("cuda/async_copy.cuh", f"{FOLDER}/fragments.cuh"),
         dtype=dtype,
         # Registers must allow for 16 warps on a multiprocessor.
-        name_expression=f"absorbed_mma<{C_TYPES[dtype]}, {slices}, {warps}, {16 // warps}>",
+        name_expression=f"absorbed_mma<{C_TYPES[dtype]}, {slices}, {warps}, {stages}, {16 // warps}>",
         max_hidden_size=32 * slices * warps,
         threads=32 * warps,
-        shared_bytes=2 * warps * chunk * (key_pieces + part_pieces) * VECTOR_BYTES,
+        shared_bytes=warps * chunk * (stages * key_pieces + 2 * part_pieces) * VECTOR_BYTES,
     )
 
 
@@ -97,7 +101,7 @@ def _simt(dtype: Dtype, pieces: int) -> AbsorbedVariant:
 
 # Narrow ones first: the first that is wide enough is taken.
 ABSORBED = (
-    *(_mma(dtype, *sizes) for dtype, sizes in product(HALF_DTYPES, ((4, 3), (8, 3), (8, 4)))),
+    *(absorbed_mma(dtype, *sizes) for dtype, sizes in product(HALF_DTYPES, ((4, 3, 4), (8, 3, 3), (8, 4, 2)))),
     *(_simt(dtype, pieces) for dtype, pieces in product(HALF_DTYPES, (2, 3, 4))),
     *(_simt("float32", pieces) for pieces in (3, 6, 8)),
 )
@@ -115,18 +119,22 @@ def choose_absorbed(dtype: Dtype, hidden_size: int, capability: tuple[int, int])
 
 @dataclass(frozen=True, eq=False)
 class AbsorbedPlan:
-    """A launch without its tensors. tiles: (num_tiles, 8) int32, those of candidates, to be copied to the device."""
+    """A launch without its tensors.
+
+    tiles: (num_tiles, 8) int32, those of candidates, of up to `tile_rows` rows, to be copied to the device.
+    """
 
     variant: AbsorbedVariant
     tiles: Tiles
     num_candidates: int
     num_heads: int
     hidden_size: int
+    tile_rows: int = TILE_ROWS
 
     @property
     def num_partials(self) -> int:
         """float32 of scratch, initialised or not."""
-        return len(self.tiles) * self.num_heads * (self.hidden_size + 2)
+        return len(self.tiles) * self.num_heads * (PARTIAL_HEADER + self.hidden_size)
 
     @property
     def num_arrivals(self) -> int:
@@ -167,6 +175,6 @@ class AbsorbedPlan:
             row_stride=rows.stride(0),
             num_heads=self.num_heads,
             hidden_size=self.hidden_size,
-            tile_rows=TILE_ROWS,
+            tile_rows=self.tile_rows,
             scale=scale * math.log2(math.e),
         )

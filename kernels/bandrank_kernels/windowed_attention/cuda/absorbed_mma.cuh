@@ -1,7 +1,7 @@
 // The absorbed last layer on tensor cores: 16 heads, of which some may not exist, are the rows of one product.
 //
 // A warp has 32 SLICES columns of everything: of the query, of the keys, of the sums. It copies its columns of the keys to
-// shared memory, 16 keys at a time and 16 ahead, and reads them there twice:
+// shared memory, 16 keys at a time and STAGES - 1 times 16 ahead, and reads them there twice:
 //
 //             warp 0           warp 1
 //           |- 32 SLICES -|- 32 SLICES -| ...
@@ -24,7 +24,7 @@ __device__ __forceinline__ int piece_index(int key, int piece) {
   return 4 * SLICES * key + (key & ~1) + (SLICES % 2 ? piece : piece ^ (key & 1) << 2);
 }
 
-template <class T, int SLICES, int WARPS, int MIN_BLOCKS>
+template <class T, int SLICES, int WARPS, int STAGES, int MIN_BLOCKS>
 __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __grid_constant__ AbsorbedParams params) {
   constexpr int kColumns = 32 * SLICES, kKeyPieces = 4 * SLICES;
   constexpr int kStagePieces = kChunk * (kKeyPieces + 1);
@@ -32,24 +32,26 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const Tile tile = load_tile(params.tiles, blockIdx.x);
+  wait_for_earlier_launches();  // the tiles are older
   if (tile.candidate == kUnusedTile) return;
   const TileKeys keys(tile, params.tile_rows);
   const int first_column = kColumns * warp, columns = clamp(params.hidden_size - first_column, 0, kColumns);
   const T* const x = static_cast<const T*>(params.rows) + first_column;
-  uint4* const stages = reinterpret_cast<uint4*>(shared) + warp * 2 * kStagePieces;
-  float4* const parts = reinterpret_cast<float4*>(reinterpret_cast<uint4*>(shared) + WARPS * 2 * kStagePieces);
+  uint4* const stages = reinterpret_cast<uint4*>(shared) + warp * STAGES * kStagePieces;
+  float4* const parts = reinterpret_cast<float4*>(reinterpret_cast<uint4*>(shared) + WARPS * STAGES * kStagePieces);
 
   auto copy_chunk = [&](int chunk) {
     for (int i = lane; i < kChunk * kKeyPieces && kChunk * chunk < keys.count; i += 32) {
       const int slot = i / kKeyPieces, key = kChunk * chunk + slot, piece = i % kKeyPieces;
       const bool real = key < keys.count && 8 * piece < columns;
       const T* from = real ? x + keys.row(key) * params.row_stride + 8 * piece : x;
-      copy_async(stages + chunk % 2 * kStagePieces + piece_index<SLICES>(slot, piece), from, real);  // @pieces
+      copy_async(stages + chunk % STAGES * kStagePieces + piece_index<SLICES>(slot, piece), from, real);  // @pieces
     }
     commit_copies();
   };
 
-  copy_chunk(0);
+#pragma unroll
+  for (int chunk = 0; chunk < STAGES - 1; chunk++) copy_chunk(chunk);
   Slices<kColumns> query[2];
   Output<32> sums[SLICES];
   float top[2], sum[2];
@@ -70,10 +72,10 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
 
   for (int chunk = 0; kChunk * chunk < keys.count; chunk++) {
     __syncwarp();  // the chunk before was read, and its memory is free
-    copy_chunk(chunk + 1);  // @ahead
-    wait_for_copies<1>();  // @copied
+    copy_chunk(chunk + STAGES - 1);  // @ahead
+    wait_for_copies<STAGES - 1>();  // @copied
     __syncwarp();  // @staged
-    const uint4* const staged = stages + chunk % 2 * kStagePieces;
+    const uint4* const staged = stages + chunk % STAGES * kStagePieces;
     float4* const board = parts + chunk % 2 * (WARPS * 2 * 32) + lane;  // @board
 
     float scores[2][4];  // of keys 0-7 and 8-15
@@ -157,14 +159,14 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
       partial[0] = top[half];
       partial[1] = sum[half];
     }
+    float4* const to = reinterpret_cast<float4*>(partial + kPartialHeader + first_column + 8 * t);
 #pragma unroll
-    for (int i = 0; i < SLICES; i++)
-#pragma unroll
-      for (int j = 0; j < 4 && has_slice(i); j++) {
-        float* const to = partial + 2 + first_column + 32 * i + 8 * t + j;
-        to[0] = sums[i].column[j][2 * half];
-        to[4] = sums[i].column[j][2 * half + 1];
-      }
+    for (int i = 0; i < SLICES; i++) {
+      const float(&column)[4][4] = sums[i].column;
+      if (!has_slice(i)) continue;
+      to[8 * i] = make_float4(column[0][2 * half], column[1][2 * half], column[2][2 * half], column[3][2 * half]);
+      to[8 * i + 1] = make_float4(column[0][2 * half + 1], column[1][2 * half + 1], column[2][2 * half + 1], column[3][2 * half + 1]);
+    }
   }
   if (tile.num_tiles > 1) arrive_and_merge<T>(params, tile, shared);
 }

@@ -6,13 +6,6 @@
 constexpr int kChunk = 8;  // keys
 constexpr int kMostHeads = 16;
 
-// Returns the same bits in every lane.
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
-  return x;
-}
-
 template <class T, int PIECES>
 __global__ void __launch_bounds__(32 * kMostHeads, 1) absorbed_simt(const __grid_constant__ AbsorbedParams params) {
   constexpr int kNumbers = 16 / sizeof(T);  // of a piece
@@ -95,6 +88,6 @@ __global__ void __launch_bounds__(32 * kMostHeads, 1) absorbed_simt(const __grid
 #pragma unroll
   for (int i = 0; i < PIECES; i++)
 #pragma unroll
-    for (int j = 0; j < kNumbers && exists(i); j++) partial[2 + column(i) + j] = sums[i][j];
+    for (int j = 0; j < kNumbers && exists(i); j++) partial[kPartialHeader + column(i) + j] = sums[i][j];
   arrive_and_merge<T>(params, tile, shared);
 }

@@ -82,6 +82,7 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock<D>, MIN_BLOCKS)
   const int tile_number = blockIdx.x / head_groups;
   const int head = blockIdx.x % head_groups * kHeadsPerBlock<D> + threadIdx.x / 32;
   const Tile tile = load_tile(params.tiles, tile_number);
+  wait_for_earlier_launches();  // the tiles are older
   if (head >= params.num_heads || tile.candidate == kUnusedTile) return;
 
   const bool is_query = tile.is_query();

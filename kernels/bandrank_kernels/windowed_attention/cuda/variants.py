@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import ClassVar, Literal, get_args
 
@@ -46,7 +47,7 @@ class Variant(ABC):
         """The text to compile: one translation unit that includes only CUDA's headers."""
         return read_source(*self.files)
 
-    @property
+    @cached_property
     def kernel(self) -> Kernel:
         """The kernel for the launcher to compile."""
         return Kernel(self.source, self.name_expression)
@@ -88,7 +89,7 @@ class Narrow(Variant):
 
     file = "narrow.cuh"
     others = ASYNC_COPY, STAGED
-    tile_rows = 60  # 4 steps: shorter tiles read the globals more often, longer ones leave processors idle at the end
+    tile_rows = 90  # 6 steps: shorter tiles read the globals more often, longer ones leave processors idle at the end
     band_tiles: int
     global_tiles: int
 

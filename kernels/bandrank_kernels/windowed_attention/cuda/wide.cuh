@@ -172,6 +172,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
   const int tile_number = blockIdx.x / params.num_heads, head = blockIdx.x % params.num_heads;
   const Tile tile = load_tile(params.tiles, tile_number);
   if (tile.candidate == kUnusedTile) return;
+  wait_for_earlier_launches();  // the tiles are older
 
   const bool is_query = tile.is_query();
   const bool cls_lane = g == 7;  // its row g + 24 is [CLS]

@@ -190,6 +190,8 @@ class MixEncoder(TwoTowerScorer):
         """
         if len(batch.candidates) == 0 or batch.candidates.values.device.type != "cpu":
             return self.score(batch)
+        if len(batch.queries) == 1:
+            return run(batch)
         return torch.cat([run(batch.of_query(query, group)) for query, group in batch.groups()])
 
     def launch(self, packed: ScoreBatch) -> Tensor:

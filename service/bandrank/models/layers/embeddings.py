@@ -34,12 +34,12 @@ class Embeddings(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """(total, hidden_size). ids, positions, token_types: (total,) int64."""
-        fused = self._in_one_launch(Addend(self.word.weight, ids), len(ids), positions, token_types)
+        fused = self._in_one_launch(Addend(self.word.weight, ids), positions, token_types)
         return self.of_words(self.word(ids), positions, token_types) if fused is None else self._projected(fused)
 
     def of_words(self, words: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """(total, hidden_size), as `forward`, for given word vectors, (total, width of the tables)."""
-        if (fused := self._in_one_launch(Addend(words), len(words), positions, token_types)) is not None:
+        if (fused := self._in_one_launch(Addend(words), positions, token_types)) is not None:
             return self._projected(fused)
         if self.token_type is not None:
             words = words + self.token_type(token_types)
@@ -50,9 +50,9 @@ class Embeddings(nn.Module):
     def _projected(self, embedded: Tensor) -> Tensor:
         return embedded if self.project is None else self.project(embedded)
 
-    def _in_one_launch(self, words: Addend, count: int, positions: Tensor, token_types: Tensor) -> Tensor | None:
+    def _in_one_launch(self, words: Addend, positions: Tensor, token_types: Tensor) -> Tensor | None:
         norm = self.norm
-        if self.token_type is None or self.position is None or norm is None or not norm.runs_fused(words.rows, count):
+        if self.token_type is None or self.position is None or norm is None or not norm.runs_fused(words.rows):
             return None
         types, of_position = Addend(self.token_type.weight, token_types), Addend(self.position.weight, positions)
         return embed_rows(

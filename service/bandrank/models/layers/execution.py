@@ -3,30 +3,25 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from bandrank_kernels import Backend
+import torch
 
-# For fewer rows, launching takes longer than running, and one launch through cupy takes longer than torch's two.
-# Estimated; `make gpu-check` measures both. There is no such limit where graphs are replayed.
-MANY_ROWS = 8192
+from bandrank_kernels import Backend
 
 
 @dataclass(frozen=True)
 class Execution:
     """The choices that a scorer's layers share.
 
-    backend: of the kernels.  graphs: whether CUDA graphs replay batches, where fewer launches are always faster.
-    Launched and replayed batches are computed alike, so that both give the same bits.
+    backend: of the kernels.  graphs: whether CUDA graphs replay batches. Launched and replayed batches are computed
+    alike, so that both give the same bits.
     stores: whether representations are stored, which another machine may read: GELU then keeps its exact form.
+    dtype: of the encoder's weights, and of the states that it computes.
     """
 
     backend: Backend = "auto"
     graphs: bool = False
     stores: bool = False
-
-    @property
-    def fused_from(self) -> int:
-        """The fewest rows whose sum and LayerNorm are one operation."""
-        return 0 if self.graphs else MANY_ROWS
+    dtype: torch.dtype = torch.float32
 
 
 @runtime_checkable

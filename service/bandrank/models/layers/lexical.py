@@ -87,7 +87,7 @@ class Lexical(nn.Module):
         evidence = np.zeros((len(batch.candidates), EVIDENCE), np.float32)
         queries[:, 0] = evidence[:, -1] = 1
         words = batch.candidates.words
-        place, rarity_of = np.full(len(idf), -1), np.zeros(PIECES, np.float32)
+        place = np.full(len(idf), -1) if words is None else None
         for query, group in batch.groups():
             pieces = np.unique(batch.queries[query].numpy())
             pieces = pieces[idf[pieces] > 0]
@@ -95,19 +95,16 @@ class Lexical(nn.Module):
                 continue
             rarity = idf[pieces]
             most = rarity.sum()
-            if words is None:
+            if place is not None:
                 place[pieces] = np.arange(len(pieces))
                 counts, lengths = self._counts(batch, group, place, len(pieces))
                 place[pieces] = -1
                 # Row by row: the rounding of a matrix-vector product depends on all rows.
                 evidence[group, 0] = (self._saturation(counts, lengths[:, None]) * rarity).sum(1) / most
                 evidence[group, 1] = ((counts > 0) * rarity).sum(1) / most
-            else:
-                rarity_of[pieces % PIECES] = rarity
-                found, weights = rarity_of[words.pieces[group]], words.weights[group]
-                rarity_of[pieces % PIECES] = 0
-                evidence[group, 0] = (found * weights).sum(1) / (MAX_WEIGHT * most)
-                evidence[group, 1] = (found * (weights > 0)).sum(1) / most
+            elif words is not None:
+                weighted, there = self._sums(words.part(group), pieces % PIECES, rarity)
+                evidence[group, 0], evidence[group, 1] = weighted / (MAX_WEIGHT * most), there / most
             queries[query, 1:] = np.log(len(pieces)) / 3, most / len(pieces) / 8  # about 0 to 1
         return queries, evidence
 
@@ -145,6 +142,22 @@ class Lexical(nn.Module):
         found = places >= 0
         cell = np.repeat(np.arange(len(lengths)), lengths)[found] * size + places[found]
         return np.bincount(cell, minlength=len(lengths) * size).reshape(-1, size), lengths
+
+    @staticmethod
+    def _sums(words: Words, pieces: Ints, rarity: Floats) -> tuple[Floats, Floats]:
+        """(n,) the rarity of those of the pieces that each text has, summed by their weights, and without them.
+
+        pieces: (p,) modulo `PIECES`.  rarity: (p,).
+        """
+        known, rarity_of = np.zeros(PIECES, np.bool_), np.zeros(PIECES, np.float32)
+        known[pieces], rarity_of[pieces] = True, rarity
+        # Few words are the query's: to look all up in the narrowest table, and to sum those alone, is twice as fast.
+        found = np.flatnonzero(known.take(words.pieces.ravel()))
+        owner = found // words.pieces.shape[1]
+        weights, rare = words.weights.ravel()[found], rarity_of[words.pieces.ravel()[found]]
+        sums = (np.bincount(owner, values, len(words)) for values in (rare * weights, rare * (weights > 0)))
+        weighted, there = (each.astype(np.float32) for each in sums)
+        return weighted, there
 
     def _host_idf(self) -> Floats:
         """The weights in host memory, copied once."""

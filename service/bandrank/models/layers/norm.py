@@ -18,13 +18,13 @@ class LayerNorm(nn.LayerNorm):
 
     def of_sum(self, x: Tensor, residual: Tensor) -> Tensor:
         """(total, hidden_size) LayerNorm of x + residual, both (total, hidden_size)."""
-        if self.runs_fused(x, len(x)):
+        if self.runs_fused(x):
             return add_norm(x, residual, self.weight, self.bias, eps=self.eps, backend=self.execution.backend)
         return self(x + residual)  # type: ignore[no-any-return]
 
-    def runs_fused(self, rows: Tensor, count: int) -> bool:
-        """Whether sums of `count` rows on the device of `rows` use the fused operations, which need a bias."""
-        return count >= self.execution.fused_from and self.bias is not None and infers_on_gpu(rows)
+    def runs_fused(self, rows: Tensor) -> bool:
+        """Whether sums on the device of `rows` use the fused operations, which need a bias."""
+        return self.bias is not None and infers_on_gpu(rows)
 
 
 class RMSNorm(LayerNorm):

@@ -1,0 +1,56 @@
+"""The one call of CUDA's driver that cupy does not make: a launch that may begin while the one before it ends.
+
+From sm_90 on ("programmatic dependent launch", CUDA C++ Programming Guide). The blocks of such a launch begin as those
+of the launch before it end, which saves the time from the end of one to the start of the other; in a CUDA graph too,
+where it is captured as an edge of its own kind. The kernel must wait for what was launched before it
+(`wait_for_earlier_launches` of primitives.cuh).
+"""
+
+import ctypes
+import functools
+
+LIBRARY = "libcuda.so.1"
+PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_...
+VALUE_BYTES = 64
+
+
+class Attribute(ctypes.Structure):
+    """CUlaunchAttribute, with the value that is read here: an int that is 1."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * (VALUE_BYTES // 4)))
+
+
+class Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(Attribute)),
+        ("num_attributes", ctypes.c_uint),
+    )
+
+
+EARLY = Attribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, (1,))
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL(LIBRARY)
+
+
+def early_launch(function: int, stream: int, params: int, *, blocks: int, threads: int, shared_bytes: int) -> None:
+    """Enqueues a launch that may begin while the one before it on the stream ends.
+
+    function, stream, params: addresses of a CUfunction, of a CUstream, and of the kernel's one argument, which is read
+    before this returns. blocks: along x. Raises RuntimeError with the driver's error.
+    """
+    config = Config((blocks, 1, 1), (threads, 1, 1), shared_bytes, stream, ctypes.pointer(EARLY), 1)
+    arguments = (ctypes.c_void_p * 1)(params)
+    code = _driver().cuLaunchKernelEx(ctypes.byref(config), ctypes.c_void_p(function), arguments, None)
+    if code:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(text))
+        raise RuntimeError(f"CUDA does not launch a kernel: {(text.value or b'an unknown error').decode()} ({code})")
