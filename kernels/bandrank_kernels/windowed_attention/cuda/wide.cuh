@@ -171,8 +171,8 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);  // known to be the same in all lanes
   const int tile_number = blockIdx.x / params.num_heads, head = blockIdx.x % params.num_heads;
   const Tile tile = load_tile(params.tiles, tile_number);
-  if (tile.candidate == kUnusedTile) return;
   wait_for_earlier_launches();  // the tiles are older
+  if (tile.candidate == kUnusedTile) return;
 
   const bool is_query = tile.is_query();
   const bool cls_lane = g == 7;  // its row g + 24 is [CLS]
