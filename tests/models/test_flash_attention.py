@@ -3,6 +3,7 @@
 import random
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -64,28 +65,20 @@ def model(num_layers: int = 2) -> CrossEncoder:
     return random_scorer(CrossEncoder(config), seed=0).requires_grad_(requires_grad=False)
 
 
-def packed(queries: Sequence[int], candidates: Sequence[Sequence[int]], seed: int) -> PackedTokens:
+def packed(queries: Sequence[int], candidates: Sequence[Sequence[int]]) -> PackedTokens:
     """A packed batch of random texts of these lengths, [SEP] not counted."""
-    rng = random.Random(seed)
-    batch = score_batch(
-        [random_ids(rng, length) for length in queries],
-        [[random_ids(rng, length) for length in group] for group in candidates],
-    )
+    ids = partial(random_ids, random.Random(0))
+    batch = score_batch([*map(ids, queries)], [[*map(ids, group)] for group in candidates])
     return pack(batch, FULL, cls_id=CLS_ID, sentence_token=None)
 
 
 # Of one bucket but for the last: several queries, empty candidates, single tokens, lengths that differ.
 BATCHES = [
-    packed(queries, candidates, seed)
-    for seed, (queries, candidates) in enumerate(
-        [
-            ([5], [[9] * 12]),
-            ([3, 4], [[75, 0, 1, 2, 0, 0], [60, 1, 2]]),
-            ([4] * 9, [[15]] * 9),
-            ([2], [[8] * 15]),
-            ([5], [[300]]),
-        ]
-    )
+    packed([5], [[9] * 12]),
+    packed([3, 4], [[75, 0, 1, 2, 0, 0], [60, 1, 2]]),
+    packed([4] * 9, [[15]] * 9),
+    packed([2], [[8] * 15]),
+    packed([5], [[300]]),
 ]
 
 
