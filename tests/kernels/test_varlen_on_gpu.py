@@ -75,7 +75,7 @@ def test_full_attention_equals_the_reference(bucket: bool, dtype: torch.dtype, h
         assert_close(gradient, right_gradient, bar=2)
 
 
-@pytest.mark.parametrize("lengths", [[128, 0, 1, 129, 300, 64], [1, 1, 0, 1], [77] * 200, [0, 0], []])
+@pytest.mark.parametrize("lengths", [[128, 0, 1, 129, 300, 64], [1, 1, 0, 1], [77] * 20, [0, 0], []])
 @pytest.mark.parametrize("window", [0, 4, 64, None])
 @pytest.mark.parametrize("dtype", BARS)
 def test_texts_equal_the_reference(dtype: torch.dtype, window: int | None, lengths: list[int]) -> None:
