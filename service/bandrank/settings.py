@@ -99,11 +99,11 @@ class Settings(BaseModel):
     on a GPU: `float16`, or `bfloat16` for models that overflow it. `int8` is for CPUs, `bfloat16` for CPUs that
     multiply it themselves."""
     kernels: Literal["auto", "cuda", "vectorized"] = "auto"
-    """`auto`: our CUDA kernels if they can run, else plain torch; `cuda`: our kernels, or an error; `vectorized`: plain
+    """`auto`: CUDA kernels if they can run, else plain torch; `cuda`: the kernels, or an error; `vectorized`: plain
     torch."""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
     """`auto`: batches of a cross-encoder, and of a MixEncoder with cached candidates, are replayed from CUDA graphs if
-    our kernels run; `on`: the same, or an error; `off`: kernels are launched one by one."""
+    the kernels run; `on`: the same, or an error; `off`: kernels are launched one by one."""
     max_batch_rows: NonNegativeInt = 0  # 4,096 rows stay in a CPU's cache
     """Rows scored at once; 0: 4,096 on a CPU (8,192 in int8), 32,768 on a GPU."""
     max_waiting_rows: PositiveInt = 2_000_000

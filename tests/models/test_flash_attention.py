@@ -3,15 +3,14 @@
 import random
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from emulation.compiled import needs_compiler
 from emulation.graphs import RecordingDevice
 from support.models import random_ids, random_scorer, score_batch, tiny_cross_encoder, tiny_encoder_config
 from support.modernbert import tiny_sequence_cross_encoder
-from support.norms import run_kernels_here
 from support.tokenizer import CLS_ID, SEP_ID
 from support.variants import VARIANTS, random_texts
 from support.varlen import serve_flash
@@ -20,14 +19,12 @@ from bandrank.models.architectures import CrossEncoder
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank.models.backends import why_no_cuda
 from bandrank.models.graphs import MAX_GRAPHS, GraphRunner
-from bandrank.models.layers import norm
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.packed_buckets import MAX_ROWS
 from bandrank.models.prepared import prepare
 from bandrank.models.usual import usual_texts
 from bandrank_kernels.arrays import offsets
-from bandrank_kernels.row_norms import cuda
 from bandrank_kernels.windowed_attention import Capacity, JoinedPlan, PackedRows, plan_attention
 from bandrank_kernels.windowed_attention.capacity import row_bucket
 
@@ -55,37 +52,29 @@ def test_scores_are_those_of_plain_torch(variant: str, monkeypatch: pytest.Monke
     torch.testing.assert_close(scores, expected, rtol=CLOSE, atol=CLOSE)
 
 
-def model(num_layers: int = 2) -> CrossEncoder:
+def model() -> CrossEncoder:
     """A cross-encoder with full attention."""
-    encoder = replace(tiny_encoder_config(num_layers=num_layers), hidden_size=64, num_heads=2)
+    encoder = replace(tiny_encoder_config(), hidden_size=64, num_heads=2)
     config = CrossEncoderConfig(
         encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=FULL, max_tokens=512, max_query_tokens=64
     )
     return random_scorer(CrossEncoder(config), seed=0).requires_grad_(requires_grad=False)
 
 
-def packed(queries: Sequence[int], candidates: Sequence[Sequence[int]], seed: int) -> PackedTokens:
+def packed(queries: Sequence[int], candidates: Sequence[Sequence[int]]) -> PackedTokens:
     """A packed batch of random texts of these lengths, [SEP] not counted."""
-    rng = random.Random(seed)
-    batch = score_batch(
-        [random_ids(rng, length) for length in queries],
-        [[random_ids(rng, length) for length in group] for group in candidates],
-    )
+    ids = partial(random_ids, random.Random(0))
+    batch = score_batch([*map(ids, queries)], [[*map(ids, group)] for group in candidates])
     return pack(batch, FULL, cls_id=CLS_ID, sentence_token=None)
 
 
 # Of one bucket but for the last: several queries, empty candidates, single tokens, lengths that differ.
 BATCHES = [
-    packed(queries, candidates, seed)
-    for seed, (queries, candidates) in enumerate(
-        [
-            ([5], [[9] * 12]),
-            ([3, 4], [[75, 0, 1, 2, 0, 0], [60, 1, 2]]),
-            ([4] * 9, [[15]] * 9),
-            ([2], [[8] * 15]),
-            ([5], [[300]]),
-        ]
-    )
+    packed([5], [[9] * 12]),
+    packed([3, 4], [[75, 0, 1, 2, 0, 0], [60, 1, 2]]),
+    packed([4] * 9, [[15]] * 9),
+    packed([2], [[8] * 15]),
+    packed([5], [[300]]),
 ]
 
 
@@ -115,26 +104,6 @@ def _inputs(batch: PackedTokens) -> PackedInputs:
     """The inputs on the device, for plain torch."""
     plan = plan_attention(batch.rows, FULL, device=CPU, dtype=torch.float32, head_dim=32, backend="vectorized")
     return PackedInputs.of(batch, plan, CPU)
-
-
-@needs_compiler
-@pytest.mark.usefixtures("flash")
-@torch.inference_mode()
-def test_operations_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two launches bring rows and positions into order. Each of six layers in half precision has seven, one of them for
-    its attention; the last one, for [CLS] alone, and the head have fourteen.
-    """
-    device, plain = RecordingDevice(), model(6)
-    expected = plain.compute(_inputs(BATCHES[1]))
-    run_kernels_here(monkeypatch)
-    monkeypatch.setattr(cuda, "launch", device.launch)
-    monkeypatch.setattr(norm, "infers_on_gpu", lambda _: True)
-    runner = prepare(model(6), device=CPU, dtype=torch.float16, graphs=device).replay
-    assert isinstance(runner, GraphRunner)
-    scores = runner.score(BATCHES[1])
-
-    assert device.nodes == 52
-    torch.testing.assert_close(scores, expected, rtol=0, atol=0.02)
 
 
 @pytest.mark.usefixtures("flash")
