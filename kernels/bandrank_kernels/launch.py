@@ -34,7 +34,13 @@ Struct = npt.NDArray[np.void]
 
 
 def cuda_obstacle(device: torch.device) -> str | None:
-    """Why no CUDA kernel can run on tensors of `device`, and what to do about it; None if one can."""
+    """Why none of our CUDA kernels can run on tensors of `device`, and what to do about it; None if one can."""
+    missing = _cupy_obstacle() if torch.cuda.is_available() else None
+    return "; ".join(filter(None, (gpu_obstacle(device), missing))) or None
+
+
+def gpu_obstacle(device: torch.device) -> str | None:
+    """Why nothing can run on a GPU for tensors of `device`; None if it can."""
     obstacles = []
     if not torch.cuda.is_available():
         obstacles.append("torch sees no GPU")
@@ -42,9 +48,6 @@ def cuda_obstacle(device: torch.device) -> str | None:
         obstacles.append(f"the tensors are on {device}")
     elif device_capability(device) < OLDEST_CAPABILITY:
         obstacles.append("the GPU is older than compute capability {}.{}".format(*OLDEST_CAPABILITY))
-    missing = _cupy_obstacle() if torch.cuda.is_available() else None
-    if missing:
-        obstacles.append(missing)
     return "; ".join(obstacles) or None
 
 

@@ -30,14 +30,16 @@ def why_distrusted(
     num_heads: int,
     head_dim: int,
     backend: Backend = "cuda",
+    norms: bool = True,
 ) -> str | None:
     """Why a backend's results cannot be trusted, as a clause; None if they equal those of plain torch in float32, up to
     rounding, on random numbers in a fixed ragged batch.
 
-    pattern: None tries the norm alone, which may run even if attention has no kernels. A norm without a kernel is not
-    tried.  Takes milliseconds, and the time to compile kernels that have not run yet.
+    pattern: None tries the norm alone, which may run even if attention has no kernels; `AttentionPattern.apart()` tries
+    texts without candidates.  norms: whether norms may run in kernels; one that has none is not tried.
+    Takes milliseconds, and the time to compile kernels that have not run yet.
     """
-    for name, compute in _operations(pattern, num_heads, head_dim, device, dtype):
+    for name, compute in _operations(pattern, num_heads, head_dim, device, dtype, norms=norms):
         try:
             exact, result = compute("vectorized", torch.float32).float(), compute(backend, dtype).float()
             difference = float((result - exact).norm() / exact.norm())
@@ -51,6 +53,8 @@ def why_distrusted(
 def _rows(pattern: AttentionPattern) -> PackedRows:
     """The batch, with a copy of its query for each candidate where the pattern needs that."""
     candidates = [length for group in CANDIDATE_ROWS for length in group]
+    if pattern.is_apart:
+        return PackedRows(offsets([*QUERY_ROWS, *candidates]), offsets([]), np.zeros(0, np.int64))
     owner = np.repeat(np.arange(len(QUERY_ROWS)), [len(group) for group in CANDIDATE_ROWS])
     queries = np.array(QUERY_ROWS)
     if not pattern.shares_queries:
@@ -59,7 +63,13 @@ def _rows(pattern: AttentionPattern) -> PackedRows:
 
 
 def _operations(
-    pattern: AttentionPattern | None, num_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype
+    pattern: AttentionPattern | None,
+    num_heads: int,
+    head_dim: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    norms: bool,
 ) -> Iterator[tuple[str, Compute]]:
     """The operations that a request runs, by name."""
     generator = torch.Generator().manual_seed(0)
@@ -77,6 +87,13 @@ def _operations(
     def attend(backend: Backend, dtype: torch.dtype) -> Tensor:
         return plan(backend, dtype).attend(qkv.to(device, dtype))
 
+    def attend_first(backend: Backend, dtype: torch.dtype) -> Tensor:
+        return plan(backend, dtype).attend_first(qkv.to(device, dtype), rows.num_candidates)
+
+    def attend_each(backend: Backend, dtype: torch.dtype) -> Tensor:
+        first = torch.from_numpy(rows.cu_queries[:-1]).to(device)
+        return plan(backend, dtype).attend_each(qkv.to(device, dtype), first)
+
     def attend_cls(backend: Backend, dtype: torch.dtype) -> Tensor:
         return plan(backend, dtype).attend_cls(query.to(device, dtype), states.to(device, dtype), hidden_size**-0.5)
 
@@ -86,6 +103,7 @@ def _operations(
 
     if pattern is not None:
         yield "the attention of a layer", attend
-        yield "the attention of the last layer", attend_cls
-    if why_unsupported(dtype, hidden_size) is None:
+        last = attend_each if pattern.is_apart else attend_first if pattern.is_full else attend_cls
+        yield "the attention of the last layer", last
+    if norms and why_unsupported(dtype, hidden_size) is None:
         yield "the sum of a residual and its norm", norm

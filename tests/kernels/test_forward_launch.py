@@ -153,14 +153,23 @@ MISTAKES = {
         Mistake("interleave", "__byte_perm(even.pair[j / 2], odd.pair[j / 2], 0x5410u)"),
     ),
     "wide": (
-        Mistake("limit", "$ && !visible[a].sees(number)"),
-        Mistake("edge", "$ && last >= limit"),
-        Mistake("band", "cls ? $ : Visible{r0 + g + 8 * a - w, 2 * w + 2}"),
+        # What does not exist or is out of sight is seen.
+        Mistake("limit", "true"),
+        Mistake("edge", "true"),
+        Mistake("band", "$ + 1"),
+        Mistake("masked", "false"),
+        Mistake("last-global", "0xffffu"),
+        Mistake("hides-cls", "state.top[a]"),
+        Mistake("cls-globals", "!is_query"),
+        # References follow maxima downwards, or not at all.
+        Mistake("first-key", "high"),
+        Mistake("raises", "false"),
+        Mistake("copied"),
         Mistake("staged"),
         Mistake("stage-free", "false"),
         Mistake("stages-read"),
         Mistake("cls-rows"),
-        Mistake("written", "$ || a == 3"),
+        Mistake("written", "$ && a < 3"),
         Mistake("arrivals", "false"),
     ),
     "simt": (

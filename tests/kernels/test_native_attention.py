@@ -151,7 +151,7 @@ def test_local_attention_equals_the_reference(window: int) -> None:
     cu_seqlens = offsets([0, 1, 40, 0, 300])
     qkv = some_qkv(int(cu_seqlens[-1]))
     ours, reference = (
-        plan_local_attention(cu_seqlens, window, device=CPU, dtype=torch.float32, backend=backend)
+        plan_local_attention(cu_seqlens, window, device=CPU, dtype=torch.float32, head_dim=32, backend=backend)
         for backend in ("native", "reference")
     )
 

@@ -33,7 +33,7 @@ X, ROWS = torch.zeros(9, 48), packed_rows([2], [[5]], shared=True)
 QKV = torch.zeros(ROWS.num_rows, 3, 2, 32)
 NORM = Norm(torch.ones(48), None, 1e-5)
 SPLIT = Split.of(torch.tensor([17, *[1] * 47]))
-LOCAL = plan_local_attention(offsets([1, 3]), 2, device=X.device, dtype=X.dtype, backend="native")
+LOCAL = plan_local_attention(offsets([1, 3]), 2, device=X.device, dtype=X.dtype, head_dim=16, backend="native")
 
 
 def layer(outputs: int, inputs: int) -> Int8Weights:

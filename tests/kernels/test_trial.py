@@ -21,7 +21,9 @@ def tried(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("pattern", [SPARSE, AttentionPattern.sparse(None), AttentionPattern(), None])
+@pytest.mark.parametrize(
+    "pattern", [SPARSE, AttentionPattern.sparse(None), AttentionPattern(), AttentionPattern.apart(), None]
+)
 def test_what_is_right_is_trusted(pattern: AttentionPattern, dtype: torch.dtype) -> None:
     """The rounding of each dtype is allowed, with and without shared queries."""
     assert tried(pattern, dtype) is None

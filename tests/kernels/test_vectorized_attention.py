@@ -202,7 +202,8 @@ def test_local_attention_equals_the_reference(window: int, lengths: list[int]) -
     cu_seqlens = offsets(lengths)
     qkv = torch.randn(int(cu_seqlens[-1]), 3, NUM_HEADS, HEAD_DIM, dtype=torch.float64)
     reference, vectorized = (
-        plan_local_attention(cu_seqlens, window, device=CPU, dtype=qkv.dtype, backend=backend) for backend in BACKENDS
+        plan_local_attention(cu_seqlens, window, device=CPU, dtype=qkv.dtype, head_dim=HEAD_DIM, backend=backend)
+        for backend in BACKENDS
     )
 
     torch.testing.assert_close(vectorized.attend(qkv), reference.attend(qkv), rtol=0, atol=EXACT)

@@ -24,6 +24,7 @@ from bandrank.models.scorer import Scorer
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 CPU = torch.device("cpu")
+APART = AttentionPattern.apart()
 
 
 def test_a_prepared_scorer_is_a_value() -> None:
@@ -64,7 +65,8 @@ def test_kernels_that_fail_their_trial_are_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Plain torch runs instead, without graphs, and an error in the log says why."""
-    monkeypatch.setattr("bandrank.models.backends.cuda_obstacle", lambda _: None)
+    for obstacle in ("cuda_obstacle", "gpu_obstacle"):
+        monkeypatch.setattr(f"bandrank.models.backends.{obstacle}", lambda _: None)
     monkeypatch.setattr("bandrank.models.backends.why_no_kernels", lambda *_, **__: None)
     monkeypatch.setattr("bandrank.models.backends.why_distrusted", lambda *_, **__: "they differ")
     scorer = tiny_cross_encoder(pattern=sparse(4))
@@ -79,9 +81,9 @@ def test_kernels_that_fail_their_trial_are_not_used(
     ("make", "own", "tried"),
     [
         (lambda: tiny_cross_encoder(pattern=sparse(4)), None, sparse(4)),
-        (tiny_cross_encoder, "no kernels", sparse(None)),  # the norms run in kernels
-        (tiny_deformer, "no kernels", sparse(None)),  # so do the lower layers, which read each text alone
-        (tiny_sequence_cross_encoder, None, sparse(None)),  # a pair is read as one text
+        (tiny_cross_encoder, "no kernels", APART),  # the norms run in kernels
+        (tiny_deformer, "no kernels", APART),  # so do the lower layers, which read each text alone
+        (tiny_sequence_cross_encoder, None, APART),  # a pair is read as one text
         (tiny_decoder_reranker, "the CUDA kernels have no causal attention", "nothing"),
     ],
 )
@@ -96,7 +98,8 @@ def test_kernels_are_tried_before_any_of_them_runs(
     def kernels_know(pattern: AttentionPattern, **_: object) -> str | None:
         return None if pattern.shares_queries else "no kernels"
 
-    monkeypatch.setattr("bandrank.models.backends.cuda_obstacle", lambda _: None)
+    for obstacle in ("cuda_obstacle", "gpu_obstacle"):
+        monkeypatch.setattr(f"bandrank.models.backends.{obstacle}", lambda _: None)
     monkeypatch.setattr("bandrank.models.backends.why_no_kernels", kernels_know)
     monkeypatch.setattr("bandrank.models.backends.why_distrusted", lambda pattern, **_: seen.append(pattern))
     scorer = make()

@@ -35,9 +35,11 @@ NARROW_SHAPES = {  # with the rows per tile to try
     Shape(164, 4, 64): (60, 90, 120),
 }
 NARROW_BLOCKS = {32: (4, 5), 64: (4, 6)}  # of four heads and of two, by head_dim; more spill
-WIDE_SHAPES = (Shape(164, 64, 32), Shape(4086, 64, 32), Shape(164, 64, 64))
-WIDE_THREADS = {32: (256, 512, 768), 64: (256, 512)}  # per multiprocessor
-WIDE_WARPS = (4, 8)
+WIDE_SHAPES = [Shape(tokens, 64, head_dim) for head_dim in (32, 64) for tokens in (164, 4086)]
+WIDE_LAUNCHES = {  # warps and blocks per multiprocessor, by head_dim
+    32: ((3, 5), (4, 3), (4, 4), (4, 5), (5, 3), (5, 4), (6, 2), (6, 3), (8, 2)),
+    64: ((3, 4), (4, 2), (4, 3), (5, 2), (6, 2), (8, 1)),
+}
 LAST_SHAPES = (PASSAGES, Shape(164, 4, 32), Shape(4086, 4, 32))
 LAST_STAGES, LAST_ROWS = (2, 3, 4), (48, 96, 256, 512)
 
@@ -82,8 +84,8 @@ def choices() -> Iterator[tuple[Shape, Variant]]:
         for rows, blocks in product(tile_rows, NARROW_BLOCKS[shape.head_dim]):
             yield shape, TunedNarrow("float16", shape.head_dim, 3, 2, rows, blocks)
     for shape in WIDE_SHAPES:
-        for warps, threads in product(WIDE_WARPS, WIDE_THREADS[shape.head_dim]):
-            yield shape, TunedWide("float16", shape.head_dim, warps, threads // (32 * warps))
+        for warps, blocks in WIDE_LAUNCHES[shape.head_dim]:
+            yield shape, TunedWide("float16", shape.head_dim, warps, blocks)
 
 
 def measured(lab: Lab, shape: Shape, variant: Variant) -> Facts:

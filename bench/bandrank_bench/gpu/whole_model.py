@@ -22,7 +22,6 @@ from bandrank.models.ragged import Ragged
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape, passage_lengths
 from bandrank_bench.gpu.stages import Case, Facts
-from bandrank_kernels import Backend
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.launch import in_turn
 from bandrank_kernels.transfer import to_host
@@ -51,7 +50,8 @@ def cases(lab: Lab) -> Iterator[Case]:
     size, chosen = _sizes(lab)
     for name, lengths in chosen.items():
         yield _case("ours sparse", name, partial(ours, lab, size, lengths, sparse(WINDOW), cls_only=True))
-        yield _case("ours sparse", name, partial(served, lab, size, lengths), ", served")
+        for kind, pattern in (("sparse", sparse(WINDOW)), ("full", FULL)):
+            yield _case(f"ours {kind}", name, partial(served, lab, size, lengths, pattern), ", served")
     for name, lengths in chosen.items():
         for kind, pattern, cls_only in (("sparse", sparse(WINDOW), False), ("full", FULL, True), ("full", FULL, False)):
             label = f"ours {kind}" + ("" if cls_only else ", whole last layer")
@@ -104,8 +104,7 @@ def packed(model: CrossEncoder, batch: ScoreBatch) -> PackedTokens:
 def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: AttentionPattern, *, cls_only: bool) -> Facts:
     """Times the model eagerly from token ids in host memory, and in a graph from ids on the card."""
     (model, _), batch = build(lab, size, pattern), request(lengths)
-    # We have no kernel for full attention.
-    backend: Backend = lab.backend if pattern.shares_queries else "vectorized"
+    backend = lab.backend
     model.encoder.prepare_for(Execution(backend))
 
     def launched() -> Facts:
@@ -130,11 +129,11 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
         return {**facts, "graph_in_turn_ms": graphed(lab, run)["graph_ms"]}
 
 
-def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
+def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: AttentionPattern) -> Facts:
     """Times a request as the service runs it, from ids in host memory through the graph of its bucket; or says why it
     has no graph. Raises AssertionError if a replay and a launch differ in a bit.
     """
-    (model, prepared), batch = build(lab, size, sparse(WINDOW), graphs=True), request(lengths)
+    (model, prepared), batch = build(lab, size, pattern, graphs=True), request(lengths)
     facts = eager(lab, lambda: prepared.score(batch))
     if isinstance(prepared.replay, str):
         return {"not served from a graph": prepared.replay}

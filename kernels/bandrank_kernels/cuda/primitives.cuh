@@ -136,6 +136,28 @@ __device__ __forceinline__ uint4 load_matrices(const uint4* row) {
 #endif
 }
 
+// The same, each matrix transposed: lane 4 g + t gets number g of rows 2t and 2t + 1.
+__device__ __forceinline__ uint4 load_transposed(const uint4* row) {
+#ifdef CUDA_ON_CPU
+  return cuda_on_cpu::load_transposed(row, __LINE__);
+#else
+  uint4 loaded;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(loaded.x), "=r"(loaded.y), "=r"(loaded.z), "=r"(loaded.w) : "r"(shared_address(row)) : "memory");
+  return loaded;
+#endif
+}
+
+// The largest of three numbers if one of them is positive, else any of them: bits of positive floats order as integers
+// do, of which sm_90 compares three at once.
+__device__ __forceinline__ float max_if_positive(float a, float b, float c) {
+#ifdef CUDA_ON_CPU
+  return fmaxf(a, fmaxf(b, c));
+#else
+  return __int_as_float(__vimax3_s32(__float_as_int(a), __float_as_int(b), __float_as_int(c)));
+#endif
+}
+
 // The four lanes 4 g .. 4 g + 3 hold one row of a score tile between them.
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));

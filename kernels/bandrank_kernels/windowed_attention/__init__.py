@@ -2,6 +2,7 @@
 
 from bandrank_kernels.windowed_attention.capacity import Capacity, power_of_two, row_bucket, row_buckets
 from bandrank_kernels.windowed_attention.interface import (
+    flash_runs,
     plan_attention,
     why_no_kernels,
     why_not_one_launch,
@@ -13,16 +14,20 @@ from bandrank_kernels.windowed_attention.native import DistanceBiases, NativePla
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
+from bandrank_kernels.windowed_attention.varlen import JoinedPlan, TextsPlan
 
 __all__ = [
     "AttentionPattern",
     "AttentionPlan",
     "Capacity",
     "DistanceBiases",
+    "JoinedPlan",
     "Layout",
     "Layouts",
     "NativePlan",
     "PackedRows",
+    "TextsPlan",
+    "flash_runs",
     "lay_out",
     "plan_attention",
     "plan_local_attention",

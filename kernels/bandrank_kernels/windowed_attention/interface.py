@@ -5,7 +5,7 @@ from torch import Tensor
 
 from bandrank_kernels.cuda import dtype_name
 from bandrank_kernels.dispatch import Backend, BackendUnavailable, choose_backend
-from bandrank_kernels.launch import cuda_obstacle, device_capability
+from bandrank_kernels.launch import cuda_obstacle, device_capability, gpu_obstacle
 from bandrank_kernels.windowed_attention.capacity import Capacity
 from bandrank_kernels.windowed_attention.cuda.absorbed import why_absorbed_unsupported
 from bandrank_kernels.windowed_attention.cuda.forward import why_unsupported
@@ -15,6 +15,7 @@ from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.reference import ReferencePlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
+from bandrank_kernels.windowed_attention.varlen import JoinedPlan, TextsPlan, why_no_varlen
 from bandrank_kernels.windowed_attention.vectorized import VectorizedPlan
 
 
@@ -31,12 +32,21 @@ def plan_attention(
     """The plan of one batch for the backend that `choose_backend` names.
 
     dtype, head_dim: those of the queries, keys and values; the kernels are built for some.
-    backend: "native", the CPU kernels, must be asked for, and gives no gradients.
+    backend: "native", the CPU kernels, must be asked for, and gives no gradients. "auto" and "cuda" take torch's
+    FlashAttention for full attention and for texts by themselves, if it can run.
     capacity: the size of the CUDA kernels' launches, the same for all batches that fit; plain torch ignores it.
     Raises ValueError if candidates share a query that the pattern makes depend on them, BackendUnavailable.
     """
     rows.check(pattern)
-    unsupported = why_unsupported(pattern, head_dim=head_dim, dtype=dtype_name(dtype))
+    texts = rows.num_candidates == 0 and pattern.shares_queries  # queries alone, whatever candidates would see
+    if backend in {"auto", "cuda"} and flash_runs(pattern, device=device, dtype=dtype, head_dim=head_dim, texts=texts):
+        if not texts:
+            return JoinedPlan(rows, device=device, capacity=capacity)
+        num_texts, longest = (capacity.num_candidates, capacity.query_rows) if capacity else (None, None)
+        return TextsPlan(rows.cu_queries, device=device, num_texts=num_texts, longest=longest)
+    if texts and pattern.is_apart:
+        pattern = AttentionPattern.sparse(None)
+    unsupported = _why_unsupported(pattern, device=device, dtype=dtype, head_dim=head_dim)
     match choose_backend(backend, device, unsupported=unsupported):
         case "reference":
             return ReferencePlan(rows, pattern, device=device)
@@ -59,8 +69,33 @@ def plan_attention(
 
 
 def why_no_kernels(pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
-    """Why "auto" does not choose "cuda" for such attention, as a clause; None if it does."""
-    return cuda_obstacle(device) or why_unsupported(pattern, head_dim=head_dim, dtype=dtype_name(dtype))
+    """Why plain torch computes such attention when "auto" chooses, as a clause; None if CUDA kernels do, ours or
+    torch's FlashAttention.
+
+    pattern: `AttentionPattern.apart()` stands for texts without candidates.
+    """
+    if flash_runs(pattern, device=device, dtype=dtype, head_dim=head_dim, texts=pattern.is_apart):
+        return None
+    if pattern.is_apart:
+        pattern = AttentionPattern.sparse(None)
+    needed = gpu_obstacle if pattern.is_full else cuda_obstacle
+    return needed(device) or _why_unsupported(pattern, device=device, dtype=dtype, head_dim=head_dim)
+
+
+def flash_runs(
+    pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype, head_dim: int, texts: bool = False
+) -> bool:
+    """Whether torch's FlashAttention computes such attention when "auto" chooses. texts: of texts by themselves."""
+    return (pattern.is_full or texts) and why_no_varlen(device=device, dtype=dtype, head_dim=head_dim) is None
+
+
+def _why_unsupported(
+    pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype, head_dim: int
+) -> str | None:
+    """Why CUDA kernels cannot run this attention, as a clause; None if they can."""
+    if pattern.is_full:
+        return why_no_varlen(device=device, dtype=dtype, head_dim=head_dim)
+    return why_unsupported(pattern, head_dim=head_dim, dtype=dtype_name(dtype))
 
 
 def why_not_one_launch(*, num_heads: int, hidden_size: int, dtype: torch.dtype) -> str | None:

@@ -18,19 +18,27 @@ from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.reference import attend_masked, dense_mask
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Spans, tasks_of
-
-NO_KERNELS = "the CUDA kernels know no window that limits all rows of a text"
+from bandrank_kernels.windowed_attention.varlen import TextsPlan, why_no_varlen
 
 
 def plan_local_attention(
-    cu_seqlens: Offsets, window: int, *, device: torch.device, dtype: torch.dtype, backend: Backend = "auto"
+    cu_seqlens: Offsets,
+    window: int,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    backend: Backend = "auto",
 ) -> AttentionPlan:
     """The plan in which each row attends to the rows of its text at most `window` positions away.
 
-    cu_seqlens: (n + 1,) offsets of the texts' rows, which lie end to end.  dtype: of queries, keys and values.
-    Raises BackendUnavailable for "cuda".
+    cu_seqlens: (n + 1,) offsets of the texts' rows, which lie end to end.  dtype, head_dim: of queries and keys.
+    On a GPU, torch's FlashAttention computes it if it can run. Raises BackendUnavailable for "cuda" if it cannot.
     """
-    match choose_backend(backend, device, unsupported=NO_KERNELS):
+    no_flash = why_no_varlen(device=device, dtype=dtype, head_dim=head_dim)
+    if no_flash is None and backend in {"auto", "cuda"}:
+        return TextsPlan(cu_seqlens, device=device, window=window)
+    match choose_backend(backend, device, unsupported=no_flash):
         case "reference":
             return DenseLocalPlan(cu_seqlens, window, device=device)
         case "native":

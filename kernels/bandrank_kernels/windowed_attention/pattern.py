@@ -32,6 +32,11 @@ class AttentionPattern:
         """
         return cls(window, query_to_cls=False, query_to_candidate=False)
 
+    @classmethod
+    def apart(cls) -> Self:
+        """Every text by itself: [CLS], query and candidate see nothing but their own rows."""
+        return cls(None, *[False] * 6)
+
     @property
     def shares_queries(self) -> bool:
         """Whether query rows depend on the query alone, so that one copy serves all its candidates."""
@@ -45,6 +50,11 @@ class AttentionPattern:
         off = [each.name.replace("_", " ") for each in fields(self) if getattr(self, each.name) is False]
         window = "no window" if self.window is None else f"window {self.window}"
         return f"{window}, without {', '.join(off)}" if off else window
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it is `apart`."""
+        return self == AttentionPattern.apart()
 
     @property
     def is_full(self) -> bool:

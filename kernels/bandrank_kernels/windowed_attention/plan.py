@@ -15,9 +15,11 @@ class AttentionPlan(ABC):
 
     host_tables: its tensors that are still in host memory, so that they can travel with the batch's other inputs
     (`bind`). Tables that are not bound are copied to the device when they are first needed.
+    attends_each: whether `attend_each` costs less than `attend`.
     """
 
     host_tables: Sequence[Tensor] = ()
+    attends_each: bool = False
 
     @property
     def signature(self) -> Hashable:
@@ -45,6 +47,10 @@ class AttentionPlan(ABC):
     def attend_first(self, qkv: Tensor, num_candidates: int) -> Tensor:
         """(num_candidates, num_heads, head_dim) what `attend` gives for the [CLS] rows, which come first."""
         return self.attend(qkv)[:num_candidates]
+
+    def attend_each(self, qkv: Tensor, rows: Tensor) -> Tensor:
+        """(n, num_heads, head_dim) what `attend` gives for one row of each text. rows: (n,) in the order of texts."""
+        return self.attend(qkv)[rows]
 
     def layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor | None:
         """(num_rows, hidden_size) the output of a whole layer; None if this plan does not compute whole layers.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bandrank.models.buckets import Fitted
 from bandrank.models.layers.packing import PackedInputs, PackedTokens
-from bandrank.models.usual import usual_layouts
+from bandrank.models.usual import usual_layouts, usual_texts
 from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, row_bucket
 
 # The bucket of the largest batch that an engine makes by default, 32,768 rows. Whatever the size, the host of an H200
@@ -27,12 +27,19 @@ PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
 class PackedBuckets:
     """Implements `Buckets`: a bucket for each `Capacity`."""
 
-    def __init__(self, compute: Callable[[PackedInputs], Tensor], plan: PlanRows, *, max_rows: int = MAX_ROWS) -> None:
+    def __init__(
+        self,
+        compute: Callable[[PackedInputs], Tensor],
+        plan: PlanRows,
+        *,
+        max_rows: int = MAX_ROWS,
+        shares_queries: bool = True,
+    ) -> None:
         """compute: computes a batch's (num_candidates,) scores on the device.  plan: plans its attention for a
         capacity.
-        max_rows: the rows of the largest bucket.
+        max_rows: the rows of the largest bucket.  shares_queries: whether candidates share the rows of their query.
         """
-        self._compute, self._plan, self._max_rows = compute, plan, max_rows
+        self._compute, self._plan, self._max_rows, self._shares_queries = compute, plan, max_rows, shares_queries
 
     @property
     def num_bytes(self) -> int:
@@ -57,7 +64,8 @@ class PackedBuckets:
         return Fitted(key, tables, tables, compute, batch.rows.num_candidates)
 
     def usual(self, max_rows: int) -> Iterator[Fitted]:
-        for rows in usual_layouts(min(self._max_rows, row_bucket(max_rows))):
+        layouts = usual_layouts if self._shares_queries else usual_texts
+        for rows in layouts(min(self._max_rows, row_bucket(max_rows))):
             fitted = self.fit(PackedTokens(np.zeros((3, rows.num_rows), np.int64), rows))
             assert fitted is not None, "a usual layout that has no bucket. This is a bug."
             yield fitted

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.arriving import Arriving
-from bandrank.models.backends import backend_for, why_no_cuda, why_no_native_attention
+from bandrank.models.backends import backend_for, runs_flash, why_no_cuda, why_no_native_attention
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.buckets import Buckets
 from bandrank.models.encoders.protocol import Encoder
@@ -70,7 +70,8 @@ class PreparedScorer:
     """A scorer on its device, as `prepare` returns it.
 
     scorer: for its templates, costs and config.
-    why_no_kernels: the reason, as a clause, why attention runs in plain torch; None if CUDA kernels compute it.
+    why_no_kernels: the reason, as a clause, why attention runs in plain torch; None if CUDA kernels compute it,
+    ours or torch's.
     replay: replays batches from CUDA graphs; or the reason, as a clause, why they are not replayed.
     """
 
@@ -100,7 +101,7 @@ class PreparedScorer:
     def attention(self) -> str:
         """What computes its attention, in a few words."""
         if self.why_no_kernels is None:
-            return "CUDA kernels"
+            return "torch's FlashAttention" if runs_flash(self.scorer) else "CUDA kernels"
         if self.dtype != torch.int8:
             return f"plain torch: {self.why_no_kernels}"
         reason = why_no_native_attention(self.scorer)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.protocol import Encoder
-from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
 from bandrank.models.template import TokenTemplate
 from bandrank_kernels.windowed_attention import AttentionPattern
@@ -51,7 +50,7 @@ class Scorer(nn.Module, ABC):
     encoder: Encoder
     int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers",)  # modules whose linear layers int8 replaces
     exact_layers: frozenset[str] = frozenset()  # names of those that int8 leaves in float32
-    attention: AttentionPattern = sparse(window=None)  # by default each text attends to itself alone
+    attention: AttentionPattern = AttentionPattern.apart()  # by default each text attends to itself alone
 
     @abstractmethod
     def encode_candidates(self, tokens: Ragged) -> Ragged:

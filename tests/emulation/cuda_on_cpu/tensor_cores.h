@@ -54,4 +54,16 @@ inline uint4 load_matrices(const uint4* row, int line) {
   });
 }
 
+inline uint4 load_transposed(const uint4* row, int line) {
+  return exchange(kAllLanes, *row, line, [](auto slot) {
+    unsigned words[4];
+    for (int i = 0; i < 4; i++)
+      for (int k = 0; k < 2; k++) {
+        const uint4& from = slot(8 * i + 2 * (lane() % 4) + k);
+        memcpy(reinterpret_cast<char*>(words + i) + 2 * k, reinterpret_cast<const char*>(&from) + 2 * (lane() / 4), 2);
+      }
+    return uint4{words[0], words[1], words[2], words[3]};
+  });
+}
+
 }  // namespace cuda_on_cpu

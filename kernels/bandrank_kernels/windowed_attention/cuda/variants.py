@@ -133,7 +133,7 @@ class Wide(Variant):
     """Any window and any query, on tensor cores, keys staged in shared memory (wide.cuh)."""
 
     file = "wide.cuh"
-    others = (STAGED,)
+    others = ASYNC_COPY, STAGED
     chunk = 32  # keys, by which a warp may read beyond a stage
     warps: int
 
@@ -151,13 +151,16 @@ class Wide(Variant):
 
     @property
     def min_blocks(self) -> int:
-        """16 warps a multiprocessor at D = 32, 8 at D = 64, whose rows take twice the registers."""
-        return (16 if self.head_dim == 32 else 8) // self.warps
+        """Up to 16 warps a multiprocessor at D = 32 and 12 at D = 64, the most without spills in the loop over keys."""
+        return (16 if self.head_dim == 32 else 12) // self.warps
 
     @property
     def bytes_per_key(self) -> int:
         """Shared memory of a key: a row of K and one of V."""
         return 2 * 2 * self.head_dim
+
+
+WIDE_WARPS = (4, 5, 6, 3)  # of equals the first is taken
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,9 @@ def choose_variant(
         band_tiles = 3 if window <= 4 else 6
         global_tiles = next(tiles for tiles in GLOBAL_TILES if query_rows < 8 * tiles)
         return Narrow(dtype, head_dim, band_tiles, global_tiles)
-    return Wide(dtype, head_dim, 4 if candidate_rows <= 31 * 4 else 8)
+    slices = -(-candidate_rows // 31)
+    # Warps without rows hold registers that others could have.
+    return Wide(dtype, head_dim, min(WIDE_WARPS, key=lambda warps: -(-slices // warps) * warps))
 
 
 SHIPPED: tuple[Variant, ...] = (
@@ -214,7 +219,7 @@ SHIPPED: tuple[Variant, ...] = (
         Narrow(dtype, *sizes, global_tiles)
         for dtype, sizes, global_tiles in product(HALF_DTYPES, NARROW_MIN_BLOCKS, GLOBAL_TILES)
     ),
-    *(Wide(dtype, head_dim, warps) for dtype, head_dim, warps in product(HALF_DTYPES, HEAD_DIMS, (4, 8))),
+    *(Wide(dtype, head_dim, warps) for dtype, head_dim, warps in product(HALF_DTYPES, HEAD_DIMS, WIDE_WARPS)),
     *(Simt(dtype, head_dim) for dtype, head_dim in product(get_args(Dtype), HEAD_DIMS)),
     *(Gradient(dtype, head_dim, part) for dtype, head_dim, part in product(get_args(Dtype), HEAD_DIMS, GRADIENT_PARTS)),
 )

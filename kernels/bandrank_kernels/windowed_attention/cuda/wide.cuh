@@ -1,13 +1,21 @@
 // Windowed attention for any window and any query: a block computes 31 WARPS rows of one candidate in one head.
 //
-// Each warp takes 31 consecutive rows and, as row 31 of its two m16 products, [CLS]. The keys of the block are
+// Each warp takes 31 consecutive rows from r0 on and, as row 31 of its two m16 products, [CLS]. The block's keys are
 //
 //   number  0 .. G-1   the globals
 //           G ..       rows begin - w .. end - 1 + w of the candidate, as far as they exist
 //
 // and go through shared memory in stages of params.stage_rows keys: one stage where they fit, else several. Of each
-// stage a warp attends to the globals and to its band, in chunks of 32 keys, masked at edges, with an online softmax.
-// [CLS] sees the 31 rows of the warp, and the globals in the candidate's first warp.
+// stage a warp attends to its band in chunks of 32 keys, and then to the globals, with an online softmax.
+//
+//   chunk     r0 - 64   r0 - 32   r0        r0 + 32   r0 + 64      at w = 64
+//   row r0    x x x x   x x x x   x x x x   x x x x   x . . .      x seen, . hidden
+//   ...       . x x x   x x x x   x x x x   x x x x   x x x .
+//   row r0+30 . . . x   x x x x   x x x x   x x x x   x x x x
+//   [CLS]     . . . .   . . . .   x x x .   . . . .   . . . .      and the globals in the candidate's first warp
+//
+// Chunks lie so that [CLS] sees keys of one of them, with which the warp begins. Masks cost a third of a chunk, and are
+// taken at its edges alone.
 //
 // Rescaling is lazy: a row's sums are relative to a reference that follows its maximum only when it has grown by more
 // than 2 ** kSlack. Weights up to 2 ** kSlack lose no precision in 16 bits.
@@ -16,26 +24,48 @@ constexpr int kSliceRows = 31;
 constexpr int kChunk = 32;  // keys
 constexpr float kSlack = 8.f;
 
-// The state of a warp's 32 rows; row a of a lane is row g + 8 a.
+// The state of a warp's 32 rows; row a of a lane is row g + 8 a. Lane (g, t) has columns 8j + 2t, 8j + 2t + 1 of sums.
 template <int D>
 struct SliceState {
   Slices<D> query[4];
   Output<D> sums[2];
-  float top[4], sum[4];
+  float top[4], sum[4];  // top: the reference, 0 at first
+  unsigned unseen;       // bit a: row a has not seen a key yet
 };
 
-// A row sees the keys first .. first + count - 1.
-struct Visible {
-  int first, count;
-  __device__ __forceinline__ bool sees(int key) const { return unsigned(key - first) < unsigned(count); }
-};
+// Follows the maxima of scores that are relative to the references. first: nothing was summed up yet.
+template <int D, int TILES>
+__device__ __forceinline__ void raise_references(SliceState<D>& state, float (&scores)[2][TILES][4], bool first) {
+#pragma unroll
+  for (int a = 0; a < 4; a++) {
+    float high = kHidden;
+#pragma unroll
+    for (int b = 0; b < TILES; b++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) high = fmaxf(high, scores[a / 2][b][2 * (a % 2) + e]);
+    high = quad_max(high);
+    const bool sees = high > kHidden / 2;
+    const float rise = sees && state.unseen >> a & 1 ? high : fmaxf(high, 0.f);  // @first-key
+    if (!first) {
+      const float factor = exp2_fast(-fmaxf(rise, 0.f));  // what has seen no key has no sums
+      state.sum[a] *= factor;
+      scale_row(state.sums[a / 2], a % 2, factor);
+    }
+    state.top[a] += rise;
+    if (sees) state.unseen &= ~(1u << a);
+#pragma unroll
+    for (int b = 0; b < TILES; b++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) scores[a / 2][b][2 * (a % 2) + e] -= rise;
+  }
+}
 
-// Attends to 8 TILES keys that lie in shared memory from row `slot`, counted `key`, `key` + 1, ...; those from `limit` on
-// are no keys, but are read all the same.
-// all_see: keys that all rows but [CLS] see.
-template <class T, int D, int TILES>
+// Attends to 8 TILES keys that lie in shared memory from row `slot` on.
+// visible(a): the keys that row a sees, one in a bit; asked if `masked`, and of row 3 if `cls_masked`, else all are seen.
+// hides_cls: whether this lane's row 3 is [CLS] and sees none of the keys.  first: these are the warp's first keys.
+template <class T, int D, int TILES, class Visible>
 __device__ __forceinline__ void attend_chunk(SliceState<D>& state, const uint4* keys, const uint4* values, int slot,
-                                             int key, int limit, const Visible (&visible)[4], Visible all_see,
+                                             Visible visible, bool masked, bool cls_masked, bool hides_cls, bool first,
                                              float scale) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   float scores[2][TILES][4];
@@ -45,68 +75,90 @@ __device__ __forceinline__ void attend_chunk(SliceState<D>& state, const uint4* 
 #pragma unroll
     for (int h = 0; h < 2; h++) score<T, D>(scores[h][b], state.query[2 * h], state.query[2 * h + 1], loaded);
   }
-
-  const int last = key + 8 * TILES - 1;
-  auto mask_row = [&](int a) {
-#pragma unroll
-    for (int b = 0; b < TILES; b++)
-#pragma unroll
-      for (int e = 0; e < 2; e++) {
-        const int number = key + 8 * b + 2 * t + e;
-        if (number >= limit || !visible[a].sees(number)) scores[a / 2][b][2 * (a % 2) + e] = kHidden;  // @limit
-      }
-  };
-  mask_row(3);  // [CLS] in some lanes
-  if (last >= limit || !all_see.sees(key) || !all_see.sees(last)) {  // @edge
-#pragma unroll
-    for (int a = 0; a < 3; a++) mask_row(a);
-  }
-  float high[4] = {kHidden, kHidden, kHidden, kHidden};
-#pragma unroll
-  for (int a = 0; a < 4; a++)
-#pragma unroll
-    for (int b = 0; b < TILES; b++)
-#pragma unroll
-      for (int e = 0; e < 2; e++) high[a] = fmaxf(high[a], scores[a / 2][b][2 * (a % 2) + e]);
-
-  bool grows = false;
 #pragma unroll
   for (int a = 0; a < 4; a++) {
-    high[a] = quad_max(high[a]);
-    high[a] = high[a] > kHidden ? high[a] * scale : kHidden;
-    grows |= high[a] > state.top[a] + kSlack;
-  }
-  if (__any_sync(kAllLanes, grows)) {
-#pragma unroll
-    for (int a = 0; a < 4; a++) {
-      const float top = fmaxf(state.top[a], high[a]), factor = exp2_fast(state.top[a] - top);
-      state.top[a] = top;
-      state.sum[a] *= factor;
-      scale_row(state.sums[a / 2], a % 2, factor);
-    }
-  }
-#pragma unroll
-  for (int a = 0; a < 4; a++) {
-    // [CLS] may have seen no key yet; hidden scores less 0 still have weight 0.
-    const float reference = state.top[a] > kHidden ? state.top[a] : 0.f;
+    const float reference = a == 3 && hides_cls ? -kHidden : state.top[a];  // @hides-cls
 #pragma unroll
     for (int b = 0; b < TILES; b++)
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         float& s = scores[a / 2][b][2 * (a % 2) + e];
-        s = exp2_fast(fmaf(s, scale, -reference));
-        state.sum[a] += s;
+        s = fmaf(s, scale, -reference);
       }
   }
 
+  auto mask_row = [&](int a) {
+    const unsigned seen = visible(a) >> 2 * t;
+#pragma unroll
+    for (int b = 0; b < TILES; b++)
+#pragma unroll
+      for (int e = 0; e < 2; e++)
+        if (!(seen >> (8 * b + e) & 1)) scores[a / 2][b][2 * (a % 2) + e] = kHidden;
+  };
+  if (masked) {  // @masked
+#pragma unroll
+    for (int a = 0; a < 3; a++) mask_row(a);
+  }
+  if (masked || cls_masked) mask_row(3);
+
+  float most[4];
+#pragma unroll
+  for (int a = 0; a < 4; a++) {
+    auto score_of = [&](int i) { return scores[a / 2][i / 2][2 * (a % 2) + i % 2]; };
+    most[a] = score_of(0);
+#pragma unroll
+    for (int i = 1; i < 2 * TILES; i += 2)
+      most[a] = max_if_positive(most[a], score_of(i), score_of(min_of(i + 1, 2 * TILES - 1)));
+  }
+  const float high = max_if_positive(max_if_positive(most[0], most[1], most[2]), most[3], most[3]);
+  if (__any_sync(kAllLanes, state.unseen || high > kSlack)) raise_references(state, scores, first);  // @raises
+#pragma unroll
+  for (int a = 0; a < 4; a++)
+#pragma unroll
+    for (int b = 0; b < TILES; b++) {
+      float(&s)[4] = scores[a / 2][b];
+      float &even = s[2 * (a % 2)], &odd = s[2 * (a % 2) + 1];
+      even = exp2_fast(even);
+      odd = exp2_fast(odd);
+      state.sum[a] += even + odd;
+    }
+
 #pragma unroll
   for (int b = 0; b < TILES / 2; b++) {
-    Segment<D> loaded[4];
+    unsigned weights[2][4];
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-      loaded[i] = staged_segment<D>(values + (16 * b + 8 * (i / 2)) * (D / 8), slot + 2 * t + i % 2);
+    for (int h = 0; h < 2; h++)
 #pragma unroll
-    for (int h = 0; h < 2; h++) add_values<T, D>(state.sums[h], scores[h][2 * b], scores[h][2 * b + 1], loaded);
+      for (int i = 0; i < 4; i++) {
+        const float* const pair = scores[h][2 * b + i / 2] + 2 * (i % 2);
+        weights[h][i] = pack<T>(pair[0], pair[1]);
+      }
+#pragma unroll
+    for (int j = 0; j < D / 8; j += 2) {
+      const uint4 loaded =
+          load_transposed(values + 16 * b * (D / 8) + matrix_index<D>(slot + lane % 16, j + lane / 16));
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const unsigned(&p)[4] = weights[h];
+        mma_k16<T>(state.sums[h].column[j], p[0], p[1], p[2], p[3], loaded.x, loaded.y);
+        mma_k16<T>(state.sums[h].column[j + 1], p[0], p[1], p[2], p[3], loaded.z, loaded.w);
+      }
+    }
+  }
+}
+
+// Writes row g (half 0) or g + 8 (half 1) times `factor`, if `real`. Two lanes exchange numbers, so that each writes 8
+// bytes. row: of this head, advanced by 4 (t / 2) + 8 (t % 2) numbers. Called by all lanes.
+template <class T, int D>
+__device__ __forceinline__ void store_columns(T* row, const Output<D>& out, int half, float factor, bool real) {
+  const bool odd = threadIdx.x % 2;
+#pragma unroll
+  for (int j = 0; j < D / 8; j += 2) {
+    const float(&x)[4] = out.column[j], (&y)[4] = out.column[j + 1];
+    const unsigned a = pack<T>(x[2 * half] * factor, x[2 * half + 1] * factor);
+    const unsigned b = pack<T>(y[2 * half] * factor, y[2 * half + 1] * factor);
+    const unsigned other = __shfl_xor_sync(kAllLanes, odd ? a : b, 1);
+    if (real) *reinterpret_cast<uint2*>(row + 8 * j) = odd ? make_uint2(other, b) : make_uint2(a, other);
   }
 }
 
@@ -115,93 +167,135 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
   constexpr int kPieces = D / 8;  // 16-byte pieces of a row
   DYNAMIC_SHARED(shared);
 
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);  // known to be the same in all lanes
   const int tile_number = blockIdx.x / params.num_heads, head = blockIdx.x % params.num_heads;
   const Tile tile = load_tile(params.tiles, tile_number);
   if (tile.candidate == kUnusedTile) return;
+  wait_for_earlier_launches();  // the tiles are older
 
   const bool is_query = tile.is_query();
   const bool cls_lane = g == 7;  // its row g + 24 is [CLS]
   const int num_rows = tile.num_rows, end = min_of(tile.begin + kSliceRows * WARPS, num_rows), w = params.window;
-  const long long stride = params.row_stride;
+  const int row_bytes = params.row_stride * sizeof(T);  // `is_readable` says that it fits
   const int model_dim = params.num_heads * D;
-  const T* const q = static_cast<const T*>(params.qkv) + head * D;
-  const T* const k = q + model_dim;
-  const T* const v = k + model_dim;
-  T* const out = static_cast<T*>(params.out) + head * D + t * (D / 4);
+  auto row_at = [&](int part, int row, int number) {  // part: 0 for Q, 1 for K, 2 for V
+    const T* const first = static_cast<const T*>(params.qkv) + part * model_dim + head * D + number;
+    return reinterpret_cast<const char*>(first) + (long long)row * row_bytes;
+  };
 
   const int globals = tile.query_rows + !is_query;
   const int band_begin = is_query ? 0 : max_of(0, tile.begin - w), band_end = is_query ? 0 : min_of(num_rows, end + w);
   const int num_keys = globals + band_end - band_begin;
-  auto key_row = [&](int number) {
-    return number < globals ? tile.global_row(number + is_query) : tile.first_row + band_begin + number - globals;
-  };
-
   const int r0 = tile.begin + kSliceRows * warp;
   const bool works = r0 < end || (num_rows == 0 && warp == 0);  // [CLS] of an empty candidate sees the globals
   const int own_begin = max_of(band_begin, r0 - w), own_end = min_of(band_end, r0 + kSliceRows + w);
-
-  Visible global_keys[4], band_keys[4];
-#pragma unroll
-  for (int a = 0; a < 4; a++) {
-    const bool cls = a == 3 && cls_lane;
-    global_keys[a] = {0, !cls || (r0 == 0 && !is_query) ? globals : 0};
-    band_keys[a] = cls ? Visible{r0, kSliceRows} : Visible{r0 + g + 8 * a - w, 2 * w + 1};  // @band
-  }
-  const Visible all_see_globals = {0, globals}, all_see_band = {r0 + kSliceRows - 1 - w, max_of(0, 2 * w + 2 - kSliceRows)};
+  const bool cls_sees_globals = r0 == 0 && !is_query;  // @cls-globals
 
   SliceState<D> state;
+  state.unseen = is_query && cls_lane ? 7 : 15;
 #pragma unroll
   for (int a = 0; a < 4; a++) {
     const int position = clamp(r0 + g + 8 * a, 0, max_of(num_rows - 1, 0));  // rows beyond are not written
     const int row = a == 3 && cls_lane ? tile.any_row() : tile.first_row + position;
-    state.query[a] = load_slices<T, D>(q + row * stride + 8 * t);
-    state.top[a] = kHidden;
+    state.query[a] = load_slices<T, D>(reinterpret_cast<const T*>(row_at(0, row, 8 * t)));
+    state.top[a] = 0.f;
     state.sum[a] = 0.f;
     clear_row(state.sums[a / 2], a % 2);
   }
 
+  bool first_keys = true;
   uint4* const keys = reinterpret_cast<uint4*>(shared);
   uint4* const values = keys + (params.stage_rows + kChunk) * kPieces;
   for (int stage = 0; stage < num_keys; stage += params.stage_rows) {
     const int staged = min_of(params.stage_rows, num_keys - stage);
+    const int staged_globals = clamp(globals - stage, 0, staged);
+    // The candidate's rows in this stage, of which the first lies in slot `staged_globals`.
+    const int staged_begin = band_begin + stage + staged_globals - globals;
+    const int staged_end = staged_begin + staged - staged_globals;
     if (stage) __syncthreads();  // @stage-free everyone is done with the stage before
-    // A chunk may reach beyond the stage, where other keys lie, or the last key again.
-    for (int i = threadIdx.x; i < (staged + kChunk - 1) * kPieces; i += 32 * WARPS) {
-      const int slot = i / kPieces, piece = i % kPieces;
-      const long long offset = key_row(min_of(stage + slot, num_keys - 1)) * stride + 8 * piece;
-      keys[key_index<D>(slot, piece)] = *reinterpret_cast<const uint4*>(k + offset);
-      values[value_index<D>(slot, piece)] = *reinterpret_cast<const uint4*>(v + offset);
+    constexpr int kTogether = 32 * WARPS / kPieces;  // rows
+    const int i = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
+    auto copy_row = [&](int slot, const char* from) {
+      copy_async(keys + key_index<D>(slot, piece), from, true);
+      copy_async(values + matrix_index<D>(slot, piece), from + model_dim * sizeof(T), true);
+    };
+    for (int slot = i; slot < staged_globals; slot += kTogether)
+      copy_row(slot, row_at(1, tile.global_row(stage + slot + is_query), 8 * piece));
+    const char* from = row_at(1, tile.first_row + staged_begin + i, 8 * piece);
+    for (int slot = staged_globals + i; slot < staged; slot += kTogether) {
+      copy_row(slot, from);
+      from += (long long)kTogether * row_bytes;
     }
+    // Where there are fewer rows than in a chunk, it reaches beyond them, to values of which none may be NaN.
+    if (staged - staged_globals < kChunk)
+      for (int i = threadIdx.x; i < kChunk * kPieces; i += 32 * WARPS) values[staged * kPieces + i] = uint4{};
+    commit_copies();
+    wait_for_copies<0>();  // @copied
     __syncthreads();  // @staged
     if (!works) continue;
 
-    const int global_limit = min_of(globals, stage + staged);
-    for (int number = stage; number < global_limit; number += 16)
-      attend_chunk<T, D, 2>(state, keys, values, number - stage, number, global_limit, global_keys,
-                            all_see_globals, params.scale);
-    const int staged_row = band_begin + stage - globals;  // the candidate's row that would lie in slot 0
-    const int limit = min_of(own_end, staged_row + staged);
-    for (int row = max_of(own_begin, staged_row); row < limit; row += kChunk)
-      attend_chunk<T, D, kChunk / 8>(state, keys, values, row - staged_row, row, limit, band_keys, all_see_band,
-                            params.scale);
+    const int low = max_of(own_begin, staged_begin), high = min_of(own_end, staged_end);
+    const int first_chunk = (low - r0) >> 5, last_chunk = (high - 1 - r0) >> 5;
+    int chunk = first_chunk <= 0 && last_chunk >= 0 ? 0 : first_chunk;  // the warp's own rows before others
+    for (int left = low < high ? last_chunk - first_chunk + 1 : 0; left > 0; left--) {
+      const int begin = max_of(low, r0 + kChunk * chunk), limit = min_of(high, r0 + kChunk * (chunk + 1));
+      const int first = max_of(staged_begin, min_of(r0 + kChunk * chunk, staged_end - kChunk));
+      auto visible = [&](int a) {
+        const bool cls = a == 3 && cls_lane;
+        const int row = r0 + g + 8 * a;
+        const int from = cls ? begin : max_of(begin, row - w);
+        const int count = (cls ? min_of(limit, r0 + kSliceRows) : min_of(limit, row + w + 1)) - from;  // @band
+        return count > 0 ? kAllLanes >> (32 - count) << (from - first) : 0;
+      };
+      const bool all_exist = limit - begin == kChunk;  // @limit
+      const bool all_see = begin >= r0 + kSliceRows - 1 - w && limit <= r0 + w + 1;  // @edge
+      attend_chunk<T, D, kChunk / 8>(state, keys, values, staged_globals + first - staged_begin, visible,
+                                     !all_exist || !all_see, chunk == 0, cls_lane && chunk != 0, first_keys,
+                                     params.scale);
+      first_keys = false;
+      chunk = chunk < last_chunk ? chunk + 1 : first_chunk;
+    }
+    for (int slot = 0; slot < staged_globals; slot += 16) {
+      const int count = staged_globals - slot;
+      auto visible = [&](int) { return count < 16 ? (1u << count) - 1 : 0xffffu; };  // @last-global
+      attend_chunk<T, D, 2>(state, keys, values, slot, visible, count < 16, false, cls_lane && !cls_sees_globals,
+                            first_keys, params.scale);
+      first_keys = false;
+    }
   }
 
+  if (works) {
+    T* to = static_cast<T*>(params.out) + (long long)(tile.first_row + r0 + g) * model_dim;
+    to += head * D + 4 * (t / 2) + 8 * (t % 2);
 #pragma unroll
-  for (int a = 0; a < 4 && works; a++) {
-    state.sum[a] = quad_sum(state.sum[a]);
-    const int position = r0 + g + 8 * a;
-    if (position >= end || (a == 3 && cls_lane)) continue;  // @written
-    const long long row = tile.first_row + position;
-    store_row<T, D>(out + row * model_dim, state.sums[a / 2], a % 2, reciprocal_fast(state.sum[a]));
-    if (params.lse && t == 0) params.lse[row * params.num_heads + head] = state.top[a] + log2_fast(state.sum[a]);
+    for (int a = 0; a < 4; a++) {
+      state.sum[a] = quad_sum(state.sum[a]);
+      const int position = r0 + g + 8 * a;
+      const bool written = position < end && !(a == 3 && cls_lane);  // @written
+      store_columns<T, D>(to, state.sums[a / 2], a % 2, reciprocal_fast(state.sum[a]), written);
+      to += 8 * model_dim;
+      if (!written || !params.lse || t) continue;
+      const long long row = tile.first_row + position;
+      params.lse[row * params.num_heads + head] = state.top[a] + log2_fast(state.sum[a]);
+    }
   }
 
   if (is_query) return;
   // The warps' [CLS] rows are merged in shared memory, those of the tiles of a candidate in params.partials.
   float* const partials = reinterpret_cast<float*>(shared);
   __syncthreads();  // @stages-read the last stage was read
-  if (cls_lane) store_partial<D>(partials + warp * kPartial<D>, state.sums[1], 1, state.top[3], state.sum[3]);
+  if (cls_lane) {
+    float* const partial = partials + warp * kPartial<D>;
+#pragma unroll
+    for (int j = 0; j < D / 8; j++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) partial[2 + 8 * j + 2 * t + e] = state.sums[1].column[j][2 + e];
+    if (t == 0) {
+      partial[0] = state.unseen & 8 ? kHidden : state.top[3];
+      partial[1] = state.sum[3];
+    }
+  }
   __syncthreads();  // @cls-rows
   if (warp) return;
   const ClsRow<D> merged = merge_partials<D>(partials, kPartial<D>, WARPS);

@@ -79,7 +79,7 @@ class CrossEncoder(JointScorer):
 
     def prepare_for(self, execution: Execution) -> None:
         """Prepares the last layer, of which [CLS] alone is read."""
-        if execution.graphs:
+        if execution.graphs and not self.config.pattern.is_full:
             self.encoder.layer(-1).fold()
 
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
@@ -123,12 +123,14 @@ class CrossEncoder(JointScorer):
 
     def buckets(self) -> PackedBuckets:
         """The buckets of packed batches, for CUDA graphs."""
-        return PackedBuckets(self.compute, self.plan)
+        return PackedBuckets(self.compute, self.plan, shares_queries=self.shares_queries)
 
     @property
     def why_not_captured(self) -> str | None:
         """Why CUDA graphs cannot replay its launches, as a clause; None if they can."""
         config = self.config.encoder
+        if self.config.pattern.is_full:  # FlashAttention has no last layer of its own
+            return None
         return why_not_one_launch(num_heads=config.num_heads, hidden_size=config.hidden_size, dtype=self.encoder.dtype)
 
     def plan(self, rows: PackedRows, capacity: Capacity | None = None) -> AttentionPlan:

@@ -89,10 +89,12 @@ class Decoder(nn.Module):
             hidden = layer(hidden, positions, plan)
         return self.norm(self.layers[-1].forward_last(hidden, positions, plan, last))  # type: ignore[no-any-return]
 
-    def forward_some(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
+    def forward_each(
+        self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor, *, first: int = 0
+    ) -> Tensor:
         causal = cast("CausalPlan", plan)  # what `plan_texts` gives
-        hidden = self.forward(hidden, positions, causal, layers=slice(None, -1))
-        return self.norm(self.layers[-1].forward_some(hidden, positions, causal, rows))  # type: ignore[no-any-return]
+        hidden = self.forward(hidden, positions, causal, layers=slice(first, -1))
+        return self.norm(self.layers[-1].forward_each(hidden, positions, causal, rows))  # type: ignore[no-any-return]
 
     def forward_cls(
         self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int, *, first: int = 0

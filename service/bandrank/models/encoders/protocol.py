@@ -78,10 +78,13 @@ class Encoder(Protocol):
         hidden: the input of layer `first`.
         """
 
-    def forward_some(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
-        """(n, hidden_size) output of the last layer for some rows; it skips what only the others need.
+    def forward_each(
+        self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor, *, first: int = 0
+    ) -> Tensor:
+        """(n, hidden_size) output of the last layer for one row of each text; it skips what only the others need.
 
-        hidden: the input of the first layer.  rows: (n,) int64 indices on the device.
+        hidden: the input of layer `first`.  plan: as from `plan_texts`.  rows: (n,) int64 indices on the device, in the
+        order of the texts.
         """
 
     def layer(self, index: int) -> Block:

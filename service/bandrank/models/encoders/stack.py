@@ -20,6 +20,7 @@ from bandrank_kernels.windowed_attention import (
     AttentionPattern,
     AttentionPlan,
     Capacity,
+    JoinedPlan,
     PackedRows,
     plan_attention,
     plan_local_attention,
@@ -80,7 +81,9 @@ class Stack(nn.Module):
 
         def plan_for(window: int | None) -> AttentionPlan:
             if window is not None:
-                return plan_local_attention(cu_seqlens, window, device=device, dtype=dtype, backend=backend)
+                return plan_local_attention(
+                    cu_seqlens, window, device=device, dtype=dtype, head_dim=self.head_dims[window], backend=backend
+                )
             head_dim = self.head_dims[None]
             return plan_attention(
                 rows, sparse(window=None), device=device, dtype=dtype, head_dim=head_dim, backend=backend
@@ -97,6 +100,9 @@ class Stack(nn.Module):
         out = self._in_one(hidden, plan, layers)
         if out is not None:
             return out
+        if isinstance(plan, JoinedPlan):
+            arranged = self(plan.arrange(hidden), plan.arrange(positions), plan.texts, layers=layers)
+            return plan.restore(arranged)
         for layer in self.layers[layers]:
             hidden = layer(hidden, positions, plan)
         return hidden
@@ -107,12 +113,17 @@ class Stack(nn.Module):
         out = self._in_one(hidden, plan, slice(first, None), num_candidates)
         if out is not None:
             return out
+        if isinstance(plan, JoinedPlan):
+            hidden, positions = plan.arrange(hidden), plan.arrange(positions)
+            return self.forward_each(hidden, positions, plan.texts, plan.cls, first=first)
         hidden = self.forward(hidden, positions, plan, layers=slice(first, -1))
         return self.layer(-1).forward_cls(hidden, positions, plan, num_candidates)
 
-    def forward_some(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
-        hidden = self.forward(hidden, positions, plan, layers=slice(None, -1))
-        return self.layer(-1).forward_some(hidden, positions, plan, rows)
+    def forward_each(
+        self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor, *, first: int = 0
+    ) -> Tensor:
+        hidden = self.forward(hidden, positions, plan, layers=slice(first, -1))
+        return self.layer(-1).forward_each(hidden, positions, plan, rows)
 
     def _in_one(
         self, hidden: Tensor, plan: AttentionPlan, layers: slice, num_candidates: int | None = None

@@ -35,4 +35,4 @@ def read_pooled(encoder: Encoder, tokens: Ragged, pooling: Pooling) -> Tensor:
         return pool(read(encoder, tokens), pooling)
     hidden, positions = embed(encoder, tokens)
     (chosen,) = to_device([torch.from_numpy(rows)], encoder.device)
-    return encoder.forward_some(hidden, positions, encoder.plan_texts(tokens.cu_seqlens), chosen).float()
+    return encoder.forward_each(hidden, positions, encoder.plan_texts(tokens.cu_seqlens), chosen).float()

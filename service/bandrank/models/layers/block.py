@@ -151,12 +151,18 @@ class Block(nn.Module, ABC):
         averaged = plan.attend_cls(absorbed.transpose(0, 1), rows, self.head_dim**-0.5)
         return self.qkv.project_heads(averaged.transpose(0, 1), value_rows).transpose(0, 1).flatten(1)
 
-    def forward_some(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
-        """(n, hidden_size) output of `forward` for some rows; for others, only what these attend to is computed.
+    def forward_each(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
+        """(n, hidden_size) output of `forward` for one row of each text; for others, only what these attend to is
+        computed.
 
-        rows: (n,) int64 indices on the device.
+        rows: (n,) int64 indices on the device, in the order of the texts.
         """
-        return self._after_attention(self._attended(hidden, positions, plan)[rows], hidden[rows])
+        own = plan_within(plan, self.window)
+        if own.attends_each:
+            attended = own.attend_each(self.project(hidden, positions), rows).flatten(1)
+        else:
+            attended = self._attended(hidden, positions, plan)[rows]
+        return self._after_attention(attended, hidden[rows])
 
     @property
     def norm_before(self) -> LayerNorm | None:

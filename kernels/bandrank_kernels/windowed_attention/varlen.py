@@ -1,0 +1,228 @@
+"""Whole sequences on a GPU, by torch's FlashAttention: one call a layer over all of them, without padding (Dao 2023,
+arXiv 2307.08691).
+"""
+
+import copy
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from typing import Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bandrank_kernels.arrays import Offsets, lengths_of, offsets, ranges
+from bandrank_kernels.launch import device_capability, gpu_obstacle, is_vectorizable
+from bandrank_kernels.transfer import to_device
+from bandrank_kernels.windowed_attention.capacity import Capacity, power_of_two
+from bandrank_kernels.windowed_attention.pattern import AttentionPattern
+from bandrank_kernels.windowed_attention.plan import AttentionPlan
+from bandrank_kernels.windowed_attention.rows import PackedRows
+from bandrank_kernels.windowed_attention.spans import candidate_spans, cls_spans, query_spans
+from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, plan_cls_groups
+
+OLDEST_CAPABILITY = (8, 0)
+MAX_HEAD_DIM, HEAD_DIM_STEP = 256, 8
+SHORTEST = 256  # of a bucket's longest sequence: two blocks of 128 query rows, of which the second may have none
+
+
+class Attend(Protocol):
+    """Attention of the sequences of queries over those of keys, as torch's operator computes it."""
+
+    def __call__(  # noqa: PLR0917  # as the operator
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cu_queries: Tensor,
+        cu_keys: Tensor,
+        longest: tuple[int, int],
+        window: int | None,
+    ) -> Tensor:
+        """(num_queries, num_heads, head_dim) attended values, scaled by head_dim ** -0.5.
+
+        query: (num_queries, num_heads, head_dim).  key, value: (num_keys, num_kv_heads, head_dim).  cu_queries,
+        cu_keys: (n + 1,) int32 offsets of the n sequences, on the device.  longest: sequence of queries, and of keys.
+        window: the most positions between a row and its keys, or None. Query rows beyond the last sequence get
+        arbitrary values. A row that sees no key gets zeros.
+        """
+
+
+def flash(  # noqa: PLR0917  # as `Attend`
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_queries: Tensor,
+    cu_keys: Tensor,
+    longest: tuple[int, int],
+    window: int | None,
+) -> Tensor:
+    """Implements `Attend`.
+
+    The operator behind `torch.nn.attention.varlen.varlen_attn`, which would also fill a tensor in each call.
+    """
+    rows = (
+        each if is_vectorizable(each) else each.clone(memory_format=torch.contiguous_format)
+        for each in (query, key, value)
+    )
+    out, *_ = torch.ops.aten._flash_attention_forward(
+        *rows,
+        cu_queries,
+        cu_keys,
+        *longest,
+        dropout_p=0.0,
+        is_causal=False,
+        return_debug_mask=False,
+        window_size_left=window,
+        window_size_right=window,
+    )
+    return out  # type: ignore[no-any-return]  # operators carry no types
+
+
+def why_no_varlen(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
+    """Why torch's FlashAttention cannot run, as a clause for a message; None if it can."""
+    if reason := gpu_obstacle(device):
+        return reason
+    if not torch.backends.cuda.is_flash_attention_available():
+        return "this torch was built without FlashAttention"
+    if (capability := device_capability(device)) < OLDEST_CAPABILITY:
+        return f"FlashAttention needs compute capability 8.0 or higher, got {'.'.join(map(str, capability))}"
+    if dtype not in {torch.float16, torch.bfloat16}:
+        return f"FlashAttention computes in float16 or bfloat16, got {str(dtype).removeprefix('torch.')}"
+    if head_dim % HEAD_DIM_STEP or not 0 < head_dim <= MAX_HEAD_DIM:
+        return (
+            f"FlashAttention needs heads of a multiple of {HEAD_DIM_STEP} numbers up to {MAX_HEAD_DIM}, got {head_dim}"
+        )
+    return None
+
+
+class TextsPlan(AttentionPlan):
+    """Texts that lie end to end. Each row attends to all rows of its text, or to those at most `window` positions away.
+
+    Unused rows may follow; nothing reads them, and what they get is arbitrary.
+    """
+
+    def __init__(
+        self,
+        cu_seqlens: Offsets,
+        *,
+        device: torch.device,
+        window: int | None = None,
+        num_texts: int | None = None,
+        longest: int | None = None,
+        attend: Attend = flash,
+    ) -> None:
+        """num_texts, longest: the number of texts and of rows of the longest that the launches are made for, if not
+        those of the batch.
+        """
+        self._device, self._window, self._attend = device, window, attend
+        self.attends_each = window is None  # the window of a single query row would end at its text's last row
+        self._longest = int(lengths_of(cu_seqlens).max(initial=0)) if longest is None else longest
+        table = np.full((num_texts or len(cu_seqlens) - 1) + 1, cu_seqlens[-1], np.int32)
+        table[: len(cu_seqlens)] = cu_seqlens  # the other texts are empty
+        self.host_tables: Sequence[Tensor] = [torch.from_numpy(table)]
+
+    @property
+    def signature(self) -> Hashable:
+        return self._longest, self._window
+
+    def bind(self, tables: Sequence[Tensor]) -> Self:
+        bound = copy.copy(self)
+        (bound._cu_seqlens,) = tables
+        return bound
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        return self.attend_grouped(*qkv.unbind(1))
+
+    def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        # Of single rows, the operator would put the heads that share keys side by side, and take no text for empty.
+        return self._attended(query, key, value, self._cu_seqlens, max(self._longest, 2))
+
+    def attend_each(self, qkv: Tensor, rows: Tensor) -> Tensor:
+        query, key, value = qkv.unbind(1)
+        each = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
+        return self._attended(query.index_select(0, rows), key, value, each, 1)
+
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        raise NotImplementedError("texts by themselves have no [CLS] rows in front")
+
+    @cached_property
+    def _cu_seqlens(self) -> Tensor:
+        """The table on the device."""
+        (table,) = to_device(self.host_tables, self._device)
+        return table
+
+    def _attended(self, query: Tensor, key: Tensor, value: Tensor, cu_queries: Tensor, most_queries: int) -> Tensor:
+        if not len(query) or not self._longest:  # nothing to launch
+            return torch.empty_like(query, memory_format=torch.contiguous_format)
+        longest = most_queries, self._longest
+        return self._attend(query, key, value, cu_queries, self._cu_seqlens, longest, self._window)
+
+
+class JoinedPlan(AttentionPlan):
+    """Full attention: the [CLS], the query and the rows of each candidate are joined to a text.
+
+    Layers are computed on arranged rows, those of each text end to end, with the plan `texts`, so that rows move
+    before the first layer and not in each: `arrange` and `restore`. Unused rows stay behind.
+    """
+
+    def __init__(
+        self, rows: PackedRows, *, device: torch.device, capacity: Capacity | None = None, attend: Attend = flash
+    ) -> None:
+        """capacity: the size of the launches, the same for all batches that fit."""
+        self._rows, self._device = rows, device
+        spans = cls_spans(rows).join(query_spans(rows).take(rows.candidate_query)).join(candidate_spans(rows))
+        cu_seqlens = offsets(spans.totals)
+        room = capacity or Capacity.exactly(rows)
+        longest = power_of_two(int(spans.totals.max(initial=0)), SHORTEST) if capacity else None
+        order = np.arange(room.num_rows)
+        order[: rows.num_rows] = ranges(spans.starts.ravel(), spans.lengths.ravel())
+        cls = np.zeros(room.num_candidates, np.int64)
+        cls[: rows.num_candidates] = cu_seqlens[:-1]
+        self._texts = TextsPlan(
+            cu_seqlens, device=device, num_texts=room.num_candidates, longest=longest, attend=attend
+        )
+        self.host_tables: Sequence[Tensor] = [*map(torch.from_numpy, (order, cls)), *self._texts.host_tables]
+
+    @property
+    def signature(self) -> Hashable:
+        return self._texts.signature
+
+    def bind(self, tables: Sequence[Tensor]) -> Self:
+        bound = copy.copy(self)
+        bound._tables, bound._texts = tables, self._texts.bind(tables[2:])
+        return bound
+
+    @property
+    def texts(self) -> AttentionPlan:
+        """The plan of arranged rows."""
+        return self._texts.bind(self._tables[2:])
+
+    @property
+    def cls(self) -> Tensor:
+        """(num_candidates,) the arranged [CLS] rows; those of unused candidates are any row."""
+        return self._tables[1]
+
+    def arrange(self, rows: Tensor) -> Tensor:
+        """The same rows, those of each text end to end. rows: (num_rows, ...)."""
+        return rows.index_select(0, self._tables[0])
+
+    def restore(self, arranged: Tensor) -> Tensor:
+        """The rows that `arrange` arranged, or what was computed from them."""
+        return torch.empty_like(arranged).index_copy_(0, self._tables[0], arranged)
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        return self.restore(self.texts.attend(self.arrange(qkv)))
+
+    def attend_first(self, qkv: Tensor, num_candidates: int) -> Tensor:
+        return self.texts.attend_each(self.arrange(qkv), self.cls)[:num_candidates]
+
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        """In plain torch: layers for [CLS] alone are computed on arranged rows instead."""
+        groups = plan_cls_groups(self._rows, AttentionPattern(), device=self._device, dtype=query.dtype)
+        return attend_cls_groups(groups, query, rows, scale)
+
+    @cached_property
+    def _tables(self) -> Sequence[Tensor]:
+        """The tables on the device: the order of arranged rows, the [CLS] rows among them, and those of `texts`."""
+        return to_device(self.host_tables, self._device)
