@@ -103,8 +103,8 @@ def test_a_device_is_made_current_where_it_is_not(
         def current_device(self) -> int:
             return of_cupy
 
-        def function(self, *_: object, stream: Any, **__: object) -> None:
-            streams.append(stream.ptr)
+        def enqueue(self, _: Launch, stream: int) -> None:
+            streams.append(stream)
 
     @contextmanager
     def current(device: torch.device) -> Iterator[None]:

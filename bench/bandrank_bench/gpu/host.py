@@ -87,7 +87,8 @@ def targets() -> list[Target]:
         (plan.CudaPlan, "attend_cls", "attention, rest"),
         (norms, "plan", "norms, planned"),
         (norms, "launch", "norms, rest"),
-        (Launch, "call", "cupy"),
+        (Launch, "call", "launches by cupy"),
+        (Launch, "call_early", "launches by the driver"),
         (GraphRunner, "score", "runner, rest"),
         (prepared, "to_host", "fetch, enqueued"),
     ]
@@ -306,5 +307,6 @@ def _on_card(lab: Lab) -> dict[str, Callable[[], object]]:
         "our kernel: planned": lambda: norms.plan(addends, weight, weight, 1e-12, out),
         "our kernel: launched": lambda: launch(planned, lab.device),
         "our kernel: by cupy alone": lambda: planned.call(loaded.function, address),
+        "our kernel: by cupy or the driver": lambda: loaded.enqueue(planned, address),
         "our kernel: whole operation": lambda: norms.norm_of_sum(addends, weight, weight, 1e-12),
     }

@@ -41,13 +41,19 @@ def _driver() -> ctypes.CDLL:
     return ctypes.CDLL(LIBRARY)
 
 
+@functools.lru_cache(1024)
+def _config(blocks: int, threads: int, shared_bytes: int, stream: int) -> Config:
+    """Kept, because making one takes ctypes longer than the launch; never changed, because threads share it."""
+    return Config((blocks, 1, 1), (threads, 1, 1), shared_bytes, stream, ctypes.pointer(EARLY), 1)
+
+
 def early_launch(function: int, stream: int, params: int, *, blocks: int, threads: int, shared_bytes: int) -> None:
     """Enqueues a launch that may begin while the one before it on the stream ends.
 
     function, stream, params: addresses of a CUfunction, of a CUstream, and of the kernel's one argument, which is read
     before this returns. blocks: along x. Raises RuntimeError with the driver's error.
     """
-    config = Config((blocks, 1, 1), (threads, 1, 1), shared_bytes, stream, ctypes.pointer(EARLY), 1)
+    config = _config(blocks, threads, shared_bytes, stream)
     arguments = (ctypes.c_void_p * 1)(params)
     code = _driver().cuLaunchKernelEx(ctypes.byref(config), ctypes.c_void_p(function), arguments, None)
     if code:
