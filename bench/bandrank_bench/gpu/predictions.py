@@ -23,8 +23,8 @@ CACHED_NODES, CACHED_SMALL = 173, 59 + 28
 CACHED_CANDIDATES, INTERACTIONS, INTERACTION_PASSES = 1024, 3, 55  # in the bucket; layers; passes over rows in each
 LAYER_NODES, TAIL_NODES = 7, 11  # with GELU in a product; the last layer for [CLS], and the head
 # Instructions of a warp by head_dim, in code for sm_90: for 15 rows in narrow.cuh, for 31 rows by 32 keys in wide.cuh
-# and for its 31 rows beside. Blocks of wide.cuh wait for memory and for products, so that schedulers issue in a share of
-# the cycles. On an H200 the kernel before issued in 0.48 of them, with 16 warps a multiprocessor.
+# and for its 31 rows beside. Blocks of wide.cuh wait for memory and for products, so that schedulers issue in a share
+# of the cycles. On an H200 the kernel before issued in 0.48 of them, with 16 warps a multiprocessor.
 NARROW, WIDE, WIDE_BESIDE = {32: 438, 64: 529}, {32: 260, 64: 320}, {32: 850, 64: 1050}
 WIDE_ISSUED = 0.55
 WRITTEN_PASSES = 43  # reads and writes of the scores in the paper's forward
