@@ -1,7 +1,7 @@
 """Side by side at the sizes of published re-rankers. Run as `python -m bandrank_bench families`.
 
-One family is loaded at a time. The measurements go to a file beside the page, with the suffix .jsonl and a line for
-each family; families that a run leaves out keep their lines from earlier runs.
+One family is loaded at a time. The measurements go to a file beside the page, compressed, with the suffix .jsonl.gz
+and a line for each family; families that a run leaves out keep their lines from earlier runs.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from bandrank_bench.families.memory import measure_memory
 from bandrank_bench.families.report import markdown
 from bandrank_bench.families.results import FamilyResults, read
 from bandrank_bench.families.timing import time_family
-from bandrank_bench.output import say
+from bandrank_bench.output import say, write_page
 from bandrank_bench.workloads import WORKLOADS
 
 TIMED, MEMORY = ("W1", "W2"), "memory"
@@ -43,9 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_verbosity_error()  # type: ignore[no-untyped-call]
     warnings.simplefilter("ignore")
     out: Path = options.out
-    kept = out.with_suffix(".jsonl")
+    kept = out.with_suffix(".jsonl.gz")
     every = read(kept)
-    out.parent.mkdir(parents=True, exist_ok=True)
     for name in options.models:
         try:
             every[name] = run_family(FAMILIES[name], options, every.get(name))
@@ -53,9 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"no report: {disagreement}")
             return 1
         ordered = [every[family] for family in FAMILIES if family in every]
-        kept.write_text("".join(results.to_json() for results in ordered), encoding="utf-8")
-        out.write_text(markdown(ordered), encoding="utf-8")
-        say(f"wrote {out}")
+        write_page(out, markdown(ordered), "".join(results.to_json() for results in ordered))
     return 0
 
 

@@ -1,5 +1,6 @@
 """The measurements of one family, kept as a line of JSON so that the page can be rewritten without measuring."""
 
+import gzip
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -59,8 +60,8 @@ class FamilyResults:
 
 
 def read(path: Path) -> dict[str, FamilyResults]:
-    """Reads earlier runs' results, by family; empty if there is no file."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    """Reads earlier runs' results from a .jsonl.gz, by family; empty if there is no file."""
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines() if path.exists() else []
     return {results.family: results for results in map(FamilyResults.from_json, lines)}
 
 

@@ -25,7 +25,7 @@ CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "tempera
 COPY_NUMBERS = 2**31  # float16: 4 GiB, far beyond any cache
 SMALL_COPY_NUMBERS = 6_250_000  # 12.5 MB read and as much written, like attention over 100 passages
 PRODUCT_SIZE = 8192
-MOST_COMPILERS = 8  # processes, each with its own CUDA context
+MOST_COMPILERS = 12  # processes, each with its own CUDA context
 
 
 def cases(lab: Lab) -> Iterator[Case]:

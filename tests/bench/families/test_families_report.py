@@ -1,5 +1,6 @@
 """The report on families: aims and a page, from canned samples and points."""
 
+import gzip
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def test_the_page_says_what_was_measured_and_what_was_not() -> None:
 
 def test_a_page_can_be_written_again_from_its_lines(tmp_path: Path) -> None:
     """Results are the same after they were written as lines and read; a missing file holds no family."""
-    lines = tmp_path / "page.jsonl"
+    lines = tmp_path / "page.jsonl.gz"
     assert read(lines) == {}
     results = [
         FamilyResults(
@@ -105,7 +106,7 @@ def test_a_page_can_be_written_again_from_its_lines(tmp_path: Path) -> None:
         for family in ("XLM-R-base", "Qwen3-0.6B")
     ]
 
-    lines.write_text("".join(each.to_json() for each in results), encoding="utf-8")
+    lines.write_bytes(gzip.compress("".join(each.to_json() for each in results).encode()))
 
     assert [*read(lines)] == ["XLM-R-base", "Qwen3-0.6B"]
     assert markdown([*read(lines).values()]) == markdown(results)
