@@ -224,6 +224,32 @@ class RecordingDevice:
         self.released += 1
 
 
+class LateBranch:
+    """Stands in for a `Branch`: replays do its work as late as the waits for it allow, and never if nothing waits."""
+
+    def __init__(self, device: RecordingDevice) -> None:
+        self._device, self._steps, self._done = device, list[Callable[[], object]](), 0
+
+    @contextmanager
+    def fork(self) -> Iterator[None]:
+        if (tape := self._device._tape) is None:
+            yield
+            return
+        before, tape.steps = tape.steps, self._steps
+        yield
+        tape.steps = before
+
+    def mark(self) -> Callable[[], None]:
+        tape, end = self._device._tape, len(self._steps)
+
+        def wait() -> None:
+            if tape is not None:
+                tape.steps += self._steps[self._done : end]
+                self._done = max(self._done, end)
+
+        return wait
+
+
 class ExactProducts(TorchDispatchMode):
     """Computes matrix products in float64 and rounds once, so that their bits do not depend on the number of rows."""
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from emulation.graphs import RecordingDevice, Running, Stream
+from emulation.graphs import LateBranch, RecordingDevice, Running, Stream
 from support.layouts import CPU
 from support.models import random_ids, random_scorer, score_batch, tiny_encoder_config
 from support.tokenizer import CLS_ID, SEP_ID
@@ -163,6 +163,7 @@ def serve_from(device: RecordingDevice, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(interface, "choose_backend", lambda *_, **__: "cuda")
     monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))
     monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=device.launch))
+    monkeypatch.setattr("bandrank.models.cached_buckets.Branch", lambda _: LateBranch(device))
     monkeypatch.setattr("bandrank.models.backends.why_distrusted", lambda *_, **__: None)  # there is no card to try
 
 

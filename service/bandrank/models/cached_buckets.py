@@ -1,8 +1,8 @@
 """Buckets for one query with stored candidates of k rows each, for scorers that encode the two before they meet.
 
 A bucket takes queries of up to 16, 32, 64 .. tokens and up to 32, 64, 128 .. candidates. Rows that a query leaves
-unused hold token 0; no other row attends to them, and their states are undefined. Unused representations are undefined
-too, which does no harm: each candidate is computed from its own rows alone.
+unused are a text of tokens 0, whose states are finite and weigh nothing. Unused representations are undefined, which
+does no harm: each candidate is computed from its own rows alone.
 
 A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
 """
@@ -25,6 +25,7 @@ from bandrank.models.ragged import Ragged
 from bandrank.models.words import Words
 from bandrank_kernels import transfer
 from bandrank_kernels.arrays import Ints, offsets
+from bandrank_kernels.branches import Branch
 from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, power_of_two
 
 MIN_TOKENS, MIN_CANDIDATES = 16, 32
@@ -40,24 +41,21 @@ MAX_ROWS = 4096
 class CachedInputs:
     """The inputs of a bucket on the device.
 
-    numbers: (2, query_len) int64, ids and positions.  rows: (query_len,) int64 indices of the query's rows, 0 for each
-    unused one.  shares: (1, query_len) float32 weights of the rows in the mean of the query's rows.
+    numbers: (2, query_len) int64, ids and positions.  shares: (1, query_len) float32 weights of the rows in the mean of
+    the query's rows.
     bias: (query_len + k,) as in `QueryView`.  words: (1 + n, 3) float32 the query's features, then the candidates'
     evidence, for a scorer with lexical evidence.
-    representations: (k * n, hidden_size).  plan: the plan of the query's attention.
+    representations: (k * n, hidden_size).  plan: the plan of the query's attention.  branches: for the query, and for
+    candidates' summaries of it.
     """
 
     numbers: Tensor
-    rows: Tensor
     shares: Tensor
     bias: Tensor
     words: Tensor
     representations: Tensor
     plan: AttentionPlan
-
-    def used(self, states: Tensor) -> Tensor:
-        """(query_len, ...) states, all defined: row 0 stands in place of unused rows. states: of the same shape."""
-        return states.index_select(0, self.rows)  # @used-rows
+    branches: tuple[Branch, Branch]
 
     @property
     def evidence(self) -> tuple[Tensor, Tensor]:
@@ -67,8 +65,8 @@ class CachedInputs:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """What all queries of a length have in common, in host memory: the `rows`, `shares`, `bias` and `plan` of
-    `CachedInputs`. positions: (query_len,) int64, 0 for each unused row.
+    """What all queries of a length have in common, in host memory: the `shares`, `bias` and `plan` of `CachedInputs`.
+    positions: (query_len,) int64, 0 for each unused row.
     """
 
     positions: Ints
@@ -99,6 +97,7 @@ class CachedBuckets:
         """
         self._compute, self._encoder, self._lexical = compute, encoder, lexical
         self._num_embeddings, self._max_rows = num_embeddings, max_rows
+        self._branches = Branch(encoder.device), Branch(encoder.device)
         self._layout = lru_cache(MOST_LAYOUTS)(self._lay_out)
 
     @property
@@ -121,9 +120,10 @@ class CachedBuckets:
             return None
 
         def compute(inputs: Sequence[Tensor]) -> Tensor:
-            numbers, rows, shares, bias, words, *of_plan, representations = inputs
+            numbers, shares, bias, words, *of_plan, representations = inputs
             bound = plan.bind(of_plan)  # with new scratch, as in all buckets
-            return self._compute(CachedInputs(numbers, rows, shares, bias, words, representations, bound))
+            rest = representations, bound, self._branches
+            return self._compute(CachedInputs(numbers, shares, bias, words, *rest))
 
         key = tokens, count, values.dtype, plan.signature  # @cached-bucket
         return Fitted(key, tables, shapes, compute, len(batch.candidates))
@@ -140,14 +140,14 @@ class CachedBuckets:
 
     def _lay_out(self, num_tokens: int, tokens: int) -> _Layout:
         used = np.arange(tokens) < num_tokens
-        rows = np.where(used, np.arange(tokens), 0)
+        positions = np.where(used, np.arange(tokens), 0)
         shares = torch.from_numpy(used[None].astype(np.float32) / np.float32(num_tokens))
         bias = torch.zeros(tokens + self._num_embeddings, dtype=self._encoder.dtype)
         bias[num_tokens:tokens] = -torch.inf  # @unused-rows
-        # A text is packed as a query without candidates.
-        packed = PackedRows(offsets([num_tokens]), offsets([]), np.zeros(0, np.int64))
-        plan = self._encoder.plan(packed, sparse(window=None), Capacity(tokens, 1, tokens, 0))
-        return _Layout(rows, [torch.from_numpy(rows), shares, bias], plan)
+        # Texts are packed as queries without candidates.
+        packed = PackedRows(offsets([num_tokens, tokens - num_tokens]), offsets([]), np.zeros(0, np.int64))
+        plan = self._encoder.plan(packed, sparse(window=None), Capacity(tokens, 2, tokens, 0))
+        return _Layout(positions, [shares, bias], plan)
 
     def _words(self, batch: ScoreBatch, count: int) -> Tensor:
         if self._lexical is None:

@@ -5,7 +5,7 @@ Where paper and code differ (the pooling of the hint, cosine or dot product), bo
 code, the length at which a text is cut does not depend on its batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
@@ -29,6 +29,7 @@ from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
 from bandrank_kernels.arrays import indices_within, offsets
+from bandrank_kernels.branches import IN_TURN, Branch
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 
@@ -178,7 +179,7 @@ class MixEncoder(TwoTowerScorer):
             groups: list[Groups] = [[(part, of_layer[query]) for query, part in parts] for of_layer in views]
             rows = embeddings[begin:end].to(self.encoder.device, self.encoder.dtype)
             of_queries = [] if means is None else [(part, means[query][None]) for query, part in parts]
-            scores.append(self._score_block(rows, groups, of_queries))
+            scores.append(self._interact(rows, groups) + self._compare_means(rows, of_queries))
         if self.lexical is not None:
             assert batch.candidates.words is not None, "representations come with their words. This is a bug."
             scores = [torch.cat(scores) + self.lexical(batch)]
@@ -210,17 +211,25 @@ class MixEncoder(TwoTowerScorer):
     def compute(self, inputs: CachedInputs) -> Tensor:
         """(num_candidates,) scores of a bucket; only launches kernels, and never makes the host wait."""
         ids, positions = inputs.numbers
-        hidden = self.encoder.embed(ids, positions, torch.zeros_like(ids))
-        key_values, states = self._read_queries(hidden, positions, inputs.plan)
-        groups: list[Groups] = [
-            [(ALL, interaction.view(inputs.used(of_layer), bias=inputs.bias))]
-            for interaction, of_layer in zip(self.interactions, key_values, strict=True)
-        ]
-        means = [] if states is None else [(ALL, inputs.shares @ inputs.used(states).float())]
-        rows = inputs.representations
+        rows, (of_query, of_summaries) = inputs.representations, inputs.branches
         embeddings = rows.view(-1, self.config.num_embeddings, rows.shape[1]).to(self.encoder.dtype)
-        scores = self._score_block(embeddings, groups, means)
-        return scores if self.lexical is None else scores + self.lexical.weigh(*inputs.evidence)
+        with of_query.fork():
+            hidden = self.encoder.embed(ids, positions, torch.zeros_like(ids))
+            read = [(each, of_query.mark()) for each in self._read_queries(hidden, positions, inputs.plan)]
+            states = [each for each, _ in read[len(self.interactions) :]]
+            others = self._compare_means(embeddings, [(ALL, inputs.shares @ each.float()) for each in states])
+            if self.lexical is not None:
+                others = others + self.lexical.weigh(*inputs.evidence)
+        wait_for_others = of_query.mark()
+
+        def groups() -> Iterator[Groups]:
+            for interaction, (key_value, wait) in zip(self.interactions, read, strict=False):
+                wait()
+                yield [(ALL, interaction.view(key_value, bias=inputs.bias))]
+
+        scores = self._interact(embeddings, groups(), of_summaries)
+        wait_for_others()
+        return scores + others
 
     def _view_queries(self, batch: ScoreBatch) -> tuple[list[list[QueryView]], Tensor | None]:
         """Views by interaction layer and query, and the means of queries' last states if the bi-encoder's cosine is
@@ -231,57 +240,61 @@ class MixEncoder(TwoTowerScorer):
         saved = hidden_size - self.config.encoder.num_heads * queries.max_seqlen
         absorb = len(batch.candidates) * saved > len(queries.values) * hidden_size
         hidden, positions = tower.embed(self.encoder, queries)
-        key_values, states = self._read_queries(hidden, positions, self.encoder.plan_texts(queries.cu_seqlens))
+        read = [*self._read_queries(hidden, positions, self.encoder.plan_texts(queries.cu_seqlens))]
         bounds = [*pairwise(queries.cu_seqlens.tolist())]
         views = [
             [interaction.view(of_layer[begin:end], absorb=absorb) for begin, end in bounds]
-            for interaction, of_layer in zip(self.interactions, key_values, strict=True)
+            for interaction, of_layer in zip(self.interactions, read, strict=False)
         ]
-        return views, None if states is None else pool(Ragged(states, queries.cu_seqlens), "mean")
+        states = read[len(views) :]
+        return views, pool(Ragged(states[0], queries.cu_seqlens), "mean") if states else None
 
-    def _read_queries(
-        self, hidden: Tensor, positions: Tensor, plan: AttentionPlan
-    ) -> tuple[list[Tensor], Tensor | None]:
-        """(total, 2, num_heads, head_dim) keys and values for each interaction layer, and the (total, hidden_size) last
-        states if the bi-encoder's cosine is added. If it is not, layers from the last interaction layer on are not run.
+    def _read_queries(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Iterator[Tensor]:
+        """Yields (total, 2, num_heads, head_dim) keys and values for each interaction layer, and the
+        (total, hidden_size) last states if the bi-encoder's cosine is added; if not, later layers are not run.
 
         hidden: (total, hidden_size) embedded rows of queries.  positions: (total,).
         """
-        config, key_values = self.config, []
+        config = self.config
         to_the_end = config.bi_encoder_weight != 0
         for index in range(config.encoder.num_layers if to_the_end else config.interaction_layers[-1] + 1):
             layer = self.encoder.layer(index)
             qkv = layer.project(hidden, positions)
             if index in config.interaction_layers:
-                key_values.append(qkv[:, 1:])
-            if to_the_end or len(key_values) < len(self.interactions):
+                yield qkv[:, 1:]
+            if to_the_end or index < config.interaction_layers[-1]:
                 hidden = layer.update(hidden, qkv, positions, plan)
-        return key_values, hidden if to_the_end else None
+        if to_the_end:
+            yield hidden
 
-    def _score_block(self, embeddings: Tensor, groups: list[Groups], means: Sequence[tuple[slice, Tensor]]) -> Tensor:
-        """(n,) float32 scores without lexical evidence.
+    def _compare_means(self, embeddings: Tensor, means: Sequence[tuple[slice, Tensor]]) -> Tensor | float:
+        """(n,) float32 the bi-encoder's part of the score, or 0.
 
-        embeddings: (n, k, hidden_size).  groups: for each interaction layer.  means: slices of candidates, each with
-        the (1, hidden_size) mean of its query's last states; none if the bi-encoder's cosine is not added.
+        embeddings: (n, k, hidden_size).  means: slices of candidates, each with the (1, hidden_size) mean of its
+        query's last states; none if the bi-encoder's cosine is not added.
         """
-        scores = self.config.interaction_weight * self._interact(embeddings, groups)
         if not means:
-            return scores
-        of_candidates = embeddings.float().mean(1)
+            return 0.0
+        of_candidates = embeddings.mean(1, dtype=torch.float32)
         cosines = torch.cat([cosine_similarity(of_candidates[part], mean) for part, mean in means])
-        return scores + self.config.bi_encoder_weight * cosines + self.config.bi_encoder_bias
+        return self.config.bi_encoder_weight * cosines + self.config.bi_encoder_bias
 
-    def _interact(self, embeddings: Tensor, groups: list[Groups]) -> Tensor:
-        """(n,) float32 similarities of candidates and their summaries of the query. Arguments as in `_score_block`."""
+    def _interact(self, embeddings: Tensor, groups: Iterable[Groups], branch: Branch = IN_TURN) -> Tensor:
+        """(n,) float32 weighted similarities of candidates and their summaries of the query.
+
+        embeddings: (n, k, hidden_size).  groups: for each interaction layer.  branch: for the summaries.
+        """
         summary: Tensor | None = None
         last_is_hint = self.config.pool == "last" or embeddings.shape[1] == 1
         for interaction, of_layer in zip(self.interactions, groups, strict=True):
             hint = embeddings[:, -1] if last_is_hint else embeddings.mean(1)
-            embeddings, summary = interaction(embeddings, summary, hint, self.gate, of_layer)
+            embeddings, summary = interaction(embeddings, summary, hint, self.gate, of_layer, branch=branch)
         assert summary is not None, "there is an interaction layer. This is a bug."
         of_candidate = embeddings[:, :-1] if last_is_hint and embeddings.shape[1] > 1 else embeddings
-        representation, summary = of_candidate.float().mean(1), summary.float()
+        representation, summary = of_candidate.mean(1, dtype=torch.float32), summary.float()
+        weight = self.config.interaction_weight
         if self.config.similarity == "cosine":
-            return cosine_similarity(representation, summary)
-        product = (representation * summary).sum(-1)
-        return product * self.config.encoder.hidden_size**-0.5 if self.config.similarity == "scaled_dot" else product
+            return weight * cosine_similarity(representation, summary)
+        if self.config.similarity == "scaled_dot":
+            weight *= self.config.encoder.hidden_size**-0.5
+        return weight * (representation * summary).sum(-1)

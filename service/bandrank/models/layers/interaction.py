@@ -19,6 +19,7 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.block import Block, PostNormBlock
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.linear import Linear
+from bandrank_kernels.branches import IN_TURN, Branch
 from bandrank_kernels.native.shared_query import attend_shared
 
 
@@ -113,7 +114,8 @@ class InteractionLayer(nn.Module):
         absorb: whether, in dense(softmax(Q K^T) V) with Q = g W + b, W moves into K and the dense weights into V.
         bias: as in `QueryView`. Keys and values of unused rows must be finite, and are not absorbed.
         """
-        keys, values = key_value.permute(1, 2, 0, 3).contiguous()
+        by_head = key_value.permute(1, 2, 0, 3)
+        keys, values = by_head.contiguous() if self._native else by_head
         if not absorb or not self.compress_query.absorbs:
             return QueryView(keys, values, bias=bias)
         assert bias is None, "unused rows among those that are absorbed. This is a bug."
@@ -125,16 +127,28 @@ class InteractionLayer(nn.Module):
         return QueryView(keys, values, absorbed)
 
     def forward(
-        self, embeddings: Tensor, summary: Tensor | None, hint: Tensor, gate: Gate, groups: Groups
+        self,
+        embeddings: Tensor,
+        summary: Tensor | None,
+        hint: Tensor,
+        gate: Gate,
+        groups: Groups,
+        *,
+        branch: Branch = IN_TURN,
     ) -> tuple[Tensor, Tensor]:
-        """The updated E and H. embeddings: (n, k, hidden_size).  summary, hint: (n, hidden_size); None is zeros."""
+        """The updated E and H. embeddings: (n, k, hidden_size).  summary, hint: (n, hidden_size); None is zeros.
+        branch: reads the query for H, beside the attention of E.
+        """
+        with branch.fork():
+            gated = gate(hint, self._read(hint, groups), summary)
+        wait_for_gated = branch.mark()
         rows = embeddings.flatten(0, 1)
         # (n, k, 3, num_heads, head_dim)
         qkv = self.chunk.qkv(rows).view(*embeddings.shape[:2], 3, self.chunk.num_heads, -1)
         attended = _by_group(groups, lambda part, view: self._attend_jointly(qkv[part], view))
-        new = self._read(hint, groups)
-        # One call for both paths: they share the weights.
-        both = torch.cat([self.chunk.attention_out(attended) + rows, gate(hint, new, summary)])
+        updated = self.chunk.attention_out(attended) + rows
+        wait_for_gated()
+        both = torch.cat([updated, gated])  # one call for both paths: they share the weights
         both = self.chunk.feed_forward(self.chunk.attention_norm(both))
         return both[: len(rows)].view_as(embeddings), both[len(rows) :]
 
@@ -150,7 +164,7 @@ class InteractionLayer(nn.Module):
         to_candidate = [(query * key[:, j : j + 1]).sum(-1).flatten(0, 1).T for j in range(count)]  # (num_heads, n * k)
         to_query = view.keys @ query.flatten(0, 1).permute(1, 2, 0)  # (num_heads, query_len, n * k)
         # The long dimension is last: a CPU takes ten times as long for softmaxes over ten contiguous numbers.
-        scores = torch.cat([to_query, torch.stack(to_candidate, 1)], 1)
+        scores = torch.cat([to_query, *(each[:, None] for each in to_candidate)], 1)
         biased = scores * self.scale if view.bias is None else torch.add(view.bias[:, None], scores, alpha=self.scale)
         weights = biased.softmax(1)
         attended: Tensor = weights[:, :query_len].transpose(1, 2) @ view.values
