@@ -1,4 +1,4 @@
-"""Work that runs beside other work on a GPU, in CUDA graphs too: a small launch leaves most of a card idle."""
+"""Work beside other work on a GPU, in CUDA graphs too, where one launch leaves most of the card idle."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import torch
 class Branch:
     """A stream beside the current one; without a GPU its work is done in its turn.
 
-    Both sides keep what the other reads until they are joined: behind the wait for the branch's last mark, or a fork.
+    Tensors that cross are kept until the two streams have met again, at a wait or a fork.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -18,7 +18,7 @@ class Branch:
 
     @contextmanager
     def fork(self) -> Iterator[None]:
-        """Moves the work inside to the branch, behind what the current stream has been given so far."""
+        """Gives the work inside to the branch, behind all that the current stream has been given."""
         if self._stream is None:
             yield
             return
@@ -27,12 +27,8 @@ class Branch:
             yield
 
     def mark(self) -> Callable[[], None]:
-        """Returns a call that makes the current stream wait for what the branch has been given so far."""
-        return _wait_for_nothing if self._stream is None else self._stream.record_event().wait
-
-
-def _wait_for_nothing() -> None:
-    pass
+        """A call that makes the current stream wait for all that the branch has been given by now."""
+        return (lambda: None) if self._stream is None else self._stream.record_event().wait
 
 
 IN_TURN = Branch()

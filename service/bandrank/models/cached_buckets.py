@@ -33,7 +33,7 @@ USUAL_TOKENS = (32, 16)  # the largest queries of usual buckets
 MAX_TOKENS = 512
 MOST_LAYOUTS = 64  # kept of queries' lengths, each of some kilobytes
 # Rows of candidates. More keep a GPU busy for about as long as the host launches: an H100 would take 0.8 ms for 4,096
-# rows of mix-b, and the host 1.3 ms for 212 launches (both estimated).
+# rows of mix-b, and the host 1.3 ms for 203 launches (both estimated).
 MAX_ROWS = 4096
 
 

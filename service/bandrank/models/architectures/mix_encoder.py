@@ -220,7 +220,7 @@ class MixEncoder(TwoTowerScorer):
             others = self._compare_means(embeddings, [(ALL, inputs.shares @ each.float()) for each in states])
             if self.lexical is not None:
                 others = others + self.lexical.weigh(*inputs.evidence)
-        wait_for_others = of_query.mark()
+        end_of_query = of_query.mark()
 
         def groups() -> Iterator[Groups]:
             for interaction, (key_value, wait) in zip(self.interactions, read, strict=False):
@@ -228,7 +228,7 @@ class MixEncoder(TwoTowerScorer):
                 yield [(ALL, interaction.view(key_value, bias=inputs.bias))]
 
         scores = self._interact(embeddings, groups(), of_summaries)
-        wait_for_others()
+        end_of_query()
         return scores + others
 
     def _view_queries(self, batch: ScoreBatch) -> tuple[list[list[QueryView]], Tensor | None]:
