@@ -12,8 +12,8 @@ class Branch:
     Tensors that cross are kept until the two streams have met again, at a wait or a fork.
     """
 
-    def __init__(self, device: torch.device | None = None) -> None:
-        on_gpu = device is not None and device.type == "cuda"
+    def __init__(self, device: torch.device) -> None:
+        on_gpu = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]  # torch leaves it bare
 
     @contextmanager
@@ -31,4 +31,4 @@ class Branch:
         return (lambda: None) if self._stream is None else self._stream.record_event().wait
 
 
-IN_TURN = Branch()
+IN_TURN = Branch(torch.device("cpu"))

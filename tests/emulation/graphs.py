@@ -225,27 +225,24 @@ class RecordingDevice:
 
 
 class LateBranch:
-    """Stands in for a `Branch`: replays do its work as late as the waits for it allow, and never if nothing waits."""
+    """A `Branch` whose work replays do as late as the waits for it allow, and never if nothing waits."""
 
     def __init__(self, device: RecordingDevice) -> None:
         self._device, self._steps, self._done = device, list[Callable[[], object]](), 0
 
     @contextmanager
     def fork(self) -> Iterator[None]:
-        if (tape := self._device._tape) is None:
-            yield
-            return
+        tape = self._device._tape or Tape()
         before, tape.steps = tape.steps, self._steps
         yield
         tape.steps = before
 
     def mark(self) -> Callable[[], None]:
-        tape, end = self._device._tape, len(self._steps)
+        tape, end = self._device._tape or Tape(), len(self._steps)
 
         def wait() -> None:
-            if tape is not None:
-                tape.steps += self._steps[self._done : end]
-                self._done = max(self._done, end)
+            tape.steps += self._steps[self._done : end]
+            self._done = max(self._done, end)
 
         return wait
 

@@ -228,7 +228,7 @@ def test_nothing_is_folded_that_is_not_used(device: RecordingDevice) -> None:
 
 
 MISTAKES = [
-    Mistake("unused-rows", "0.0"),  # They count as keys.
+    Mistake("unused-rows", "0.0"),
     # The batch's size counts in place of the bucket's, or different buckets count as one.
     Mistake("room", "values"),
     Mistake("cached-bucket", "$[:1]"),

@@ -18,8 +18,7 @@ PRODUCTS = 450e12  # operations per second of cuBLAS, float16, for products of M
 FLASH, EXPONENTIALS = 500e12, 3.7e12  # per second in flash attention, with tiles of 128 x 128
 TILE = 128
 NODE_US, ENDS_US, SMALL_US = 1.2, 2.5, 2.0  # per gap between nodes; a kernel's start and last wave; work on [CLS]
-# Of a request with stored candidates, nodes one after the other: a cast, 27 for the query, 54 in three interaction
-# layers, 6 for the score.
+# The nodes of a request with stored candidates that follow each other; of these, the query's and the score's.
 CACHED_NODES, CACHED_SMALL = 88, 27 + 6
 CACHED_CANDIDATES, INTERACTIONS, INTERACTION_PASSES = 1024, 3, 55  # in the bucket; layers; passes over rows in each
 LAYER_NODES, TAIL_NODES = 7, 11  # with GELU in a product; the last layer for [CLS], and the head

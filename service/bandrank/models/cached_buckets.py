@@ -120,10 +120,9 @@ class CachedBuckets:
             return None
 
         def compute(inputs: Sequence[Tensor]) -> Tensor:
-            numbers, shares, bias, words, *of_plan, representations = inputs
+            numbers, shares, bias, words, *of_plan, rows = inputs
             bound = plan.bind(of_plan)  # with new scratch, as in all buckets
-            rest = representations, bound, self._branches
-            return self._compute(CachedInputs(numbers, shares, bias, words, *rest))
+            return self._compute(CachedInputs(numbers, shares, bias, words, rows, bound, self._branches))
 
         key = tokens, count, values.dtype, plan.signature  # @cached-bucket
         return Fitted(key, tables, shapes, compute, len(batch.candidates))

@@ -216,11 +216,11 @@ class MixEncoder(TwoTowerScorer):
         with of_query.fork():
             hidden = self.encoder.embed(ids, positions, torch.zeros_like(ids))
             read = [(each, of_query.mark()) for each in self._read_queries(hidden, positions, inputs.plan)]
-            states = [each for each, _ in read[len(self.interactions) :]]
-            others = self._compare_means(embeddings, [(ALL, inputs.shares @ each.float()) for each in states])
+            means = [(ALL, inputs.shares @ states.float()) for states, _ in read[len(self.interactions) :]]
+            others = self._compare_means(embeddings, means)
             if self.lexical is not None:
                 others = others + self.lexical.weigh(*inputs.evidence)
-        end_of_query = of_query.mark()
+        wait_for_all = of_query.mark()
 
         def groups() -> Iterator[Groups]:
             for interaction, (key_value, wait) in zip(self.interactions, read, strict=False):
@@ -228,7 +228,7 @@ class MixEncoder(TwoTowerScorer):
                 yield [(ALL, interaction.view(key_value, bias=inputs.bias))]
 
         scores = self._interact(embeddings, groups(), of_summaries)
-        end_of_query()
+        wait_for_all()
         return scores + others
 
     def _view_queries(self, batch: ScoreBatch) -> tuple[list[list[QueryView]], Tensor | None]:
@@ -268,10 +268,9 @@ class MixEncoder(TwoTowerScorer):
             yield hidden
 
     def _compare_means(self, embeddings: Tensor, means: Sequence[tuple[slice, Tensor]]) -> Tensor | float:
-        """(n,) float32 the bi-encoder's part of the score, or 0.
+        """(n,) float32 the bi-encoder's part of the score, or 0. embeddings: (n, k, hidden_size).
 
-        embeddings: (n, k, hidden_size).  means: slices of candidates, each with the (1, hidden_size) mean of its
-        query's last states; none if the bi-encoder's cosine is not added.
+        means: slices of candidates, each with the (1, hidden_size) mean of its query's last states; none for 0.
         """
         if not means:
             return 0.0
@@ -280,9 +279,9 @@ class MixEncoder(TwoTowerScorer):
         return self.config.bi_encoder_weight * cosines + self.config.bi_encoder_bias
 
     def _interact(self, embeddings: Tensor, groups: Iterable[Groups], branch: Branch = IN_TURN) -> Tensor:
-        """(n,) float32 weighted similarities of candidates and their summaries of the query.
+        """(n,) float32 weighted similarities of candidates and their summaries of the query, made in `branch`.
 
-        embeddings: (n, k, hidden_size).  groups: for each interaction layer.  branch: for the summaries.
+        embeddings: (n, k, hidden_size).  groups: for each interaction layer.
         """
         summary: Tensor | None = None
         last_is_hint = self.config.pool == "last" or embeddings.shape[1] == 1

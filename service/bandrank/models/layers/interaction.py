@@ -19,7 +19,7 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.block import Block, PostNormBlock
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.linear import Linear
-from bandrank_kernels.branches import IN_TURN, Branch
+from bandrank_kernels.branches import Branch
 from bandrank_kernels.native.shared_query import attend_shared
 
 
@@ -127,28 +127,22 @@ class InteractionLayer(nn.Module):
         return QueryView(keys, values, absorbed)
 
     def forward(
-        self,
-        embeddings: Tensor,
-        summary: Tensor | None,
-        hint: Tensor,
-        gate: Gate,
-        groups: Groups,
-        *,
-        branch: Branch = IN_TURN,
+        self, embeddings: Tensor, summary: Tensor | None, hint: Tensor, gate: Gate, groups: Groups, *, branch: Branch
     ) -> tuple[Tensor, Tensor]:
-        """The updated E and H. embeddings: (n, k, hidden_size).  summary, hint: (n, hidden_size); None is zeros.
-        branch: reads the query for H, beside the attention of E.
+        """The updated E and H; H in `branch`, up to the weights that they share.
+
+        embeddings: (n, k, hidden_size).  summary, hint: (n, hidden_size); None is zeros.
         """
         with branch.fork():
             gated = gate(hint, self._read(hint, groups), summary)
-        wait_for_gated = branch.mark()
+        wait = branch.mark()
         rows = embeddings.flatten(0, 1)
         # (n, k, 3, num_heads, head_dim)
         qkv = self.chunk.qkv(rows).view(*embeddings.shape[:2], 3, self.chunk.num_heads, -1)
         attended = _by_group(groups, lambda part, view: self._attend_jointly(qkv[part], view))
         updated = self.chunk.attention_out(attended) + rows
-        wait_for_gated()
-        both = torch.cat([updated, gated])  # one call for both paths: they share the weights
+        wait()
+        both = torch.cat([updated, gated])
         both = self.chunk.feed_forward(self.chunk.attention_norm(both))
         return both[: len(rows)].view_as(embeddings), both[len(rows) :]
 
