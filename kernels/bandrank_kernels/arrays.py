@@ -1,6 +1,7 @@
 """Arrays in host memory that describe runs of rows; plans made from them never wait for a device."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +23,25 @@ def lengths_of(cu_seqlens: Offsets) -> Ints:
     return cu_seqlens[1:] - cu_seqlens[:-1]
 
 
-def ranges(starts: Ints, lengths: Ints) -> Ints:
+def ranges(starts: Ints | int, lengths: Ints) -> Ints:
     """start, start + 1, .. start + length - 1 for each start and its length, end to end."""
-    bounds = offsets(lengths)
-    return np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], lengths)
+    ends = lengths.cumsum()
+    steps = (starts + lengths - ends).repeat(lengths)
+    return np.add(steps, numbers(len(steps)), out=steps)
 
 
 def indices_within(lengths: Ints) -> Ints:
     """0, 1, .. length - 1 for each length, end to end."""
-    return ranges(np.zeros_like(lengths), lengths)
+    return ranges(0, lengths)
+
+
+def numbers(count: int) -> Ints:
+    """0, 1, .. count - 1, kept and so read-only: a request makes several, most of them short."""
+    return _numbers(1 << count.bit_length())[:count]
+
+
+@cache
+def _numbers(count: int) -> Ints:
+    kept = np.arange(count)
+    kept.flags.writeable = False
+    return kept

@@ -29,12 +29,11 @@ class Staging:
     def refill(self, tensors: Sequence[Tensor], inputs: Tensor) -> None:
         """Enqueues the transfer of a batch; later work on the current stream sees its tensors in `inputs`.
 
-        tensors: in host memory; they may be changed as soon as this returns.  inputs: (transfer.num_bytes(tensors),)
-        uint8 on the device.
+        tensors: in host memory; they may be changed as soon as this returns.  inputs: uint8 on the device, of
+        `transfer.num_bytes(tensors)` or more.
         """
         host, read = next(self._slots)
-        staged = host[: len(inputs)]
         read.synchronize()  # @host-buffer
-        transfer.write(tensors, staged)
-        self._device.copy(inputs, staged)
+        used = transfer.write(tensors, host)
+        self._device.copy(inputs[:used], host[:used])
         read.record()  # @host-read

@@ -1,5 +1,6 @@
 """Copies of tensors between the host and a device, awaited only when they are needed."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
@@ -42,16 +43,22 @@ def num_bytes(tensors: Sequence[Tensor]) -> int:
     return sum(_room(tensor) for tensor in tensors)
 
 
-def write(tensors: Sequence[Tensor], buffer: Tensor) -> None:
-    """Lays tensors out in a buffer of bytes, both in host memory. Raises ValueError if a tensor is elsewhere."""
+def write(tensors: Sequence[Tensor], buffer: Tensor) -> int:
+    """Lays tensors out in a buffer of bytes, both in host memory, and returns how many bytes of it they take.
+
+    Raises ValueError if a tensor is elsewhere, or if the buffer is too small.
+    """
+    used, room, memory = 0, len(buffer), buffer.data_ptr()
     for tensor in tensors:
         if not tensor.is_cpu:
             raise ValueError(f"only tensors in host memory are copied together, got one on {tensor.device}")
-    memory = buffer.numpy()
-    for begin, tensor in zip(_starts(tensors), tensors, strict=True):
-        if tensor.nbytes:  # torch cannot always view an empty tensor as bytes
-            # Copied by numpy: torch would wake its threads for a large one, and wait for a core for each of them.
-            memory[begin : begin + tensor.nbytes] = tensor.reshape(-1).view(torch.uint8).numpy()
+        begin, used = used, used + _room(tensor)
+        if used > room:
+            raise ValueError(f"a buffer of {room} bytes for more than {used}")
+        whole = tensor.contiguous()
+        # Not by torch, which would wake its threads for a large one, and wait for a core for each of them.
+        ctypes.memmove(memory + begin, whole.data_ptr(), whole.nbytes)
+    return used
 
 
 def views(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

@@ -5,6 +5,7 @@ A comment that begins with @ marks a line in which a test plants a mistake (test
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import get_args
 
 from torch import Tensor
@@ -151,23 +152,8 @@ def plan_forward(
     of for the batch.  variant: the kernel, if not the one that `choose_variant` names.
     Raises ValueError for the reasons of `why_unsupported`, or if the tiles do not fit.
     """
-    if reason := why_unsupported(pattern, head_dim=head_dim, dtype=dtype, capability=capability):
-        raise ValueError(reason)
     room = capacity or Capacity.exactly(rows)
-    variant = variant or choose_variant(
-        dtype=dtype,
-        head_dim=head_dim,
-        capability=capability,
-        window=pattern.window,
-        query_rows=room.query_rows,
-        candidate_rows=room.candidate_rows,
-    )
-    window = room.candidate_rows if pattern.window is None else min(pattern.window, room.candidate_rows)
-    stage_rows = 0
-    if isinstance(variant, Wide):
-        needed = room.query_rows + 1 + min(room.candidate_rows, variant.tile_rows + 2 * window)
-        fits = max_shared_bytes // variant.bytes_per_key - variant.chunk
-        stage_rows = max(MIN_STAGE_ROWS, min(needed + needed % 2, fits // 2 * 2))
+    variant, window, stage_rows = _shape(pattern, head_dim, dtype, capability, max_shared_bytes, room, variant)
     most_tiles = capacity.num_tiles(variant.tile_rows) if capacity else None  # @capacity-tiles
     return ForwardPlan(
         variant=variant,
@@ -177,3 +163,32 @@ def plan_forward(
         window=window,
         stage_rows=stage_rows,
     )
+
+
+@lru_cache(1024)  # of the buckets of a few models
+def _shape(
+    pattern: AttentionPattern,
+    head_dim: int,
+    dtype: Dtype,
+    capability: tuple[int, int],
+    max_shared_bytes: int,
+    room: Capacity,
+    variant: Variant | None,
+) -> tuple[Variant, int, int]:
+    """Kernel, window and stage rows of `plan_forward`. Raises ValueError for the reasons of `why_unsupported`."""
+    if reason := why_unsupported(pattern, head_dim=head_dim, dtype=dtype, capability=capability):
+        raise ValueError(reason)
+    variant = variant or choose_variant(
+        dtype=dtype,
+        head_dim=head_dim,
+        capability=capability,
+        window=pattern.window,
+        query_rows=room.query_rows,
+        candidate_rows=room.candidate_rows,
+    )
+    window = room.candidate_rows if pattern.window is None else min(pattern.window, room.candidate_rows)
+    if not isinstance(variant, Wide):
+        return variant, window, 0
+    needed = room.query_rows + 1 + min(room.candidate_rows, variant.tile_rows + 2 * window)
+    fits = max_shared_bytes // variant.bytes_per_key - variant.chunk
+    return variant, window, max(MIN_STAGE_ROWS, min(needed + needed % 2, fits // 2 * 2))
