@@ -74,6 +74,7 @@ def stages(num_candidates: int, num_tokens: int) -> Stages:
     batch, _ = collate(slices, Ragged.from_ids)
     parts = passages.split(batch, CONFIG.max_tokens)
     packed = pack(parts.batch, CONFIG.pattern, cls_id=CONFIG.cls_id, sentence_token=None)
+
     def planned() -> CudaPlan:
         return CudaPlan(
             packed.rows,

@@ -26,8 +26,9 @@ def lengths_of(cu_seqlens: Offsets) -> Ints:
 def ranges(starts: Ints | int, lengths: Ints) -> Ints:
     """start, start + 1, .. start + length - 1 for each start and its length, end to end."""
     ends = lengths.cumsum()
-    steps = (starts + lengths - ends).repeat(lengths)
-    return np.add(steps, numbers(len(steps)), out=steps)
+    found: Ints = (starts + lengths - ends).repeat(lengths)
+    found += numbers(len(found))
+    return found
 
 
 def indices_within(lengths: Ints) -> Ints:

@@ -43,22 +43,25 @@ def num_bytes(tensors: Sequence[Tensor]) -> int:
     return sum(_room(tensor) for tensor in tensors)
 
 
-def write(tensors: Sequence[Tensor], buffer: Tensor) -> int:
+def write(tensors: Sequence[Tensor], buffer: Tensor, like: Sequence[Tensor] | None = None) -> int:
     """Lays tensors out in a buffer of bytes, both in host memory, and returns how many bytes of it they take.
 
+    like: tensors that are as large or larger, for which there is room in their stead.
     Raises ValueError if a tensor is elsewhere, or if the buffer is too small.
     """
-    used, room, memory = 0, len(buffer), buffer.data_ptr()
-    for tensor in tensors:
+    begin = end = 0
+    memory, size = buffer.data_ptr(), len(buffer)
+    for tensor, largest in zip(tensors, tensors if like is None else like, strict=True):
         if not tensor.is_cpu:
             raise ValueError(f"only tensors in host memory are copied together, got one on {tensor.device}")
-        begin, used = used, used + _room(tensor)
-        if used > room:
-            raise ValueError(f"a buffer of {room} bytes for more than {used}")
+        end, room = begin + tensor.nbytes, _room(largest)
+        if end > min(begin + room, size):
+            raise ValueError(f"{tensor.nbytes} bytes at {begin} do not fit in their room of {room}, or in {size}")
         whole = tensor.contiguous()
         # Not by torch, which would wake its threads for a large one, and wait for a core for each of them.
         ctypes.memmove(memory + begin, whole.data_ptr(), whole.nbytes)
-    return used
+        begin += room
+    return end
 
 
 def views(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

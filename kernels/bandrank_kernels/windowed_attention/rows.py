@@ -27,8 +27,11 @@ class PackedRows:
     candidate_query: Ints
 
     def __post_init__(self) -> None:
-        for name, cu in (("cu_queries", self.cu_queries), ("cu_candidates", self.cu_candidates)):
-            if cu.ndim != 1 or len(cu) == 0 or cu[0] != 0 or lengths_of(cu).min(initial=0) < 0:
+        for name, cu, lengths in (
+            ("cu_queries", self.cu_queries, self.query_lengths),
+            ("cu_candidates", self.cu_candidates, self.candidate_lengths),
+        ):
+            if cu.ndim != 1 or len(cu) == 0 or cu[0] != 0 or lengths.min(initial=0) < 0:
                 raise ValueError(f"{name} must ascend from 0, got {cu}")
         owners = self.candidate_query
         if len(owners) != self.num_candidates:
@@ -85,7 +88,7 @@ class PackedRows:
         candidates[:, 2] = self.candidate_lengths
         queries[:, 4], queries[:, 5] = self.first_query_row + self.cu_queries[:-1], self.query_lengths
         queries[:, 1:3] = queries[:, 4:6]
-        candidates[:, 4:6] = queries[self.candidate_query, 4:6]
+        candidates[:, 4:6] = queries[:, 4:6].take(self.candidate_query, 0)
         return tiles
 
     def query_rows(self, query: int) -> range:

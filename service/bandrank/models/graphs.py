@@ -114,7 +114,7 @@ class GraphRunner(Generic[Batch]):
         """The bucket of the batch, with the batch's tables in its inputs."""
         if bucket := self._graphs.get(fitted.bucket):
             self._graphs.move_to_end(fitted.bucket)
-            self._staging.refill(fitted.tables, bucket.inputs)  # @refill
+            self._staging.refill(fitted.tables, bucket.inputs, fitted.shapes)  # @refill
             return bucket
         fresh = self._uncaptured(fitted)
         if self.obstacle is not None and self._clock() < self._retry_at:
@@ -133,7 +133,7 @@ class GraphRunner(Generic[Batch]):
 
     def _uncaptured(self, fitted: Fitted) -> _Bucket:
         inputs = self._inputs[: transfer.num_bytes(fitted.shapes)]
-        self._staging.refill(fitted.tables, inputs)
+        self._staging.refill(fitted.tables, inputs, fitted.shapes)
         views = transfer.views(inputs, fitted.shapes)
         return _Bucket(inputs, lambda: fitted.compute(views))
 

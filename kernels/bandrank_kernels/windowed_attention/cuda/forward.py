@@ -153,7 +153,15 @@ def plan_forward(
     Raises ValueError for the reasons of `why_unsupported`, or if the tiles do not fit.
     """
     room = capacity or Capacity.exactly(rows)
-    variant, window, stage_rows = _shape(pattern, head_dim, dtype, capability, max_shared_bytes, room, variant)
+    variant, window, stage_rows = _shape(
+        pattern=pattern,
+        head_dim=head_dim,
+        dtype=dtype,
+        capability=capability,
+        max_shared_bytes=max_shared_bytes,
+        room=room,
+        variant=variant,
+    )
     most_tiles = capacity.num_tiles(variant.tile_rows) if capacity else None  # @capacity-tiles
     return ForwardPlan(
         variant=variant,
@@ -167,6 +175,7 @@ def plan_forward(
 
 @lru_cache(1024)  # of the buckets of a few models
 def _shape(
+    *,
     pattern: AttentionPattern,
     head_dim: int,
     dtype: Dtype,

@@ -43,8 +43,9 @@ def _cut(first: Tiles, rows: PackedRows, tile_rows: int, capacity: int | None) -
     if total == len(first) and counts.all():
         used[:] = first
         return tiles
-    sequence = numbers(len(first)).repeat(counts)
-    index = numbers(total) - (ends - counts)[sequence]
-    used[:] = first[sequence]
-    used[:, BEGIN], used[:, INDEX], used[:, NUM_TILES] = index * tile_rows, index, counts[sequence]
+    first = first.copy()
+    first[:, INDEX], first[:, NUM_TILES] = ends - counts, counts
+    used[:] = first.repeat(counts, 0)
+    used[:, INDEX] = numbers(total) - used[:, INDEX]
+    used[:, BEGIN] = used[:, INDEX] * tile_rows
     return tiles

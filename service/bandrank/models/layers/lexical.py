@@ -4,6 +4,7 @@ BM25 over word pieces (Robertson & Zaragoza 2009), with document frequencies tha
 candidate's evidence does not depend on the other candidates, nor on any index.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +79,43 @@ class Lexical(nn.Module):
         # Products entry by entry, which autocast leaves in float32.
         return (queries[:, :, None] * self.gate.float() * evidence[:, None, :]).sum((1, 2))
 
+    def weigh_words(self, query: Tensor, asked: Tensor, rarity: Tensor, pieces: Tensor, weights: Tensor) -> Tensor:
+        """(C,) float32 additions, on the gate's device, for words that were kept of candidates of one query.
+
+        query, asked, rarity: as from `ask`.  pieces: (C, size) int16, the bits of `Words.pieces`.  weights: (C, size).
+        """
+        table = rarity.new_zeros(PIECES).scatter_(0, asked, rarity)
+        # A negative index counts from the end, as two bytes without a sign do. In float64 the order of sums, which may
+        # depend on the number of candidates, makes no difference to float32.
+        there = torch.stack([weights / MAX_WEIGHT, weights > 0], 1)
+        sums = (table[pieces.long()][:, None] * there).sum(2)
+        return self.weigh(query, nn.functional.pad(sums.float(), (0, 1), value=1.0))
+
+    def ask(self, ids: Ints, size: int) -> tuple[Floats, Ints, npt.NDArray[np.float64]]:
+        """What `weigh_words` needs of a query, in host memory: (1, 3) features; (size,) pieces modulo `PIECES`, of
+        which the first stands again in unused places; (size,) the share of each in the rarity of all.
+
+        ids: (at most `size`,) its token ids.
+        """
+        pieces, rarity, features = self._known(ids)
+        share = rarity.astype(np.float64) / rarity.sum() if len(pieces) else rarity
+        # Of pieces that two bytes do not tell apart, the last counts.
+        found = dict(zip((pieces % PIECES).tolist(), share.tolist(), strict=True)) or {0: 0.0}
+        unused = size - len(found)
+        asked, shares = [*found], [*found.values()]
+        return features[None], np.array(asked + asked[:1] * unused), np.array(shares + shares[:1] * unused)
+
+    def _known(self, ids: Ints) -> tuple[Ints, Floats, Floats]:
+        """The pieces of a query that have a weight, ascending, their weights, and the (3,) features of the query."""
+        idf = self._host_idf()
+        pieces = np.array(sorted({*ids.tolist()}), np.int64)
+        rarity = idf[pieces]
+        pieces, rarity = pieces[rarity > 0], rarity[rarity > 0]
+        features = np.array([1, 0, 0], np.float32)
+        if len(pieces):
+            features[1:] = math.log(len(pieces)) / 3, rarity.sum() / len(pieces) / 8  # about 0 to 1
+        return pieces, rarity, features
+
     def evidence(self, batch: ScoreBatch) -> tuple[Floats, Floats]:
         """(Q, 3) features of queries and (C, 3) evidence of candidates, float32. A query without a known piece, or a
         candidate without one of the query's, has no evidence but 1.
@@ -85,15 +123,13 @@ class Lexical(nn.Module):
         idf = self._host_idf()
         queries = np.zeros((len(batch.queries), QUERY_FEATURES), np.float32)
         evidence = np.zeros((len(batch.candidates), EVIDENCE), np.float32)
-        queries[:, 0] = evidence[:, -1] = 1
+        evidence[:, -1] = queries[:, 0] = 1
         words = batch.candidates.words
         place = np.full(len(idf), -1) if words is None else None
         for query, group in batch.groups():
-            pieces = np.unique(batch.queries[query].numpy())
-            pieces = pieces[idf[pieces] > 0]
+            pieces, rarity, queries[query] = self._known(batch.queries[query].numpy())
             if not len(pieces):
                 continue
-            rarity = idf[pieces]
             most = rarity.sum()
             if place is not None:
                 place[pieces] = np.arange(len(pieces))
@@ -105,7 +141,6 @@ class Lexical(nn.Module):
             elif words is not None:
                 weighted, there = self._sums(words.part(group), pieces % PIECES, rarity)
                 evidence[group, 0], evidence[group, 1] = weighted / (MAX_WEIGHT * most), there / most
-            queries[query, 1:] = np.log(len(pieces)) / 3, most / len(pieces) / 8  # about 0 to 1
         return queries, evidence
 
     def words(self, texts: Ragged) -> Words:

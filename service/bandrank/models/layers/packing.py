@@ -99,7 +99,8 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
         rows = PackedRows(offsets(query_lengths), offsets(candidate_lengths), owner)
 
     queries, candidates = slice(rows.first_query_row, rows.first_candidate_row), slice(rows.first_candidate_row, None)
-    padded = np.zeros((3, bucket_rows(rows)), np.int64)
+    padded = np.empty((3, bucket_rows(rows)), np.int64)
+    padded[:, rows.num_rows :] = padded[:, : rows.num_candidates] = 0
     numbers = padded[:, : rows.num_rows]
     numbers[0, : rows.num_candidates] = cls_id
     numbers[0, queries], numbers[1, queries], numbers[2, queries] = query_ids, query_positions, query_types
