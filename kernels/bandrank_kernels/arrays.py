@@ -1,7 +1,6 @@
 """Arrays in host memory that describe runs of rows; plans made from them never wait for a device."""
 
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -27,22 +26,10 @@ def ranges(starts: Ints | int, lengths: Ints) -> Ints:
     """start, start + 1, .. start + length - 1 for each start and its length, end to end."""
     ends = lengths.cumsum()
     found: Ints = (starts + lengths - ends).repeat(lengths)
-    found += numbers(len(found))
+    found += np.arange(len(found))
     return found
 
 
 def indices_within(lengths: Ints) -> Ints:
     """0, 1, .. length - 1 for each length, end to end."""
     return ranges(0, lengths)
-
-
-def numbers(count: int) -> Ints:
-    """0, 1, .. count - 1, kept and so read-only: a request makes several, most of them short."""
-    return _numbers(1 << count.bit_length())[:count]
-
-
-@cache
-def _numbers(count: int) -> Ints:
-    kept = np.arange(count)
-    kept.flags.writeable = False
-    return kept

@@ -43,20 +43,19 @@ def num_bytes(tensors: Sequence[Tensor]) -> int:
     return sum(_room(tensor) for tensor in tensors)
 
 
-def write(tensors: Sequence[Tensor], buffer: Tensor, like: Sequence[Tensor] | None = None) -> int:
-    """Lays tensors out in a buffer of bytes, both in host memory, and returns how many bytes of it they take.
+def write(tensors: Sequence[Tensor], buffer: Tensor, like: Sequence[Tensor] = ()) -> int:
+    """Lays tensors out in a buffer of bytes, both in host memory, and returns where the last one ends.
 
-    like: tensors that are as large or larger, for which there is room in their stead.
-    Raises ValueError if a tensor is elsewhere, or if the buffer is too small.
+    like: tensors as large or larger, for which room is left.  Raises ValueError if a tensor is elsewhere or too large.
     """
     begin = end = 0
     memory, size = buffer.data_ptr(), len(buffer)
-    for tensor, largest in zip(tensors, tensors if like is None else like, strict=True):
+    for tensor, room in zip(tensors, map(_room, like or tensors), strict=True):
         if not tensor.is_cpu:
             raise ValueError(f"only tensors in host memory are copied together, got one on {tensor.device}")
-        end, room = begin + tensor.nbytes, _room(largest)
+        end = begin + tensor.nbytes
         if end > min(begin + room, size):
-            raise ValueError(f"{tensor.nbytes} bytes at {begin} do not fit in their room of {room}, or in {size}")
+            raise ValueError(f"{tensor.nbytes} bytes do not fit in {room}, or in the buffer of {size}")
         whole = tensor.contiguous()
         # Not by torch, which would wake its threads for a large one, and wait for a core for each of them.
         ctypes.memmove(memory + begin, whole.data_ptr(), whole.nbytes)

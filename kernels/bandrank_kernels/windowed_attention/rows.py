@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from bandrank_kernels.arrays import Ints, Offsets, lengths_of, numbers
+from bandrank_kernels.arrays import Ints, Offsets, lengths_of
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 
 QUERY_TILE = -1  # in place of a candidate's number
@@ -71,9 +71,8 @@ class PackedRows:
 
     @cached_property
     def sequences(self) -> npt.NDArray[np.int32]:
-        """(num_candidates + num_queries, 8) the first `Tile` (params.cuh) of each, as if it were the only one.
-
-        Raises ValueError for rows beyond int32.
+        """(num_candidates + num_queries, 8) the first `Tile` (params.cuh) of each. Raises ValueError for rows beyond
+        int32.
         """
         if self.num_rows > np.iinfo(np.int32).max:
             raise ValueError(f"row numbers must fit in int32, got {self.num_rows} rows")
@@ -81,7 +80,7 @@ class PackedRows:
         tiles = np.zeros((count + self.num_queries, 8), np.int32)
         candidates, queries = tiles[:count], tiles[count:]
         tiles[:, 7] = 1
-        candidates[:, 0], queries[:, 0] = numbers(count), QUERY_TILE
+        candidates[:, 0], queries[:, 0] = np.arange(count), QUERY_TILE
         # The row that a tile of an empty candidate may read is its [CLS].
         first_rows = self.first_candidate_row + self.cu_candidates[:-1]
         candidates[:, 1] = np.where(self.candidate_lengths > 0, first_rows, candidates[:, 0])

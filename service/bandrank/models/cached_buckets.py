@@ -19,7 +19,7 @@ from torch import Tensor
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.buckets import Fitted
 from bandrank.models.encoders.protocol import Encoder
-from bandrank.models.layers.lexical import QUERY_FEATURES, Lexical
+from bandrank.models.layers.lexical import Lexical
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
 from bandrank.models.words import Words
@@ -62,15 +62,14 @@ class CachedInputs:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """What all batches of a bucket with queries of one length have in common.
-
-    positions: (query_len,) int64, 0 for each unused row.  tables: the `rows`, `shares` and `bias` of `CachedInputs` and
-    the tables of their plan, in host memory.  shapes, compute, bucket: as in `Fitted`.
+    """What all batches of a bucket with queries of a length have in common. positions: (query_len,) int64, 0 for each
+    unused row.  tables: `rows`, `shares`, `bias` and `plan` of `CachedInputs`.  rooms: shapes of words and
+    representations.  compute, bucket: as in `Fitted`.
     """
 
     positions: Ints
     tables: Sequence[Tensor]
-    shapes: Sequence[Tensor]
+    rooms: Sequence[Tensor]
     compute: Callable[[Sequence[Tensor]], Tensor]
     bucket: Hashable
 
@@ -98,13 +97,14 @@ class CachedBuckets:
         """
         self._compute, self._encoder, self._lexical = compute, encoder, lexical
         self._num_embeddings, self._max_rows = num_embeddings, max_rows
+        self._num_words = lexical.config.most_words if lexical is not None else 0
         self._layout = lru_cache(MOST_LAYOUTS)(self._lay_out)
 
     @property
     def num_bytes(self) -> int:
         """Room for representations in float32, words, and less than a hundred bytes for each token of a query."""
-        words = Words.num_bytes(self._lexical.config.most_words) if self._lexical else 0
-        return self._max_rows * (4 * self._encoder.config.hidden_size + words) + 100 * MAX_TOKENS
+        of_words = Words.num_bytes(self._num_words)
+        return self._max_rows * (4 * self._encoder.config.hidden_size + of_words) + 100 * MAX_TOKENS
 
     def fit(self, batch: ScoreBatch) -> Fitted | None:
         values, ids = batch.candidates.values, batch.queries.values.numpy()
@@ -113,10 +113,12 @@ class CachedBuckets:
         if len(ids) == 0 or tokens > MAX_TOKENS or count * self._num_embeddings > self._max_rows:
             return None
         layout = self._layout(len(ids), tokens, count, values.dtype, values.shape[1])
-        if transfer.num_bytes(layout.shapes) > self.num_bytes:
+        asked, kept = self._words(batch, tokens)
+        fixed = [layout.numbers(ids), *layout.tables, *asked]
+        shapes = [*fixed, *layout.rooms]
+        if transfer.num_bytes(shapes) > self.num_bytes:
             return None
-        tables = [layout.numbers(ids), *layout.tables, *self._words(batch, tokens), values]
-        return Fitted(layout.bucket, tables, layout.shapes, layout.compute, len(batch.candidates))
+        return Fitted(layout.bucket, [*fixed, *kept, values], shapes, layout.compute, len(batch.candidates))
 
     def usual(self, max_rows: int) -> Iterator[Fitted]:
         counts = (MIN_CANDIDATES << step for step in range(32))
@@ -147,35 +149,27 @@ class CachedBuckets:
 
         room = partial(torch.empty, device="meta")
         stored = room((count * self._num_embeddings, width), dtype=dtype)  # @room
-        words = (
-            []
-            if self._lexical is None
-            else [
-                room((1, QUERY_FEATURES)),
-                room(tokens, dtype=torch.int64),
-                room(tokens, dtype=torch.float64),
-                *(room((count, self._lexical.config.most_words), dtype=each) for each in (torch.int16, torch.uint8)),
-            ]
-        )
-        shapes = [room((2, tokens), dtype=torch.int64), *tables, *words, stored]
+        words = [] if self._lexical is None else [torch.int16, torch.uint8]
+        rooms = [*(room((count, self._num_words), dtype=each) for each in words), stored]
         bucket = tokens, count, dtype, plan.signature  # @cached-bucket
-        return _Layout(positions, tables, shapes, compute, bucket)
+        return _Layout(positions, tables, rooms, compute, bucket)
 
-    def _words(self, batch: ScoreBatch, tokens: int) -> list[Tensor]:
+    def _words(self, batch: ScoreBatch, tokens: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """The first three and the last two `words` of `CachedInputs`, in host memory."""
         if self._lexical is None:
-            return []
+            return (), ()
         words = batch.candidates.words
         assert words is not None, "representations come with their words. This is a bug."
         asked = self._lexical.ask(batch.queries.values.numpy(), tokens)
         kept = np.ascontiguousarray(words.pieces).view(np.int16), np.ascontiguousarray(words.weights)
-        return [*map(torch.from_numpy, (*asked, *kept))]
+        return [*map(torch.from_numpy, asked)], [*map(torch.from_numpy, kept)]
 
     def _zeros(self, tokens: int, count: int) -> ScoreBatch:
         """A batch that fills its bucket."""
         rows = torch.zeros(count * self._num_embeddings, self._encoder.config.hidden_size)
         words = None
         if self._lexical is not None:
-            size = count, self._lexical.config.most_words
+            size = count, self._num_words
             words = Words(np.zeros(size, np.uint16), np.zeros(size, np.uint8))
         candidates = Ragged(rows, self._num_embeddings * np.arange(count + 1), words)
         return ScoreBatch(Ragged.from_token_ids([[0] * tokens]), candidates, offsets([count]))

@@ -30,6 +30,7 @@ MAX_SHARED_BYTES = 96 * 1024
 MIN_STAGE_ROWS = 64  # keys; the merge of [CLS] rows needs some 2 KiB whatever the keys
 
 
+@lru_cache(1024)
 def why_unsupported(
     pattern: AttentionPattern, *, head_dim: int, dtype: str, capability: tuple[int, int] = OLDEST_CAPABILITY
 ) -> str | None:
@@ -152,41 +153,9 @@ def plan_forward(
     of for the batch.  variant: the kernel, if not the one that `choose_variant` names.
     Raises ValueError for the reasons of `why_unsupported`, or if the tiles do not fit.
     """
-    room = capacity or Capacity.exactly(rows)
-    variant, window, stage_rows = _shape(
-        pattern=pattern,
-        head_dim=head_dim,
-        dtype=dtype,
-        capability=capability,
-        max_shared_bytes=max_shared_bytes,
-        room=room,
-        variant=variant,
-    )
-    most_tiles = capacity.num_tiles(variant.tile_rows) if capacity else None  # @capacity-tiles
-    return ForwardPlan(
-        variant=variant,
-        tiles=plan_tiles(rows, variant.tile_rows, capacity=most_tiles),
-        num_candidates=room.num_candidates,
-        num_heads=num_heads,
-        window=window,
-        stage_rows=stage_rows,
-    )
-
-
-@lru_cache(1024)  # of the buckets of a few models
-def _shape(
-    *,
-    pattern: AttentionPattern,
-    head_dim: int,
-    dtype: Dtype,
-    capability: tuple[int, int],
-    max_shared_bytes: int,
-    room: Capacity,
-    variant: Variant | None,
-) -> tuple[Variant, int, int]:
-    """Kernel, window and stage rows of `plan_forward`. Raises ValueError for the reasons of `why_unsupported`."""
     if reason := why_unsupported(pattern, head_dim=head_dim, dtype=dtype, capability=capability):
         raise ValueError(reason)
+    room = capacity or Capacity.exactly(rows)
     variant = variant or choose_variant(
         dtype=dtype,
         head_dim=head_dim,
@@ -196,8 +165,17 @@ def _shape(
         candidate_rows=room.candidate_rows,
     )
     window = room.candidate_rows if pattern.window is None else min(pattern.window, room.candidate_rows)
-    if not isinstance(variant, Wide):
-        return variant, window, 0
-    needed = room.query_rows + 1 + min(room.candidate_rows, variant.tile_rows + 2 * window)
-    fits = max_shared_bytes // variant.bytes_per_key - variant.chunk
-    return variant, window, max(MIN_STAGE_ROWS, min(needed + needed % 2, fits // 2 * 2))
+    stage_rows = 0
+    if isinstance(variant, Wide):
+        needed = room.query_rows + 1 + min(room.candidate_rows, variant.tile_rows + 2 * window)
+        fits = max_shared_bytes // variant.bytes_per_key - variant.chunk
+        stage_rows = max(MIN_STAGE_ROWS, min(needed + needed % 2, fits // 2 * 2))
+    most_tiles = capacity.num_tiles(variant.tile_rows) if capacity else None  # @capacity-tiles
+    return ForwardPlan(
+        variant=variant,
+        tiles=plan_tiles(rows, variant.tile_rows, capacity=most_tiles),
+        num_candidates=room.num_candidates,
+        num_heads=num_heads,
+        window=window,
+        stage_rows=stage_rows,
+    )

@@ -37,6 +37,7 @@ from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, plan_cls_groups
 
 log = logging.getLogger(__name__)
+_zeros = functools.lru_cache(32)(torch.zeros)  # which nothing changes
 
 Run = Callable[[Launch, torch.device], None]
 Key = tuple[torch.dtype, int, int]  # dtype, heads, and numbers of a head or columns of a row
@@ -73,7 +74,7 @@ class CudaPlan(AttentionPlan):
         self._absorbed_tiles = plan_candidate_tiles(rows, TILE_ROWS, capacity=most_tiles)
         self.host_tables: Sequence[Tensor] = [
             *(torch.from_numpy(tiles) for tiles in (self._planned.tiles, self._absorbed_tiles)),
-            _no_arrivals(self._planned.num_candidates),
+            _zeros(MAX_HEADS * self._planned.num_candidates, dtype=torch.int32),
         ]
         self._bound: Sequence[Tensor] | None = None
         self._forward_plans: dict[Key, tuple[ForwardPlan, Scratch]] = {}
@@ -215,12 +216,6 @@ class CudaPlan(AttentionPlan):
         if plan.num_arrivals > len(arrivals):  # of more heads than most models have
             arrivals = torch.zeros(plan.num_arrivals, dtype=torch.int32, device=self._device)
         return {"tiles": tiles, "partials": torch.empty(plan.num_partials, device=self._device), "arrivals": arrivals}
-
-
-@functools.lru_cache(32)
-def _no_arrivals(num_candidates: int) -> Tensor:
-    """Zeros in host memory, which nothing changes."""
-    return torch.zeros(MAX_HEADS * num_candidates, dtype=torch.int32)
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 
-from bandrank_kernels.arrays import numbers
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
 LENGTH, BEGIN, INDEX, NUM_TILES = 2, 3, 6, 7  # fields of `Tile`; a sequence's tiles differ in the second and third
@@ -46,6 +45,6 @@ def _cut(first: Tiles, rows: PackedRows, tile_rows: int, capacity: int | None) -
     first = first.copy()
     first[:, INDEX], first[:, NUM_TILES] = ends - counts, counts
     used[:] = first.repeat(counts, 0)
-    used[:, INDEX] = numbers(total) - used[:, INDEX]
+    used[:, INDEX] = np.arange(total) - used[:, INDEX]
     used[:, BEGIN] = used[:, INDEX] * tile_rows
     return tiles

@@ -80,33 +80,29 @@ class Lexical(nn.Module):
         return (queries[:, :, None] * self.gate.float() * evidence[:, None, :]).sum((1, 2))
 
     def weigh_words(self, query: Tensor, asked: Tensor, rarity: Tensor, pieces: Tensor, weights: Tensor) -> Tensor:
-        """(C,) float32 additions, on the gate's device, for words that were kept of candidates of one query.
+        """(C,) float32 additions, on the gate's device, for the words of a query's candidates.
 
-        query, asked, rarity: as from `ask`.  pieces: (C, size) int16, the bits of `Words.pieces`.  weights: (C, size).
+        query, asked, rarity: as from `ask`.  pieces, weights: (C, size), those of `Words`, the pieces read as int16.
         """
         table = rarity.new_zeros(PIECES).scatter_(0, asked, rarity)
-        # A negative index counts from the end, as two bytes without a sign do. In float64 the order of sums, which may
-        # depend on the number of candidates, makes no difference to float32.
+        # Negative pieces count from the end of the table. Sums in float64 do not depend on their order once rounded.
         there = torch.stack([weights / MAX_WEIGHT, weights > 0], 1)
         sums = (table[pieces.long()][:, None] * there).sum(2)
         return self.weigh(query, nn.functional.pad(sums.float(), (0, 1), value=1.0))
 
     def ask(self, ids: Ints, size: int) -> tuple[Floats, Ints, npt.NDArray[np.float64]]:
-        """What `weigh_words` needs of a query, in host memory: (1, 3) features; (size,) pieces modulo `PIECES`, of
-        which the first stands again in unused places; (size,) the share of each in the rarity of all.
-
-        ids: (at most `size`,) its token ids.
+        """(1, 3) features of a query, (size,) its pieces modulo `PIECES`, the first of them also in unused places, and
+        (size,) their shares of the query's rarity. ids: of the query, at most `size`.
         """
         pieces, rarity, features = self._known(ids)
-        share = rarity.astype(np.float64) / rarity.sum() if len(pieces) else rarity
-        # Of pieces that two bytes do not tell apart, the last counts.
-        found = dict(zip((pieces % PIECES).tolist(), share.tolist(), strict=True)) or {0: 0.0}
-        unused = size - len(found)
-        asked, shares = [*found], [*found.values()]
-        return features[None], np.array(asked + asked[:1] * unused), np.array(shares + shares[:1] * unused)
+        # Of pieces that two bytes do not tell apart the last counts, as in `_sums`.
+        shares = dict(zip((pieces % PIECES).tolist(), rarity.tolist(), strict=True)) or {0: 0.0}
+        asked = [*shares, *[*shares][:1] * (size - len(shares))]
+        of_each = np.array([shares[piece] for piece in asked])
+        return features[None], np.array(asked), of_each / max(rarity.sum(), 1e-9)
 
     def _known(self, ids: Ints) -> tuple[Ints, Floats, Floats]:
-        """The pieces of a query that have a weight, ascending, their weights, and the (3,) features of the query."""
+        """A query's pieces that have a weight, ascending, the weights, and its (3,) features."""
         idf = self._host_idf()
         pieces = np.array(sorted({*ids.tolist()}), np.int64)
         rarity = idf[pieces]
