@@ -15,7 +15,8 @@ from support.layouts import packed_rows
 from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
 from bandrank_kernels.windowed_attention.cuda.absorbed import ABSORBED, choose_absorbed, why_absorbed_unsupported
-from bandrank_kernels.windowed_attention.cuda.tiles import QUERY_TILE, plan_candidate_tiles, plan_tiles
+from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles, plan_tiles
+from bandrank_kernels.windowed_attention.rows import QUERY_TILE
 
 pytestmark = needs_compiler
 

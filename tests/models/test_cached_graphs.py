@@ -232,7 +232,7 @@ MISTAKES = [
     Mistake("used-rows", "states"),
     Mistake("unused-rows", "0.0"),
     # The batch's size counts in place of the bucket's, or different buckets count as one.
-    Mistake("room", "values"),
+    Mistake("room", "$[: len($) // 2]"),
     Mistake("cached-bucket", "$[1:]"),
     Mistake("cached-bucket", "$[:1]"),
     Mistake("cached-bucket", "(tokens, count)"),

@@ -220,7 +220,7 @@ class MixEncoder(TwoTowerScorer):
         rows = inputs.representations
         embeddings = rows.view(-1, self.config.num_embeddings, rows.shape[1]).to(self.encoder.dtype)
         scores = self._score_block(embeddings, groups, means)
-        return scores if self.lexical is None else scores + self.lexical.weigh(*inputs.evidence)
+        return scores if self.lexical is None else scores + self.lexical.weigh_words(*inputs.words)
 
     def _view_queries(self, batch: ScoreBatch) -> tuple[list[list[QueryView]], Tensor | None]:
         """Views by interaction layer and query, and the means of queries' last states if the bi-encoder's cosine is
