@@ -28,7 +28,6 @@ from bandrank.models.ids import pack_ids, unpack_ids
 from bandrank.models.layers import passages
 from bandrank.models.layers.packing import pack
 from bandrank.models.layers.patterns import sparse
-from bandrank.models.packed_buckets import padded
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank_bench import machine
@@ -75,7 +74,6 @@ def stages(num_candidates: int, num_tokens: int) -> Stages:
     batch, _ = collate(slices, Ragged.from_ids)
     parts = passages.split(batch, CONFIG.max_tokens)
     packed = pack(parts.batch, CONFIG.pattern, cls_id=CONFIG.cls_id, sentence_token=None)
-    capacity = Capacity.of(packed.rows)
 
     def planned() -> CudaPlan:
         return CudaPlan(
@@ -89,7 +87,7 @@ def stages(num_candidates: int, num_tokens: int) -> Stages:
         )
 
     plan = planned()
-    tables = [padded(packed, capacity.num_rows), *plan.host_tables]
+    tables = [torch.from_numpy(packed.padded), *plan.host_tables]
     buffer = torch.empty(transfer.num_bytes(tables), dtype=torch.uint8)
     return {
         "template: pieces to token ids": lambda: template.apply_all(pieces),
@@ -100,9 +98,7 @@ def stages(num_candidates: int, num_tokens: int) -> Stages:
             parts.batch, CONFIG.pattern, cls_id=CONFIG.cls_id, sentence_token=None
         ),
         "plan: tiles of both kernels": planned,
-        "buffer: padded and laid out": lambda: transfer.write(
-            [padded(packed, capacity.num_rows), *plan.host_tables], buffer
-        ),
+        "buffer: laid out": lambda: transfer.write([torch.from_numpy(packed.padded), *plan.host_tables], buffer),
     }
 
 

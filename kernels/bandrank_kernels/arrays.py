@@ -22,12 +22,14 @@ def lengths_of(cu_seqlens: Offsets) -> Ints:
     return cu_seqlens[1:] - cu_seqlens[:-1]
 
 
-def ranges(starts: Ints, lengths: Ints) -> Ints:
+def ranges(starts: Ints | int, lengths: Ints) -> Ints:
     """start, start + 1, .. start + length - 1 for each start and its length, end to end."""
-    bounds = offsets(lengths)
-    return np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], lengths)
+    ends = lengths.cumsum()
+    found: Ints = (starts + lengths - ends).repeat(lengths)
+    found += np.arange(len(found))
+    return found
 
 
 def indices_within(lengths: Ints) -> Ints:
     """0, 1, .. length - 1 for each length, end to end."""
-    return ranges(np.zeros_like(lengths), lengths)
+    return ranges(0, lengths)

@@ -26,15 +26,14 @@ class Staging:
         self._device = device
         self._slots = cycle([(device.host_buffer(num_bytes), device.event()) for _ in range(2)])
 
-    def refill(self, tensors: Sequence[Tensor], inputs: Tensor) -> None:
+    def refill(self, tensors: Sequence[Tensor], inputs: Tensor, like: Sequence[Tensor]) -> None:
         """Enqueues the transfer of a batch; later work on the current stream sees its tensors in `inputs`.
 
-        tensors: in host memory; they may be changed as soon as this returns.  inputs: (transfer.num_bytes(tensors),)
-        uint8 on the device.
+        tensors: in host memory; they may be changed as soon as this returns.  inputs: uint8 on the device, of
+        `transfer.num_bytes(like)`.  like: as in `transfer.write`.
         """
         host, read = next(self._slots)
-        staged = host[: len(inputs)]
         read.synchronize()  # @host-buffer
-        transfer.write(tensors, staged)
-        self._device.copy(inputs, staged)
+        used = transfer.write(tensors, host, like)
+        self._device.copy(inputs[:used], host[:used])
         read.record()  # @host-read

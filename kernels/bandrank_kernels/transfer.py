@@ -1,5 +1,6 @@
 """Copies of tensors between the host and a device, awaited only when they are needed."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
@@ -42,16 +43,24 @@ def num_bytes(tensors: Sequence[Tensor]) -> int:
     return sum(_room(tensor) for tensor in tensors)
 
 
-def write(tensors: Sequence[Tensor], buffer: Tensor) -> None:
-    """Lays tensors out in a buffer of bytes, both in host memory. Raises ValueError if a tensor is elsewhere."""
-    for tensor in tensors:
+def write(tensors: Sequence[Tensor], buffer: Tensor, like: Sequence[Tensor] = ()) -> int:
+    """Lays tensors out in a buffer of bytes, both in host memory, and returns where the last one ends.
+
+    like: tensors as large or larger, for which room is left.  Raises ValueError if a tensor is elsewhere or too large.
+    """
+    begin = end = 0
+    memory, size = buffer.data_ptr(), len(buffer)
+    for tensor, room in zip(tensors, map(_room, like or tensors), strict=True):
         if not tensor.is_cpu:
             raise ValueError(f"only tensors in host memory are copied together, got one on {tensor.device}")
-    memory = buffer.numpy()
-    for begin, tensor in zip(_starts(tensors), tensors, strict=True):
-        if tensor.nbytes:  # torch cannot always view an empty tensor as bytes
-            # Copied by numpy: torch would wake its threads for a large one, and wait for a core for each of them.
-            memory[begin : begin + tensor.nbytes] = tensor.reshape(-1).view(torch.uint8).numpy()
+        end = begin + tensor.nbytes
+        if end > min(begin + room, size):
+            raise ValueError(f"{tensor.nbytes} bytes do not fit in {room}, or in the buffer of {size}")
+        whole = tensor.contiguous()
+        # Not by torch, which would wake its threads for a large one, and wait for a core for each of them.
+        ctypes.memmove(memory + begin, whole.data_ptr(), whole.nbytes)
+        begin += room
+    return end
 
 
 def views(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

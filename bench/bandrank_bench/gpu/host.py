@@ -75,7 +75,7 @@ def targets() -> list[Target]:
         (packed_buckets.PackedBuckets, "fit", "fit to bucket"),
         (cached_buckets.CachedBuckets, "fit", "fit to bucket"),
         (plan.CudaPlan, "__init__", "plan"),
-        (Lexical, "evidence", "evidence of words"),
+        (Lexical, "ask", "evidence of words"),
         (Staging, "refill", "staging, rest"),
         (transfer, "write", "write to pinned memory"),
         (CudaGraphs, "copy", "copies, enqueued"),

@@ -1,6 +1,6 @@
 """Asymmetric windowed attention over packed rows (Schlatt et al. 2024); the maths is in README.md."""
 
-from bandrank_kernels.windowed_attention.capacity import Capacity, power_of_two, row_bucket, row_buckets
+from bandrank_kernels.windowed_attention.capacity import Capacity, bucket_rows, power_of_two, row_bucket, row_buckets
 from bandrank_kernels.windowed_attention.interface import (
     flash_runs,
     plan_attention,
@@ -27,6 +27,7 @@ __all__ = [
     "NativePlan",
     "PackedRows",
     "TextsPlan",
+    "bucket_rows",
     "flash_runs",
     "lay_out",
     "plan_attention",

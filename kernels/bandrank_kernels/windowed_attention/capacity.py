@@ -41,10 +41,9 @@ class Capacity:
     def of(cls, rows: PackedRows) -> Self:
         """The smallest bucket that holds the batch. It has a row for each of its candidates."""
         least = cls.exactly(rows)
-        num_candidates = power_of_two(max(rows.num_candidates, rows.num_queries), MIN_CANDIDATES)
         return cls(
-            num_rows=row_bucket(max(rows.num_rows, num_candidates)),
-            num_candidates=num_candidates,
+            num_rows=bucket_rows(rows),
+            num_candidates=_bucket_candidates(rows),
             query_rows=power_of_two(1 + least.query_rows, MIN_GLOBALS) - 1,
             candidate_rows=power_of_two(least.candidate_rows, SHORTEST_CANDIDATE),
         )
@@ -56,6 +55,15 @@ class Capacity:
     def num_candidate_tiles(self, tile_rows: int) -> int:
         """The most tiles that `plan_candidate_tiles` cuts a batch into."""
         return self.num_rows // tile_rows + self.num_candidates
+
+
+def bucket_rows(rows: PackedRows) -> int:
+    """The `num_rows` of a batch's capacity."""
+    return row_bucket(max(rows.num_rows, _bucket_candidates(rows)))
+
+
+def _bucket_candidates(rows: PackedRows) -> int:
+    return power_of_two(max(rows.num_candidates, rows.num_queries), MIN_CANDIDATES)
 
 
 def row_bucket(num_rows: int) -> int:

@@ -54,9 +54,12 @@ class AttentionPattern:
     @property
     def is_apart(self) -> bool:
         """Whether it is `apart`."""
-        return self == AttentionPattern.apart()
+        return self == _APART
 
     @property
     def is_full(self) -> bool:
         """Whether every row of a sequence attends to every other, as in BERT."""
-        return self == AttentionPattern()
+        return self == _FULL
+
+
+_FULL, _APART = AttentionPattern(), AttentionPattern.apart()

@@ -4,9 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from bandrank_kernels.arrays import Ints, Offsets, lengths_of
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
+
+QUERY_TILE = -1  # in place of a candidate's number
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,11 @@ class PackedRows:
     candidate_query: Ints
 
     def __post_init__(self) -> None:
-        for name, cu in (("cu_queries", self.cu_queries), ("cu_candidates", self.cu_candidates)):
-            if cu.ndim != 1 or len(cu) == 0 or cu[0] != 0 or lengths_of(cu).min(initial=0) < 0:
+        for name, cu, lengths in (
+            ("cu_queries", self.cu_queries, self.query_lengths),
+            ("cu_candidates", self.cu_candidates, self.candidate_lengths),
+        ):
+            if cu.ndim != 1 or len(cu) == 0 or cu[0] != 0 or lengths.min(initial=0) < 0:
                 raise ValueError(f"{name} must ascend from 0, got {cu}")
         owners = self.candidate_query
         if len(owners) != self.num_candidates:
@@ -62,6 +68,27 @@ class PackedRows:
     @cached_property
     def num_rows(self) -> int:
         return self.first_candidate_row + int(self.cu_candidates[-1])
+
+    @cached_property
+    def sequences(self) -> npt.NDArray[np.int32]:
+        """(num_candidates + num_queries, 8) the first `Tile` (params.cuh) of each. Raises ValueError for rows beyond
+        int32.
+        """
+        if self.num_rows > np.iinfo(np.int32).max:
+            raise ValueError(f"row numbers must fit in int32, got {self.num_rows} rows")
+        count = self.num_candidates
+        tiles = np.zeros((count + self.num_queries, 8), np.int32)
+        candidates, queries = tiles[:count], tiles[count:]
+        tiles[:, 7] = 1
+        candidates[:, 0], queries[:, 0] = np.arange(count), QUERY_TILE
+        # The row that a tile of an empty candidate may read is its [CLS].
+        first_rows = self.first_candidate_row + self.cu_candidates[:-1]
+        candidates[:, 1] = np.where(self.candidate_lengths > 0, first_rows, candidates[:, 0])
+        candidates[:, 2] = self.candidate_lengths
+        queries[:, 4], queries[:, 5] = self.first_query_row + self.cu_queries[:-1], self.query_lengths
+        queries[:, 1:3] = queries[:, 4:6]
+        candidates[:, 4:6] = queries[:, 4:6].take(self.candidate_query, 0)
+        return tiles
 
     def query_rows(self, query: int) -> range:
         """The rows of one query."""

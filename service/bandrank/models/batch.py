@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,10 +30,10 @@ class ScoreBatch:
                 f"cu_candidates must have {expected[0]} entries from 0 to {expected[1]}, got {self.cu_candidates}"
             )
 
-    @property
+    @cached_property
     def candidate_query(self) -> Ints:
         """(C,) the index of each candidate's query, ascending."""
-        return np.repeat(np.arange(len(self.queries)), lengths_of(self.cu_candidates))
+        return np.arange(len(self.queries)).repeat(lengths_of(self.cu_candidates))
 
     def of_query(self, query: int, group: slice) -> "ScoreBatch":
         """The batch of one query and its candidates in `group`."""

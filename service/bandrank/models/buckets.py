@@ -17,8 +17,8 @@ class Fitted:
     """A batch laid out for its bucket.
 
     bucket: a key of all that the launches depend on, except the contents of inputs and their addresses.
-    tables: the inputs in host memory, of the bucket's shapes. The last may be shorter; the rest of its room then keeps
-    its old content.  shapes: tensors of the bucket's shapes and dtypes, which need no memory.
+    tables: the inputs in host memory, of the bucket's shapes. Some may be shorter, and what is in the rest of their
+    room is undefined.  shapes: tensors of the bucket's shapes and dtypes, which need no memory.
     compute: enqueues the computation of the bucket's scores from such inputs on the device, and never makes the host
     wait.  num_scores: how many of the scores, from the first, are the batch's.
     """

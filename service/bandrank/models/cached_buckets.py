@@ -7,9 +7,9 @@ does no harm: each candidate is computed from its own rows alone.
 A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import takewhile
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.buckets import Fitted
 from bandrank.models.encoders.protocol import Encoder
-from bandrank.models.layers.lexical import EVIDENCE, Lexical
+from bandrank.models.layers.lexical import Lexical
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
 from bandrank.models.words import Words
@@ -31,9 +31,9 @@ from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedR
 MIN_TOKENS, MIN_CANDIDATES = 16, 32
 USUAL_TOKENS = (32, 16)  # the largest queries of usual buckets
 MAX_TOKENS = 512
-MOST_LAYOUTS = 64  # kept of queries' lengths, each of some kilobytes
+MOST_LAYOUTS = 256  # kept of queries' lengths and buckets, each of some kilobytes
 # Rows of candidates. More keep a GPU busy for about as long as the host launches: an H100 would take 0.8 ms for 4,096
-# rows of mix-b, and the host 1.3 ms for 203 launches (both estimated).
+# rows of mix-b, and the host 1.3 ms for 202 launches (both estimated).
 MAX_ROWS = 4096
 
 
@@ -43,8 +43,8 @@ class CachedInputs:
 
     numbers: (2, query_len) int64, ids and positions.  shares: (1, query_len) float32 weights of the rows in the mean of
     the query's rows.
-    bias: (query_len + k,) as in `QueryView`.  words: (1 + n, 3) float32 the query's features, then the candidates'
-    evidence, for a scorer with lexical evidence.
+    bias: (query_len + k,) as in `QueryView`.  words: the arguments of `Lexical.weigh_words`, for a scorer with lexical
+    evidence; `query_len` pieces are asked for.
     representations: (k * n, hidden_size).  plan: the plan of the query's attention.  branches: for the query, and for
     candidates' summaries of it.
     """
@@ -52,26 +52,24 @@ class CachedInputs:
     numbers: Tensor
     shares: Tensor
     bias: Tensor
-    words: Tensor
+    words: Sequence[Tensor]
     representations: Tensor
     plan: AttentionPlan
     branches: tuple[Branch, Branch]
 
-    @property
-    def evidence(self) -> tuple[Tensor, Tensor]:
-        """(1, 3) features of the query, and (n, 3) evidence of candidates."""
-        return self.words[:1], self.words[1:]
-
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """What all queries of a length have in common, in host memory: the `shares`, `bias` and `plan` of `CachedInputs`.
-    positions: (query_len,) int64, 0 for each unused row.
+    """What all batches of a bucket with queries of a length have in common. positions: (query_len,) int64, 0 for each
+    unused row.  tables: `shares`, `bias` and `plan` of `CachedInputs`.  rooms: shapes of words and
+    representations.  compute, bucket: as in `Fitted`.
     """
 
     positions: Ints
     tables: Sequence[Tensor]
-    plan: AttentionPlan
+    rooms: Sequence[Tensor]
+    compute: Callable[[Sequence[Tensor]], Tensor]
+    bucket: Hashable
 
     def numbers(self, ids: Ints) -> Tensor:
         """The `numbers` of `CachedInputs`. ids: those of the query."""
@@ -97,13 +95,15 @@ class CachedBuckets:
         """
         self._compute, self._encoder, self._lexical = compute, encoder, lexical
         self._num_embeddings, self._max_rows = num_embeddings, max_rows
+        self._num_words = lexical.config.most_words if lexical is not None else 0
         self._branches = Branch(encoder.device), Branch(encoder.device)
         self._layout = lru_cache(MOST_LAYOUTS)(self._lay_out)
 
     @property
     def num_bytes(self) -> int:
-        """Room for representations in float32, evidence, and less than a hundred bytes for each token of a query."""
-        return self._max_rows * (4 * self._encoder.config.hidden_size + 4 * EVIDENCE) + 100 * MAX_TOKENS
+        """Room for representations in float32, words, and less than a hundred bytes for each token of a query."""
+        of_words = Words.num_bytes(self._num_words)
+        return self._max_rows * (4 * self._encoder.config.hidden_size + of_words) + 100 * MAX_TOKENS
 
     def fit(self, batch: ScoreBatch) -> Fitted | None:
         values, ids = batch.candidates.values, batch.queries.values.numpy()
@@ -111,21 +111,13 @@ class CachedBuckets:
         tokens = power_of_two(len(ids), MIN_TOKENS)
         if len(ids) == 0 or tokens > MAX_TOKENS or count * self._num_embeddings > self._max_rows:
             return None
-        layout = self._layout(len(ids), tokens)
-        plan = layout.plan
-        tables = [layout.numbers(ids), *layout.tables, self._words(batch, count), *plan.host_tables, values]
-        room = torch.empty((count * self._num_embeddings, values.shape[1]), dtype=values.dtype, device="meta")  # @room
-        shapes = [*tables[:-1], room]
+        layout = self._layout(len(ids), tokens, count, values.dtype, values.shape[1])
+        asked, kept = self._words(batch, tokens)
+        fixed = [layout.numbers(ids), *layout.tables, *asked]
+        shapes = [*fixed, *layout.rooms]
         if transfer.num_bytes(shapes) > self.num_bytes:
             return None
-
-        def compute(inputs: Sequence[Tensor]) -> Tensor:
-            numbers, shares, bias, words, *of_plan, rows = inputs
-            bound = plan.bind(of_plan)  # with new scratch, as in all buckets
-            return self._compute(CachedInputs(numbers, shares, bias, words, rows, bound, self._branches))
-
-        key = tokens, count, values.dtype, plan.signature  # @cached-bucket
-        return Fitted(key, tables, shapes, compute, len(batch.candidates))
+        return Fitted(layout.bucket, [*fixed, *kept, values], shapes, layout.compute, len(batch.candidates))
 
     def usual(self, max_rows: int) -> Iterator[Fitted]:
         counts = (MIN_CANDIDATES << step for step in range(32))
@@ -137,7 +129,7 @@ class CachedBuckets:
                 assert fitted is not None, "a usual batch that has no bucket. This is a bug."
                 yield fitted
 
-    def _lay_out(self, num_tokens: int, tokens: int) -> _Layout:
+    def _lay_out(self, num_tokens: int, tokens: int, count: int, dtype: torch.dtype, width: int) -> _Layout:
         used = np.arange(tokens) < num_tokens
         positions = np.where(used, np.arange(tokens), 0)
         shares = torch.from_numpy(used[None].astype(np.float32) / np.float32(num_tokens))
@@ -146,22 +138,37 @@ class CachedBuckets:
         # Texts are packed as queries without candidates.
         packed = PackedRows(offsets([num_tokens, tokens - num_tokens]), offsets([]), np.zeros(0, np.int64))
         plan = self._encoder.plan(packed, sparse(window=None), Capacity(tokens, 2, tokens, 0))
-        return _Layout(positions, [shares, bias], plan)
+        tables = [shares, bias, *plan.host_tables]
 
-    def _words(self, batch: ScoreBatch, count: int) -> Tensor:
+        def compute(inputs: Sequence[Tensor]) -> Tensor:
+            numbers, shares, bias, *others, rows = inputs
+            words = others[len(plan.host_tables) :]
+            bound = plan.bind(others[: len(plan.host_tables)])  # with new scratch, as in all buckets
+            return self._compute(CachedInputs(numbers, shares, bias, words, rows, bound, self._branches))
+
+        room = partial(torch.empty, device="meta")
+        stored = room((count * self._num_embeddings, width), dtype=dtype)  # @room
+        words = [] if self._lexical is None else [torch.int16, torch.uint8]
+        rooms = [*(room((count, self._num_words), dtype=each) for each in words), stored]
+        bucket = tokens, count, dtype, plan.signature  # @cached-bucket
+        return _Layout(positions, tables, rooms, compute, bucket)
+
+    def _words(self, batch: ScoreBatch, tokens: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """The first three and the last two `words` of `CachedInputs`, in host memory."""
         if self._lexical is None:
-            return torch.zeros(1, EVIDENCE)
-        assert batch.candidates.words is not None, "representations come with their words. This is a bug."
-        words = np.zeros((1 + count, EVIDENCE), np.float32)
-        words[:1], words[1 : 1 + len(batch.candidates)] = self._lexical.evidence(batch)
-        return torch.from_numpy(words)
+            return (), ()
+        words = batch.candidates.words
+        assert words is not None, "representations come with their words. This is a bug."
+        asked = self._lexical.ask(batch.queries.values.numpy(), tokens)
+        kept = np.ascontiguousarray(words.pieces).view(np.int16), np.ascontiguousarray(words.weights)
+        return [*map(torch.from_numpy, asked)], [*map(torch.from_numpy, kept)]
 
     def _zeros(self, tokens: int, count: int) -> ScoreBatch:
         """A batch that fills its bucket."""
         rows = torch.zeros(count * self._num_embeddings, self._encoder.config.hidden_size)
         words = None
         if self._lexical is not None:
-            size = count, self._lexical.config.most_words
+            size = count, self._num_words
             words = Words(np.zeros(size, np.uint16), np.zeros(size, np.uint8))
         candidates = Ragged(rows, self._num_embeddings * np.arange(count + 1), words)
         return ScoreBatch(Ragged.from_token_ids([[0] * tokens]), candidates, offsets([count]))

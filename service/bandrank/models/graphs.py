@@ -114,7 +114,7 @@ class GraphRunner(Generic[Batch]):
         """The bucket of the batch, with the batch's tables in its inputs."""
         if bucket := self._graphs.get(fitted.bucket):
             self._graphs.move_to_end(fitted.bucket)
-            self._refill(fitted, bucket.inputs)  # @refill
+            self._staging.refill(fitted.tables, bucket.inputs, fitted.shapes)  # @refill
             return bucket
         fresh = self._uncaptured(fitted)
         if self.obstacle is not None and self._clock() < self._retry_at:
@@ -133,12 +133,9 @@ class GraphRunner(Generic[Batch]):
 
     def _uncaptured(self, fitted: Fitted) -> _Bucket:
         inputs = self._inputs[: transfer.num_bytes(fitted.shapes)]
-        self._refill(fitted, inputs)
+        self._staging.refill(fitted.tables, inputs, fitted.shapes)
         views = transfer.views(inputs, fitted.shapes)
         return _Bucket(inputs, lambda: fitted.compute(views))
-
-    def _refill(self, fitted: Fitted, inputs: Tensor) -> None:
-        self._staging.refill(fitted.tables, inputs[: transfer.num_bytes(fitted.tables)])
 
     def _make_room(self) -> None:
         while len(self._graphs) >= self._max_graphs:

@@ -15,7 +15,7 @@ from torch import Tensor
 from bandrank.models.buckets import Fitted
 from bandrank.models.layers.packing import PackedInputs, PackedTokens
 from bandrank.models.usual import usual_layouts, usual_texts
-from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, row_bucket
+from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, bucket_rows, row_bucket
 
 # The bucket of the largest batch that an engine makes by default, 32,768 rows. Whatever the size, the host of an H200
 # took 4 to 10 ms to launch a MiniLM-L6, and the card 1 ms to compute 16,600 rows (2026-11-27).
@@ -60,18 +60,13 @@ class PackedBuckets:
             return self._compute(PackedInputs(inputs[0], bound, capacity.num_candidates))
 
         key = capacity.num_rows, capacity.num_candidates, plan.signature  # @bucket
-        tables = [padded(batch, capacity.num_rows), *plan.host_tables]
+        numbers = torch.from_numpy(batch.padded)  # @padding
+        tables = [numbers, *plan.host_tables]
         return Fitted(key, tables, tables, compute, batch.rows.num_candidates)
 
     def usual(self, max_rows: int) -> Iterator[Fitted]:
         layouts = usual_layouts if self._shares_queries else usual_texts
         for rows in layouts(min(self._max_rows, row_bucket(max_rows))):
-            fitted = self.fit(PackedTokens(np.zeros((3, rows.num_rows), np.int64), rows))
+            fitted = self.fit(PackedTokens(np.zeros((3, bucket_rows(rows)), np.int64), rows))
             assert fitted is not None, "a usual layout that has no bucket. This is a bug."
             yield fitted
-
-
-def padded(packed: PackedTokens, num_rows: int) -> Tensor:
-    """(3, num_rows) ids, positions and token types, with token 0 at position 0 in unused rows."""
-    fill = np.zeros((3, num_rows - packed.rows.num_rows), np.int64)
-    return torch.from_numpy(np.concatenate([packed.numbers, fill], 1))  # @padding

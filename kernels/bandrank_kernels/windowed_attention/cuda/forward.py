@@ -5,6 +5,7 @@ A comment that begins with @ marks a line in which a test plants a mistake (test
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import get_args
 
 from torch import Tensor
@@ -29,6 +30,7 @@ MAX_SHARED_BYTES = 96 * 1024
 MIN_STAGE_ROWS = 64  # keys; the merge of [CLS] rows needs some 2 KiB whatever the keys
 
 
+@lru_cache(1024)
 def why_unsupported(
     pattern: AttentionPattern, *, head_dim: int, dtype: str, capability: tuple[int, int] = OLDEST_CAPABILITY
 ) -> str | None:

@@ -37,6 +37,7 @@ from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, plan_cls_groups
 
 log = logging.getLogger(__name__)
+_zeros = functools.lru_cache(32)(torch.zeros)  # which nothing changes
 
 Run = Callable[[Launch, torch.device], None]
 Key = tuple[torch.dtype, int, int]  # dtype, heads, and numbers of a head or columns of a row
@@ -73,7 +74,7 @@ class CudaPlan(AttentionPlan):
         self._absorbed_tiles = plan_candidate_tiles(rows, TILE_ROWS, capacity=most_tiles)
         self.host_tables: Sequence[Tensor] = [
             *(torch.from_numpy(tiles) for tiles in (self._planned.tiles, self._absorbed_tiles)),
-            torch.zeros(MAX_HEADS * self._planned.num_candidates, dtype=torch.int32),
+            _zeros(MAX_HEADS * self._planned.num_candidates, dtype=torch.int32),
         ]
         self._bound: Sequence[Tensor] | None = None
         self._forward_plans: dict[Key, tuple[ForwardPlan, Scratch]] = {}

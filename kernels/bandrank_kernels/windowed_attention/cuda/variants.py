@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import ClassVar, Literal, get_args
 
@@ -190,6 +190,7 @@ class Gradient(Variant):
         return self._name(f"gradient_{self.part}")
 
 
+@lru_cache(1024)  # of the buckets of a few models
 def choose_variant(
     *,
     dtype: Dtype,

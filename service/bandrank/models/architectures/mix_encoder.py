@@ -219,7 +219,7 @@ class MixEncoder(TwoTowerScorer):
             means = [(ALL, inputs.shares @ states.float()) for states, _ in read[len(self.interactions) :]]
             others = self._compare_means(embeddings, means)
             if self.lexical is not None:
-                others = others + self.lexical.weigh(*inputs.evidence)
+                others = others + self.lexical.weigh_words(*inputs.words)
         wait_for_all = of_query.mark()
 
         def groups() -> Iterator[Groups]:

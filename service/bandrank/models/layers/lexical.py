@@ -4,6 +4,7 @@ BM25 over word pieces (Robertson & Zaragoza 2009), with document frequencies tha
 candidate's evidence does not depend on the other candidates, nor on any index.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +79,39 @@ class Lexical(nn.Module):
         # Products entry by entry, which autocast leaves in float32.
         return (queries[:, :, None] * self.gate.float() * evidence[:, None, :]).sum((1, 2))
 
+    def weigh_words(self, query: Tensor, asked: Tensor, rarity: Tensor, pieces: Tensor, weights: Tensor) -> Tensor:
+        """(C,) float32 additions, on the gate's device, for the words of a query's candidates.
+
+        query, asked, rarity: as from `ask`.  pieces, weights: (C, size), those of `Words`, the pieces read as int16.
+        """
+        table = rarity.new_zeros(PIECES).scatter_(0, asked, rarity)
+        # Negative pieces count from the end of the table. Sums in float64 do not depend on their order once rounded.
+        there = torch.stack([weights / MAX_WEIGHT, weights > 0], 1)
+        sums = (table[pieces.long()][:, None] * there).sum(2)
+        return self.weigh(query, nn.functional.pad(sums.float(), (0, 1), value=1.0))
+
+    def ask(self, ids: Ints, size: int) -> tuple[Floats, Ints, npt.NDArray[np.float64]]:
+        """(1, 3) features of a query, (size,) its pieces modulo `PIECES`, the first of them also in unused places, and
+        (size,) their shares of the query's rarity. ids: of the query, at most `size`.
+        """
+        pieces, rarity, features = self._known(ids)
+        # Of pieces that two bytes do not tell apart the last counts, as in `_sums`.
+        shares = dict(zip((pieces % PIECES).tolist(), rarity.tolist(), strict=True)) or {0: 0.0}
+        asked = [*shares, *[*shares][:1] * (size - len(shares))]
+        of_each = np.array([shares[piece] for piece in asked])
+        return features[None], np.array(asked), of_each / max(rarity.sum(), 1e-9)
+
+    def _known(self, ids: Ints) -> tuple[Ints, Floats, Floats]:
+        """A query's pieces that have a weight, ascending, the weights, and its (3,) features."""
+        idf = self._host_idf()
+        pieces = np.array(sorted({*ids.tolist()}), np.int64)
+        rarity = idf[pieces]
+        pieces, rarity = pieces[rarity > 0], rarity[rarity > 0]
+        features = np.array([1, 0, 0], np.float32)
+        if len(pieces):
+            features[1:] = math.log(len(pieces)) / 3, rarity.sum() / len(pieces) / 8  # about 0 to 1
+        return pieces, rarity, features
+
     def evidence(self, batch: ScoreBatch) -> tuple[Floats, Floats]:
         """(Q, 3) features of queries and (C, 3) evidence of candidates, float32. A query without a known piece, or a
         candidate without one of the query's, has no evidence but 1.
@@ -85,15 +119,13 @@ class Lexical(nn.Module):
         idf = self._host_idf()
         queries = np.zeros((len(batch.queries), QUERY_FEATURES), np.float32)
         evidence = np.zeros((len(batch.candidates), EVIDENCE), np.float32)
-        queries[:, 0] = evidence[:, -1] = 1
+        evidence[:, -1] = queries[:, 0] = 1
         words = batch.candidates.words
         place = np.full(len(idf), -1) if words is None else None
         for query, group in batch.groups():
-            pieces = np.unique(batch.queries[query].numpy())
-            pieces = pieces[idf[pieces] > 0]
+            pieces, rarity, queries[query] = self._known(batch.queries[query].numpy())
             if not len(pieces):
                 continue
-            rarity = idf[pieces]
             most = rarity.sum()
             if place is not None:
                 place[pieces] = np.arange(len(pieces))
@@ -105,7 +137,6 @@ class Lexical(nn.Module):
             elif words is not None:
                 weighted, there = self._sums(words.part(group), pieces % PIECES, rarity)
                 evidence[group, 0], evidence[group, 1] = weighted / (MAX_WEIGHT * most), there / most
-            queries[query, 1:] = np.log(len(pieces)) / 3, most / len(pieces) / 8  # about 0 to 1
         return queries, evidence
 
     def words(self, texts: Ragged) -> Words:

@@ -9,18 +9,24 @@ from torch import Tensor
 from bandrank.models.batch import ScoreBatch
 from bandrank_kernels.arrays import Ints, indices_within, offsets, ranges
 from bandrank_kernels.transfer import to_device
-from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, bucket_rows
 
 
 @dataclass(frozen=True)
 class PackedTokens:
     """The inputs of a cross-encoder in host memory.
 
-    numbers: (3, num_rows) ids, positions and token types.  rows: the layout of the rows.
+    padded: (3, `bucket_rows`) ids, positions and token types, zeros behind those of the batch.  rows: the layout of the
+    rows.
     """
 
-    numbers: Ints
+    padded: Ints
     rows: PackedRows
+
+    @property
+    def numbers(self) -> Ints:
+        """(3, num_rows) ids, positions and token types."""
+        return self.padded[:, : self.rows.num_rows]
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,8 @@ class PackedInputs:
     @classmethod
     def of(cls, packed: PackedTokens, plan: AttentionPlan, device: torch.device) -> "PackedInputs":
         """Copies tokens and plan tables to the device in one transfer."""
-        numbers, *tables = to_device([torch.from_numpy(packed.numbers), *plan.host_tables], device)
-        return cls(numbers, plan.bind(tables), packed.rows.num_candidates)
+        numbers, *tables = to_device([torch.from_numpy(packed.padded), *plan.host_tables], device)
+        return cls(numbers[:, : packed.rows.num_rows], plan.bind(tables), packed.rows.num_candidates)
 
 
 def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_token: int | None) -> PackedTokens:
@@ -68,15 +74,15 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
     query_ids, query_lengths = batch.queries.values.numpy(), batch.queries.lengths
     candidate_ids, candidate_lengths = batch.candidates.values.numpy(), batch.candidates.lengths
     candidate_positions = ranges(query_lengths[owner] + 1, candidate_lengths)
+    query_types: Ints | int = 0
 
     if pattern.shares_queries:
         query_positions = indices_within(query_lengths) + 1
-        query_types = np.zeros_like(query_ids)
+        rows = PackedRows(batch.queries.cu_seqlens, batch.candidates.cu_seqlens, owner)
     else:
         query_ids = query_ids[ranges(batch.queries.cu_seqlens[:-1][owner], query_lengths[owner])]
         query_lengths = query_lengths[owner]
         query_positions = indices_within(query_lengths) + 1
-        query_types = np.zeros_like(query_ids)
         owner = np.arange(len(owner))
         if sentence_token is not None:
             is_global = candidate_ids == sentence_token
@@ -86,15 +92,17 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
             order = np.argsort(query_of_row, kind="stable")
             query_ids = np.concatenate([query_ids, candidate_ids[is_global]])[order]
             query_positions = np.concatenate([query_positions, candidate_positions[is_global]])[order]
-            query_types = np.concatenate([query_types, np.ones(int(is_global.sum()), np.int64)])[order]
+            query_types = np.repeat([0, 1], [len(query_of_row) - is_global.sum(), is_global.sum()])[order]
             query_lengths = np.bincount(query_of_row, minlength=len(owner))
             candidate_ids, candidate_positions = candidate_ids[~is_global], candidate_positions[~is_global]
             candidate_lengths = np.bincount(candidate_of_row[~is_global], minlength=len(owner))
+        rows = PackedRows(offsets(query_lengths), offsets(candidate_lengths), owner)
 
-    rows = PackedRows(offsets(query_lengths), offsets(candidate_lengths), owner)
     queries, candidates = slice(rows.first_query_row, rows.first_candidate_row), slice(rows.first_candidate_row, None)
-    numbers = np.zeros((3, rows.num_rows), np.int64)
+    padded = np.empty((3, bucket_rows(rows)), np.int64)
+    padded[:, rows.num_rows :] = padded[:, : rows.num_candidates] = 0
+    numbers = padded[:, : rows.num_rows]
     numbers[0, : rows.num_candidates] = cls_id
     numbers[0, queries], numbers[1, queries], numbers[2, queries] = query_ids, query_positions, query_types
     numbers[0, candidates], numbers[1, candidates], numbers[2, candidates] = candidate_ids, candidate_positions, 1
-    return PackedTokens(numbers, rows)
+    return PackedTokens(padded, rows)

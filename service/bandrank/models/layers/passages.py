@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Ragged
-from bandrank_kernels.arrays import Ints, indices_within, lengths_of, offsets, ranges
+from bandrank_kernels.arrays import Ints, indices_within, offsets, ranges
 from bandrank_kernels.transfer import to_device
 
 
@@ -52,7 +52,7 @@ def split(batch: ScoreBatch, max_tokens: int, *, leading: int = 1, closing: int 
     fit, the next one starts half a passage later, and the last one ends with the candidate. Each ends with a copy of
     the candidate's last `closing` tokens, which are [SEP] or the end of a prompt.
     """
-    room = max_tokens - leading - np.repeat(batch.queries.lengths, lengths_of(batch.cu_candidates))
+    room = max_tokens - leading - batch.queries.lengths[batch.candidate_query]
     lengths, cu_seqlens = batch.candidates.lengths, batch.candidates.cu_seqlens
     if (lengths <= room).all():
         return Passages(batch, np.arange(len(batch.candidates)))
