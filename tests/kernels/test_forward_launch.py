@@ -167,6 +167,8 @@ MISTAKES = {
         Mistake("copied"),
         Mistake("staged"),
         Mistake("stage-free", "false"),
+        Mistake("copies", "!later"),
+        Mistake("cls-goes-on", "false"),
         Mistake("stages-read"),
         Mistake("cls-rows"),
         Mistake("written", "$ && a < 3"),
