@@ -1,5 +1,6 @@
-"""Tries launch parameters other than the shipped ones. Of windowed attention: rows per tile, warps per block, rounds, and
-the blocks per multiprocessor that registers must allow for. Of the last layer's: rows per tile, and chunks under way.
+"""Tries launch parameters other than the shipped ones. Of windowed attention: rows per tile, warps per block and their
+rounds, and the blocks per multiprocessor that registers must allow for. Of the last layer's: rows per tile, and chunks
+under way.
 """
 
 from collections.abc import Callable, Iterator

@@ -227,11 +227,13 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
           copy_async(keys + to_key, from, true);
           copy_async(values + to_value, from + model_dim * sizeof(T), true);
         };
+#pragma unroll 1
         for (int slot = i; slot < staged_globals; slot += kTogether)
           copy_row(key_index<D>(slot, piece), matrix_index<D>(slot, piece),
                    row_at(1, tile.global_row(stage + slot + is_query), 8 * piece));
         const char* from = row_at(1, tile.first_row + staged_begin + i, 8 * piece);
         int slot = staged_globals + i, to_key = key_index<D>(slot, piece), to_value = matrix_index<D>(slot, piece);
+#pragma unroll 1
         for (; slot < staged; slot += kTogether) {
           copy_row(to_key, to_value, from);
           to_key += kTogether * kPieces;
