@@ -113,7 +113,13 @@ __device__ __forceinline__ void attend_chunk(SliceState<D>& state, const uint4* 
       most[a] = max_if_positive(most[a], score_of(i), score_of(min_of(i + 1, 2 * TILES - 1)));
   }
   const float high = max_if_positive(max_if_positive(most[0], most[1], most[2]), most[3], most[3]);
-  if (__any_sync(kAllLanes, state.unseen || high > kSlack)) raise_references(state, scores, first);  // @raises
+  bool raises = high > kSlack;
+  // A row's first keys move its reference, unless they are near it already.
+  if (state.unseen) raises |= fminf(fminf(most[0], most[1]), fminf(most[2], most[3])) < -kSlack / 2;  // @low
+  if (__any_sync(kAllLanes, raises))  // @raises
+    raise_references(state, scores, first);
+  else
+    state.unseen = 0;
 #pragma unroll
   for (int a = 0; a < 4; a++)
 #pragma unroll
