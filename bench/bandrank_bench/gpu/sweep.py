@@ -1,5 +1,6 @@
-"""Tries launch parameters other than the shipped ones. Of windowed attention: rows per tile, warps per block, and the
-blocks per multiprocessor that registers must allow for. Of the last layer's: rows per tile, and groups of warps.
+"""Tries launch parameters other than the shipped ones. Of windowed attention: rows per tile, warps per block and their
+rounds, and the blocks per multiprocessor that registers must allow for. Of the last layer's: rows per tile, and groups
+of warps.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,9 +37,9 @@ NARROW_SHAPES = {  # with the rows per tile to try
 }
 NARROW_BLOCKS = {32: (4, 5), 64: (4, 6)}  # of four heads and of two, by head_dim; more spill
 WIDE_SHAPES = [Shape(tokens, 64, head_dim) for head_dim in (32, 64) for tokens in (164, 4086)]
-WIDE_LAUNCHES = {  # warps and blocks per multiprocessor, by head_dim
-    32: ((3, 5), (4, 3), (4, 4), (4, 5), (5, 3), (5, 4), (6, 2), (6, 3), (8, 2)),
-    64: ((3, 4), (4, 2), (4, 3), (5, 2), (6, 2), (8, 1)),
+WIDE_LAUNCHES = {  # warps, rounds, and blocks per multiprocessor, by head_dim
+    32: ((3, 1, 5), (4, 1, 4), (6, 1, 2), (3, 2, 5), (4, 2, 4), (6, 2, 2), (8, 1, 2), (8, 2, 2)),
+    64: ((4, 1, 3), (6, 1, 2), (2, 1, 6), (2, 2, 6), (4, 1, 2), (8, 1, 1)),
 }
 LAST_SHAPES = (PASSAGES, Shape(164, 4, 32), Shape(4086, 4, 32))
 LAST_GROUPS, LAST_ROWS = (1, 2), (256, 512, 1024)
@@ -84,8 +85,8 @@ def choices() -> Iterator[tuple[Shape, Variant]]:
         for rows, blocks in product(tile_rows, NARROW_BLOCKS[shape.head_dim]):
             yield shape, TunedNarrow("float16", shape.head_dim, 3, 2, rows, blocks)
     for shape in WIDE_SHAPES:
-        for warps, blocks in WIDE_LAUNCHES[shape.head_dim]:
-            yield shape, TunedWide("float16", shape.head_dim, warps, blocks)
+        for launch_size in WIDE_LAUNCHES[shape.head_dim]:
+            yield shape, TunedWide("float16", shape.head_dim, *launch_size)
 
 
 def measured(lab: Lab, shape: Shape, variant: Variant) -> Facts:

@@ -1,6 +1,7 @@
 """The kernels that are shipped, and the choice of one for a batch."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -130,16 +131,20 @@ NARROW_MAX_QUERY_ROWS = 63
 
 @dataclass(frozen=True)
 class Wide(Variant):
-    """Any window and any query, on tensor cores, keys staged in shared memory (wide.cuh)."""
+    """Any window and any query, on tensor cores, keys staged in shared memory (wide.cuh).
+
+    warps, rounds: a tile is 31 rows for each warp in each round.
+    """
 
     file = "wide.cuh"
     others = ASYNC_COPY, STAGED
     chunk = 32  # keys, by which a warp may read beyond a stage
     warps: int
+    rounds: int
 
     @property
     def tile_rows(self) -> int:
-        return 31 * self.warps
+        return 31 * self.warps * self.rounds
 
     @property
     def threads(self) -> int:
@@ -147,7 +152,7 @@ class Wide(Variant):
 
     @property
     def name_expression(self) -> str:
-        return self._name("wide_forward", self.warps, self.min_blocks)
+        return self._name("wide_forward", self.warps, self.rounds, self.min_blocks)
 
     @property
     def min_blocks(self) -> int:
@@ -160,7 +165,10 @@ class Wide(Variant):
         return 2 * 2 * self.head_dim
 
 
-WIDE_WARPS = (4, 5, 6, 3)  # of equals the first is taken
+# Warps and rounds, by head_dim, where the longest candidate has up to 64 rows, up to 256, or more. Warps without rows
+# hold registers that others could have; rounds need shared memory for their keys, which heads of 64 have not to spare.
+WIDE_ROWS = (64, 256)
+WIDE_LAUNCHES = {32: ((2, 2), (3, 2), (4, 2)), 64: ((2, 2), (6, 1), (4, 1))}
 
 
 @dataclass(frozen=True)
@@ -210,9 +218,7 @@ def choose_variant(
         band_tiles = 3 if window <= 4 else 6
         global_tiles = next(tiles for tiles in GLOBAL_TILES if query_rows < 8 * tiles)
         return Narrow(dtype, head_dim, band_tiles, global_tiles)
-    slices = -(-candidate_rows // 31)
-    # Warps without rows hold registers that others could have.
-    return Wide(dtype, head_dim, min(WIDE_WARPS, key=lambda warps: -(-slices // warps) * warps))
+    return Wide(dtype, head_dim, *WIDE_LAUNCHES[head_dim][bisect_left(WIDE_ROWS, candidate_rows)])
 
 
 SHIPPED: tuple[Variant, ...] = (
@@ -220,7 +226,11 @@ SHIPPED: tuple[Variant, ...] = (
         Narrow(dtype, *sizes, global_tiles)
         for dtype, sizes, global_tiles in product(HALF_DTYPES, NARROW_MIN_BLOCKS, GLOBAL_TILES)
     ),
-    *(Wide(dtype, head_dim, warps) for dtype, head_dim, warps in product(HALF_DTYPES, HEAD_DIMS, WIDE_WARPS)),
+    *(
+        Wide(dtype, head_dim, *launch)
+        for dtype, head_dim in product(HALF_DTYPES, HEAD_DIMS)
+        for launch in WIDE_LAUNCHES[head_dim]
+    ),
     *(Simt(dtype, head_dim) for dtype, head_dim in product(get_args(Dtype), HEAD_DIMS)),
     *(Gradient(dtype, head_dim, part) for dtype, head_dim, part in product(get_args(Dtype), HEAD_DIMS, GRADIENT_PARTS)),
 )
