@@ -21,7 +21,7 @@ from bandrank_kernels.windowed_attention.rows import QUERY_TILE
 pytestmark = needs_compiler
 
 SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
-# Lengths around chunks of 8 and 16 keys, two chunks, and tiles of 512 rows; queries without rows and without candidates.
+# Lengths around chunks of 8 and 16 keys, two chunks, and tiles of 512 rows; queries without rows, and candidates.
 BORDERS = packed_rows(
     (11, 0, 63, 7, 1),
     ((0, 1, 15, 16, 17), (0, 31, 32, 33), (60, 61, 62, 63, 64, 65, 0), (), (255, 256, 257, 300, 511, 512, 513)),

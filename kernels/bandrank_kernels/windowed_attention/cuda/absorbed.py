@@ -72,13 +72,13 @@ def absorbed_mma(dtype: Dtype, warps: int, slices: int, groups: int, stages: int
     """On tensor cores, 16 heads whatever their number. warps, slices: of a group, and slices of 32 columns of each.
     groups: of warps in a block.  stages: chunks of keys that shared memory holds of each group.
     """
+    blocks = 16 // (warps * groups)  # registers must allow for 16 warps on a multiprocessor
     chunk, key_pieces, part_pieces = 16, 4 * slices + 1, 4  # kChunk of the source; of each key; 16 floats, one a head
     return AbsorbedVariant(
         file="absorbed_mma.cuh",
         others=("cuda/async_copy.cuh", f"{FOLDER}/fragments.cuh"),
         dtype=dtype,
-        # Registers must allow for 16 warps on a multiprocessor.
-        name_expression=f"absorbed_mma<{C_TYPES[dtype]}, {slices}, {warps}, {groups}, {stages}, {16 // (warps * groups)}>",
+        name_expression=f"absorbed_mma<{C_TYPES[dtype]}, {slices}, {warps}, {groups}, {stages}, {blocks}>",
         max_hidden_size=32 * slices * warps,
         threads=32 * warps * groups,
         shared_bytes=groups * warps * chunk * (stages * key_pieces + 2 * part_pieces) * VECTOR_BYTES,
