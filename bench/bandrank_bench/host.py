@@ -98,7 +98,7 @@ def stages(num_candidates: int, num_tokens: int) -> Stages:
             parts.batch, CONFIG.pattern, cls_id=CONFIG.cls_id, sentence_token=None
         ),
         "plan: tiles of both kernels": planned,
-        "buffer: laid out": lambda: transfer.write([torch.from_numpy(packed.padded), *plan.host_tables], buffer),
+        "buffer: padded and laid out": lambda: transfer.write(tables, buffer),
     }
 
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 from bandrank_kernels.arrays import Ints, Offsets, lengths_of
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 
-QUERY_TILE = -1  # in place of a candidate's number
-
 
 @dataclass(frozen=True)
 class PackedRows:
@@ -80,7 +78,7 @@ class PackedRows:
         tiles = np.zeros((count + self.num_queries, 8), np.int32)
         candidates, queries = tiles[:count], tiles[count:]
         tiles[:, 7] = 1
-        candidates[:, 0], queries[:, 0] = np.arange(count), QUERY_TILE
+        candidates[:, 0], queries[:, 0] = np.arange(count), -1
         # The row that a tile of an empty candidate may read is its [CLS].
         first_rows = self.first_candidate_row + self.cu_candidates[:-1]
         candidates[:, 1] = np.where(self.candidate_lengths > 0, first_rows, candidates[:, 0])
