@@ -164,7 +164,8 @@ lock: $(VENV)/bin/uv
 	@echo '$(TORCH)+cpu' | $(LOCK) pyproject.toml --constraint - --find-links '$(CPU_TORCH)' --output-file deploy/lock/cpu.txt
 	@$(VENV)/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
 	  | $(LOCK) - --output-file deploy/lock/build.txt
-	@for group in $(CLIENT_GROUPS); do $(COMPILE) --universal $(CLIENT_PINS)/$$group.in --output-file $(CLIENT_PINS)/$$group.txt || exit 1; done
+	@sed -Ei 's/^ +(--hash|# via)/ \1/' deploy/lock/*.txt
+	@for group in $(CLIENT_GROUPS); do $(COMPILE) --no-annotate --universal $(CLIENT_PINS)/$$group.in --output-file $(CLIENT_PINS)/$$group.txt || exit 1; done
 
 clean:
 	rm -rf $(VENV) $(CLIENTS) $(INFINITY) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

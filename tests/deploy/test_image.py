@@ -21,8 +21,8 @@ REQUIREMENTS: dict[str, list[str]] = {
     "gpu": CORE + PYPROJECT["project"]["optional-dependencies"]["gpu"],
     "build": PYPROJECT["build-system"]["requires"],
 }
-HASH = r"    --hash=sha256:[0-9a-f]{64}"
-ENTRY = re.compile(rf"(\S.*==\S+) \\\n(?:{HASH} \\\n)*{HASH}\n(?:    # via (.+)\n)?")
+HASH = r" --hash=sha256:[0-9a-f]{64}"
+ENTRY = re.compile(rf"(\S.*==\S+) \\\n(?:{HASH} \\\n)*{HASH}\n(?: # via (.+)\n)?")
 OURS = {"", "bandrank (pyproject.toml)"}  # what a lock file says of an entry that nothing else asks for
 
 

@@ -20,13 +20,13 @@ from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles,
 pytestmark = needs_compiler
 
 SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
-# Lengths around chunks of 8 and 16 keys and tiles of 256 rows; queries without rows and without candidates.
+# Lengths around chunks of 8 and 16 keys, two chunks, and tiles of 512 rows; queries without rows and without candidates.
 BORDERS = packed_rows(
     (11, 0, 63, 7, 1),
-    ((0, 1, 15, 16, 17), (0, 31, 32, 33), (60, 61, 62, 63, 64, 65, 0), (), (255, 256, 257, 300)),
+    ((0, 1, 15, 16, 17), (0, 31, 32, 33), (60, 61, 62, 63, 64, 65, 0), (), (255, 256, 257, 300, 511, 512, 513)),
     shared=True,
 )
-FEW = packed_rows((11, 0), ((0, 17, 530), (33,)), shared=True)
+FEW = packed_rows((11, 0), ((0, 17, 1050), (33,)), shared=True)
 LONG = packed_rows((11,), ((4086,),), shared=True)
 CASES = [
     pytest.param(sizes, rows, id=f"{sizes}, {name}")
@@ -172,14 +172,18 @@ MISTAKES = {
         Mistake("staged"),
         Mistake("parts"),
         Mistake("board", "parts + lane"),
-        Mistake("ahead", "copy_chunk(chunk);"),
+        Mistake("ahead", "copy_chunk(turn);"),
         Mistake(
             "pieces",
-            "copy_async(stages + chunk % STAGES * kStagePieces + piece_index<SLICES>(slot, piece ^ 1), from, real);",
+            "copy_async(stages + turn % STAGES * kStagePieces + piece_index<SLICES>(slot, piece ^ 1), from, real);",
         ),
         # The softmax.
         Mistake("factor", "1.f"),
         Mistake("sum", "sum[half]"),
+        # The second group's result: it is written over chunks, read too early, or taken as it is.
+        Mistake("groups-read"),
+        Mistake("groups-written"),
+        Mistake("groups-factor", "1.f"),
     ),
     "simt": (
         *BOTH,

@@ -1,5 +1,5 @@
 """Tries launch parameters other than the shipped ones. Of windowed attention: rows per tile, warps per block, and the
-blocks per multiprocessor that registers must allow for. Of the last layer's: rows per tile, and chunks under way.
+blocks per multiprocessor that registers must allow for. Of the last layer's: rows per tile, and groups of warps.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ WIDE_LAUNCHES = {  # warps and blocks per multiprocessor, by head_dim
     64: ((3, 4), (4, 2), (4, 3), (5, 2), (6, 2), (8, 1)),
 }
 LAST_SHAPES = (PASSAGES, Shape(164, 4, 32), Shape(4086, 4, 32))
-LAST_STAGES, LAST_ROWS = (2, 3, 4), (48, 96, 256, 512)
+LAST_GROUPS, LAST_ROWS = (1, 2), (256, 512, 1024)
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ def cases(lab: Lab) -> Iterator[Case]:
     for shape, variant in chosen[:1] if lab.dry else chosen:
         yield Case(f"{shape}: {variant.name_expression}", partial(measured, lab, shape, variant))
     if not lab.dry:
-        for shape, stages, rows in product(LAST_SHAPES, LAST_STAGES, LAST_ROWS):
-            part = partial(last_layer, lab, shape, stages, rows)
-            yield Case(f"last layer {shape}: {stages} stages, {rows} rows", partial(timed_last, lab, part))
+        for shape, groups, rows in product(LAST_SHAPES, LAST_GROUPS, LAST_ROWS):
+            part = partial(last_layer, lab, shape, groups, rows)
+            yield Case(f"last layer {shape}: {groups} groups, {rows} rows", partial(timed_last, lab, part))
 
 
 def choices() -> Iterator[tuple[Shape, Variant]]:
@@ -127,10 +127,10 @@ def system(lab: Lab, shape: Shape, variant: Variant) -> System:
     return System(variant.name_expression, lambda qkv: [qkv], attend, lambda results: results[0])
 
 
-def last_layer(lab: Lab, shape: Shape, stages: int, tile_rows: int) -> Part:
-    """The attention of the last layer with this many chunks under way and rows of a tile."""
+def last_layer(lab: Lab, shape: Shape, groups: int, tile_rows: int) -> Part:
+    """The attention of the last layer with this many groups of warps and rows of a tile."""
     part, rows = parts.last_layer(lab, shape), shape.rows()
-    variant = absorbed_mma("float16", 4, 3, stages)
+    variant = absorbed_mma("float16", 4, 3, groups, 2)
     plan = AbsorbedPlan(
         variant, plan_candidate_tiles(rows, tile_rows), shape.num_candidates, shape.num_heads, shape.hidden, tile_rows
     )

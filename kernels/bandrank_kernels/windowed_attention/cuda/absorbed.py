@@ -20,8 +20,8 @@ PARAMS = struct_layout(
     ints="num_heads hidden_size tile_rows",
     floats="scale",
 )
-# A passage then fits in one block. For long candidates the partial results of 12 heads add a tenth to the reads.
-TILE_ROWS = 256
+# A passage then fits in one block. For long candidates the partial results of 12 heads add a twentieth to the reads.
+TILE_ROWS = 512
 MAX_HEADS = 16
 MAX_HIDDEN_SIZE = 1024
 PARTIAL_HEADER = 4  # kPartialHeader of absorbed.cuh
@@ -68,9 +68,9 @@ class AbsorbedVariant:
         return Kernel(read_source(*files, f"{FOLDER}/{self.file}"), self.name_expression)
 
 
-def absorbed_mma(dtype: Dtype, warps: int, slices: int, stages: int) -> AbsorbedVariant:
-    """On tensor cores, 16 heads whatever their number. slices: slices of 32 columns of each of the block's warps.
-    stages: chunks of keys that shared memory holds.
+def absorbed_mma(dtype: Dtype, warps: int, slices: int, groups: int, stages: int) -> AbsorbedVariant:
+    """On tensor cores, 16 heads whatever their number. warps, slices: of a group, and slices of 32 columns of each.
+    groups: of warps in a block.  stages: chunks of keys that shared memory holds of each group.
     """
     chunk, key_pieces, part_pieces = 16, 4 * slices + 1, 4  # kChunk of the source; of each key; 16 floats, one a head
     return AbsorbedVariant(
@@ -78,10 +78,10 @@ def absorbed_mma(dtype: Dtype, warps: int, slices: int, stages: int) -> Absorbed
         others=("cuda/async_copy.cuh", f"{FOLDER}/fragments.cuh"),
         dtype=dtype,
         # Registers must allow for 16 warps on a multiprocessor.
-        name_expression=f"absorbed_mma<{C_TYPES[dtype]}, {slices}, {warps}, {stages}, {16 // warps}>",
+        name_expression=f"absorbed_mma<{C_TYPES[dtype]}, {slices}, {warps}, {groups}, {stages}, {16 // (warps * groups)}>",
         max_hidden_size=32 * slices * warps,
-        threads=32 * warps,
-        shared_bytes=warps * chunk * (stages * key_pieces + 2 * part_pieces) * VECTOR_BYTES,
+        threads=32 * warps * groups,
+        shared_bytes=groups * warps * chunk * (stages * key_pieces + 2 * part_pieces) * VECTOR_BYTES,
     )
 
 
@@ -101,7 +101,7 @@ def _simt(dtype: Dtype, pieces: int) -> AbsorbedVariant:
 
 # Narrow ones first: the first that is wide enough is taken.
 ABSORBED = (
-    *(absorbed_mma(dtype, *sizes) for dtype, sizes in product(HALF_DTYPES, ((4, 3, 4), (8, 3, 3), (8, 4, 2)))),
+    *(absorbed_mma(dtype, *sizes) for dtype, sizes in product(HALF_DTYPES, ((4, 3, 2, 2), (8, 3, 1, 2), (8, 4, 1, 2)))),
     *(_simt(dtype, pieces) for dtype, pieces in product(HALF_DTYPES, (2, 3, 4))),
     *(_simt("float32", pieces) for pieces in (3, 6, 8)),
 )

@@ -11,6 +11,9 @@
 // so that, but for those parts (2 KiB a warp), no warp waits for another, and all compute the same weights. Columns from
 // hidden_size on, and keys that do not exist, are zeros in shared memory.
 //
+// A chunk is a long chain of steps that wait for each other. So GROUPS groups of WARPS warps take chunks in turn, and are
+// merged at the end.
+//
 // Rescaling is lazy: a head's sums are relative to a reference that follows its maximum only when it has grown by more
 // than 2 ** kSlack. Weights up to 2 ** kSlack lose no precision in 16 bits.
 
@@ -24,34 +27,37 @@ __device__ __forceinline__ int piece_index(int key, int piece) {
   return 4 * SLICES * key + (key & ~1) + (SLICES % 2 ? piece : piece ^ (key & 1) << 2);
 }
 
-template <class T, int SLICES, int WARPS, int STAGES, int MIN_BLOCKS>
-__global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __grid_constant__ AbsorbedParams params) {
+template <class T, int SLICES, int WARPS, int GROUPS, int STAGES, int MIN_BLOCKS>
+__global__ void __launch_bounds__(32 * WARPS * GROUPS, MIN_BLOCKS) absorbed_mma(const __grid_constant__ AbsorbedParams params) {
   constexpr int kColumns = 32 * SLICES, kKeyPieces = 4 * SLICES;
-  constexpr int kStagePieces = kChunk * (kKeyPieces + 1);
+  constexpr int kStagePieces = kChunk * (kKeyPieces + 1), kParts = 2 * WARPS * 2 * 32;
   DYNAMIC_SHARED(shared);
 
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % WARPS, g = lane / 4, t = lane % 4;
+  const int group = threadIdx.x / (32 * WARPS);
   const Tile tile = load_tile(params.tiles, blockIdx.x);
   wait_for_earlier_launches();  // the tiles are older
   if (tile.candidate == kUnusedTile) return;
   const TileKeys keys(tile, params.tile_rows);
   const int first_column = kColumns * warp, columns = clamp(params.hidden_size - first_column, 0, kColumns);
   const T* const x = static_cast<const T*>(params.rows) + first_column;
-  uint4* const stages = reinterpret_cast<uint4*>(shared) + warp * STAGES * kStagePieces;
-  float4* const parts = reinterpret_cast<float4*>(reinterpret_cast<uint4*>(shared) + WARPS * STAGES * kStagePieces);
+  uint4* const stages = reinterpret_cast<uint4*>(shared) + threadIdx.x / 32 * STAGES * kStagePieces;
+  float4* const parts = reinterpret_cast<float4*>(reinterpret_cast<uint4*>(shared) + GROUPS * WARPS * STAGES * kStagePieces) +
+                        group * kParts;
 
-  auto copy_chunk = [&](int chunk) {
+  auto copy_chunk = [&](int turn) {
+    const int chunk = GROUPS * turn + group;
     for (int i = lane; i < kChunk * kKeyPieces && kChunk * chunk < keys.count; i += 32) {
       const int slot = i / kKeyPieces, key = kChunk * chunk + slot, piece = i % kKeyPieces;
       const bool real = key < keys.count && 8 * piece < columns;
       const T* from = real ? x + keys.row(key) * params.row_stride + 8 * piece : x;
-      copy_async(stages + chunk % STAGES * kStagePieces + piece_index<SLICES>(slot, piece), from, real);  // @pieces
+      copy_async(stages + turn % STAGES * kStagePieces + piece_index<SLICES>(slot, piece), from, real);  // @pieces
     }
     commit_copies();
   };
 
 #pragma unroll
-  for (int chunk = 0; chunk < STAGES - 1; chunk++) copy_chunk(chunk);
+  for (int turn = 0; turn < STAGES - 1; turn++) copy_chunk(turn);
   Slices<kColumns> query[2];
   Output<32> sums[SLICES];
   float top[2], sum[2];
@@ -70,17 +76,19 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
     sum[half] = 0.f;
   }
 
-  for (int chunk = 0; kChunk * chunk < keys.count; chunk++) {
+  for (int turn = 0; kChunk * GROUPS * turn < keys.count; turn++) {
+    const int chunk = GROUPS * turn + group;
+    const bool works = kChunk * chunk < keys.count;
     __syncwarp();  // the chunk before was read, and its memory is free
-    copy_chunk(chunk + STAGES - 1);  // @ahead
+    copy_chunk(turn + STAGES - 1);  // @ahead
     wait_for_copies<STAGES - 1>();  // @copied
     __syncwarp();  // @staged
-    const uint4* const staged = stages + chunk % STAGES * kStagePieces;
-    float4* const board = parts + chunk % 2 * (WARPS * 2 * 32) + lane;  // @board
+    const uint4* const staged = stages + turn % STAGES * kStagePieces;
+    float4* const board = parts + turn % 2 * (WARPS * 2 * 32) + lane;  // @board
 
     float scores[2][4];  // of keys 0-7 and 8-15
 #pragma unroll
-    for (int b = 0; b < 2; b++) {
+    for (int b = 0; b < 2 && works; b++) {
       Slices<kColumns> key;
 #pragma unroll
       for (int i = 0; i < SLICES; i++) key.slice[i] = staged[piece_index<SLICES>(8 * b + g, 4 * i + t)];
@@ -89,6 +97,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
     }
     // The next chunk's parts lie elsewhere, and after the next chunk's barrier all have read these.
     __syncthreads();  // @parts
+    if (!works) continue;
     float high[2] = {kHidden, kHidden};
 #pragma unroll
     for (int b = 0; b < 2; b++) {
@@ -142,10 +151,39 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
   }
 
 #pragma unroll
+  for (int half = 0; half < 2; half++) sum[half] = quad_sum(sum[half]);  // @sum
+  if constexpr (GROUPS > 1) {  // the second group leaves its result in shared memory, number by number, and the first adds it
+    static_assert(GROUPS == 2);
+    float* const board = reinterpret_cast<float*>(shared) + threadIdx.x % (32 * WARPS);
+    __syncthreads();  // @groups-read
+    for (int half = 0; half < 2 && group; half++) {
+      board[32 * WARPS * half] = top[half];
+      board[32 * WARPS * (2 + half)] = sum[half];
+    }
+#pragma unroll
+    for (int n = 0; n < 16 * SLICES; n++)
+      if (group) board[32 * WARPS * (4 + n)] = sums[n / 16].column[n / 4 % 4][n % 4];
+    __syncthreads();  // @groups-written
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const float other = group ? kHidden : board[32 * WARPS * half], higher = fmaxf(top[half], other);
+      const float own_factor = exp2_fast(top[half] - higher);
+      const float factor = exp2_fast(other - higher);  // @groups-factor
+      if (group) continue;
+      top[half] = higher;
+      sum[half] = sum[half] * own_factor + board[32 * WARPS * (2 + half)] * factor;
+#pragma unroll
+      for (int n = 0; n < 8 * SLICES; n++) {
+        float& own = sums[n / 8].column[n / 2 % 4][n % 2 + 2 * half];
+        own = own * own_factor + board[32 * WARPS * (4 + n / 2 * 4 + n % 2 + 2 * half)] * factor;
+      }
+    }
+  }
+
+#pragma unroll
   for (int half = 0; half < 2; half++) {
-    sum[half] = quad_sum(sum[half]);  // @sum
     const int head = head_of(half);
-    if (head >= params.num_heads) continue;  // @heads
+    if (group || head >= params.num_heads) continue;  // @heads
     if (tile.num_tiles == 1) {
       const long long index = (long long)tile.candidate * params.num_heads + head;
       T* const out = static_cast<T*>(params.out) + index * params.hidden_size + first_column + 8 * t;
