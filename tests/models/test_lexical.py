@@ -96,9 +96,8 @@ def test_words_that_were_kept_tell_the_same() -> None:
         module.config = replace(CONFIG, most_words=most)
         return replace(batch, candidates=replace(batch.candidates, words=module.words(batch.candidates)))
 
-    for query in range(2):
-        part = with_kept(128).of_query(query, slice(2 + query, 3 + 2 * query))
-        torch.testing.assert_close(within_graph(module, part), module(part), rtol=1e-5, atol=1e-6)
+    part = with_kept(128).of_query(1, slice(3, 5))
+    torch.testing.assert_close(within_graph(module, part), module(part), rtol=1e-5, atol=1e-6)
     kept_features, kept = module.evidence(with_kept(128))
     assert (kept_features == features).all()
     torch.testing.assert_close(torch.from_numpy(kept[:, 0]), torch.from_numpy(evidence[:, 0]), rtol=0, atol=2e-3)
