@@ -48,7 +48,7 @@ def within_graph(module: Lexical, batch: ScoreBatch) -> torch.Tensor:
     """Returns what a graph computes from the words of one query's candidates, with a gate that shows all evidence."""
     words = batch.candidates.words
     assert words is not None
-    module.gate.data.copy_(torch.tensor([[1.0, 10.0, 100.0], [2.0, 3.0, 4.0], [5.0, 6.0, 7.0]]))
+    module.gate.data.copy_(torch.arange(9.0).view(3, 3))
     host = *module.ask(batch.queries.values.numpy(), 32), words.pieces.view(np.int16), words.weights
     return module.weigh_words(*map(torch.from_numpy, host))
 
