@@ -67,13 +67,8 @@ def views(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Views of the tensors that were laid out in a buffer. like: tensors of their shapes and dtypes."""
     return [
         buffer[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        for begin, tensor in zip(_starts(like), like, strict=True)
+        for begin, tensor in zip(accumulate(map(_room, like), initial=0), like, strict=False)
     ]
-
-
-def _starts(tensors: Sequence[Tensor]) -> list[int]:
-    """The byte at which each tensor is laid out."""
-    return [0, *accumulate(map(_room, tensors))][:-1]
 
 
 def _room(tensor: Tensor) -> int:

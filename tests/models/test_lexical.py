@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.models import random_ids, score_batch, some_scores, tiny_cross_encoder
@@ -41,6 +42,15 @@ def written_out(idf: list[float], query: list[int], candidate: list[int]) -> tup
         there += idf[piece] * (count > 0)
     most = sum(idf[piece] for piece in pieces)
     return (bm25 / most, there / most) if most else (0.0, 0.0)
+
+
+def within_graph(module: Lexical, batch: ScoreBatch) -> torch.Tensor:
+    """Returns what a graph computes from the words of one query's candidates, with a gate that shows all evidence."""
+    words = batch.candidates.words
+    assert words is not None
+    module.gate.data.copy_(torch.arange(9.0).view(3, 3))
+    host = *module.ask(batch.queries.values.numpy(), 32), words.pieces.view(np.int16), words.weights
+    return module.weigh_words(*map(torch.from_numpy, host))
 
 
 def test_evidence_is_bm25_written_out() -> None:
@@ -86,6 +96,8 @@ def test_words_that_were_kept_tell_the_same() -> None:
         module.config = replace(CONFIG, most_words=most)
         return replace(batch, candidates=replace(batch.candidates, words=module.words(batch.candidates)))
 
+    part = with_kept(128).of_query(1, slice(3, 5))
+    torch.testing.assert_close(within_graph(module, part), module(part), rtol=1e-5, atol=1e-6)
     kept_features, kept = module.evidence(with_kept(128))
     assert (kept_features == features).all()
     torch.testing.assert_close(torch.from_numpy(kept[:, 0]), torch.from_numpy(evidence[:, 0]), rtol=0, atol=2e-3)
@@ -115,10 +127,11 @@ def test_pieces_of_large_vocabularies() -> None:
     """Two bytes stand for pieces beyond the 65,536th too; another piece is rarely taken for one of them."""
     module = Lexical(CONFIG, 250_000)
     module.idf.fill_(1.0)[0] = 0
-    texts = score_batch([[70_000, 200_001]], [[[70_000, 5], [200_001, 70_001, 65_536]]])
+    texts = score_batch([[70_000, 105_537]], [[[70_000, 5], [105_537, 70_001, 65_536]]])
     kept = replace(texts, candidates=replace(texts.candidates, words=module.words(texts.candidates)))
 
     assert module.evidence(kept)[1][:, 1].tolist() == module.evidence(texts)[1][:, 1].tolist() == [0.5, 0.5]
+    assert torch.equal(within_graph(module, kept), module(kept))
 
 
 def test_no_evidence_where_nothing_is_known() -> None:

@@ -9,8 +9,6 @@ import numpy.typing as npt
 from bandrank_kernels.arrays import Ints, Offsets, lengths_of
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 
-QUERY_TILE = -1  # in place of a candidate's number
-
 
 @dataclass(frozen=True)
 class PackedRows:
@@ -71,22 +69,21 @@ class PackedRows:
 
     @cached_property
     def sequences(self) -> npt.NDArray[np.int32]:
-        """(num_candidates + num_queries, 8) the first `Tile` (params.cuh) of each. Raises ValueError for rows beyond
-        int32.
+        """(num_candidates + num_queries, 8) the first `Tile` (params.cuh) of each, with the fewest that it may have.
+        Raises ValueError for rows beyond int32.
         """
         if self.num_rows > np.iinfo(np.int32).max:
             raise ValueError(f"row numbers must fit in int32, got {self.num_rows} rows")
         count = self.num_candidates
         tiles = np.zeros((count + self.num_queries, 8), np.int32)
         candidates, queries = tiles[:count], tiles[count:]
-        tiles[:, 7] = 1
-        candidates[:, 0], queries[:, 0] = np.arange(count), QUERY_TILE
+        candidates[:, 0], queries[:, 0] = np.arange(count), -1
         # The row that a tile of an empty candidate may read is its [CLS].
         first_rows = self.first_candidate_row + self.cu_candidates[:-1]
         candidates[:, 1] = np.where(self.candidate_lengths > 0, first_rows, candidates[:, 0])
-        candidates[:, 2] = self.candidate_lengths
+        candidates[:, 2], candidates[:, 7] = self.candidate_lengths, 1
         queries[:, 4], queries[:, 5] = self.first_query_row + self.cu_queries[:-1], self.query_lengths
-        queries[:, 1:3] = queries[:, 4:6]
+        queries[:, 1:3], queries[:, 7] = queries[:, 4:6], self.query_lengths > 0
         candidates[:, 4:6] = queries[:, 4:6].take(self.candidate_query, 0)
         return tiles
 

@@ -19,19 +19,17 @@ def plan_tiles(rows: PackedRows, tile_rows: int, *, capacity: int | None = None)
     capacity: the number of tiles to return, the last of them unused, so that a captured graph has one grid size.
     Returns (num_tiles, 8) int32. Raises ValueError if there are more than `capacity`, or rows beyond int32.
     """
-    return _cut(rows.sequences, rows, tile_rows, capacity)
+    return _cut(rows.sequences, tile_rows, capacity)
 
 
 def plan_candidate_tiles(rows: PackedRows, tile_rows: int, *, capacity: int | None = None) -> Tiles:
     """Tiles of the candidates alone, as `plan_tiles` makes them."""
-    return _cut(rows.sequences[: rows.num_candidates], rows, tile_rows, capacity)
+    return _cut(rows.sequences[: rows.num_candidates], tile_rows, capacity)
 
 
-def _cut(first: Tiles, rows: PackedRows, tile_rows: int, capacity: int | None) -> Tiles:
+def _cut(first: Tiles, tile_rows: int, capacity: int | None) -> Tiles:
     """All tiles of the sequences, from the first tile of each."""
-    counts = -(-first[:, LENGTH] // tile_rows)
-    of_candidates = counts[: rows.num_candidates]
-    np.maximum(of_candidates, 1, out=of_candidates)
+    counts = np.maximum(-(-first[:, LENGTH] // tile_rows), first[:, NUM_TILES])
     ends = counts.cumsum()
     total = int(ends[-1]) if len(ends) else 0
     if capacity is not None and total > capacity:

@@ -86,20 +86,20 @@ class Lexical(nn.Module):
         """
         table = rarity.new_zeros(PIECES).scatter_(0, asked, rarity)
         # Negative pieces count from the end of the table. Sums in float64 do not depend on their order once rounded.
-        there = torch.stack([weights / MAX_WEIGHT, weights > 0], 1)
+        there = torch.stack([weights, weights.clamp(max=1) * MAX_WEIGHT], 1)
         sums = (table[pieces.long()][:, None] * there).sum(2)
         return self.weigh(query, nn.functional.pad(sums.float(), (0, 1), value=1.0))
 
     def ask(self, ids: Ints, size: int) -> tuple[Floats, Ints, npt.NDArray[np.float64]]:
         """(1, 3) features of a query, (size,) its pieces modulo `PIECES`, the first of them also in unused places, and
-        (size,) their shares of the query's rarity. ids: of the query, at most `size`.
+        (size,) their shares of the query's rarity, in 255ths. ids: of the query, at most `size`.
         """
         pieces, rarity, features = self._known(ids)
         # Of pieces that two bytes do not tell apart the last counts, as in `_sums`.
         shares = dict(zip((pieces % PIECES).tolist(), rarity.tolist(), strict=True)) or {0: 0.0}
         asked = [*shares, *[*shares][:1] * (size - len(shares))]
         of_each = np.array([shares[piece] for piece in asked])
-        return features[None], np.array(asked), of_each / max(rarity.sum(), 1e-9)
+        return features[None], np.array(asked), of_each / max(MAX_WEIGHT * rarity.sum(), 1e-9)
 
     def _known(self, ids: Ints) -> tuple[Ints, Floats, Floats]:
         """A query's pieces that have a weight, ascending, the weights, and its (3,) features."""
@@ -119,7 +119,7 @@ class Lexical(nn.Module):
         idf = self._host_idf()
         queries = np.zeros((len(batch.queries), QUERY_FEATURES), np.float32)
         evidence = np.zeros((len(batch.candidates), EVIDENCE), np.float32)
-        evidence[:, -1] = queries[:, 0] = 1
+        queries[:, 0] = evidence[:, -1] = 1
         words = batch.candidates.words
         place = np.full(len(idf), -1) if words is None else None
         for query, group in batch.groups():
