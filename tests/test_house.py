@@ -103,6 +103,22 @@ def test_a_library_stays_behind_its_fence(library: str) -> None:
     assert users == FENCES[library]
 
 
+def test_the_service_starts_with_the_oldest_transformers() -> None:
+    """What version 5.0 lacks is imported where it is used: a missing name would stop the service for every model."""
+    of_old = ["AutoTokenizer", "Bert", "DebertaV2", "Electra", "Gemma3Text", "MT5", "ModernBert", "Roberta", "T5"]
+    in_every = {name if name == "AutoTokenizer" else f"{name}Config" for name in of_old}
+    at_start = {
+        alias.name
+        for path in sources()
+        if (ROOT / "service") in path.parents
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom) and node.module == "transformers"
+        for alias in node.names
+    }
+
+    assert at_start == in_every
+
+
 def test_the_emulator_imports_kernels_alone() -> None:
     """The emulator imports no test code, so that it could be used elsewhere."""
     known = {"emulation", "bandrank_kernels"}

@@ -4,8 +4,6 @@
 
 from typing import Any, Literal
 
-from transformers import UltrabertConfig
-
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.llama import EuroBertConfig, UltraBertConfig
 from bandrank.models.hf import llama, sequence_cross_encoder
@@ -34,6 +32,10 @@ def read_ultrabert(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         or len({*zip(layers or map(bool, windows), bases, strict=False)}) > len({*(layers or map(bool, windows))})
     ):
         raise ValueError(f"an UltraBERT with layers of {layers}, {windows}, {bases} is not supported; {SUPPORTED}")
+    try:
+        from transformers import UltrabertConfig  # noqa: PLC0415  # older versions have none
+    except ImportError:
+        raise ValueError("UltraBERT needs a newer version: pip install --upgrade transformers") from None
     saved = UltrabertConfig.from_dict(settings)
     kinds, rope = saved.layer_types or [], dict[str, Any](saved.rope_parameters or {})
     fields = {
