@@ -1,7 +1,7 @@
 """Predicts the goals by the model of time in kernels/README.md, as records like those of a run on a card.
 
-Nothing in the model was measured on a GPU, but for the share of cycles in which wide.cuh issues. The rest was fixed
-before the first run, which therefore tests it.
+Wide windows and cached candidates were corrected after the first run on a GPU. The rest was fixed before it, and is
+tested by it.
 """
 
 from collections.abc import Iterator, Sequence

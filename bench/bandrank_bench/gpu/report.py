@@ -38,8 +38,8 @@ Written by `python -m bandrank_bench.gpu.report kernels/results`, as `make gpu-c
   window on each side, 12x32 the heads x the numbers of a head.
 - **Models** have the size of MiniLM-L6, random weights and w = 4. Their requests are timed as CUDA graphs.
 - **x** is how many times as long the other takes.
-- **H100, model** and **H200, model** are predictions, made before the first run
-  ([how](../README.md#the-model-of-time)).
+- **H100, model** and **H200, model** are predictions ([how](../README.md#the-model-of-time)); those of w = 64 and of
+  cached candidates were corrected after the first run.
 - **fp8** is not there yet (goal: 1.4 x more for a loss of nDCG@10 below 0.002).
 
 {goals}
