@@ -6,6 +6,8 @@ import pytest
 from support.proxied import Proxied, proxied
 from support.search_engine import SearchEngine, running_engine
 
+SHARED = "proxy", "ruled"  # fixtures that tests of a module share
+
 
 @pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest) -> Iterator[SearchEngine]:
@@ -24,7 +26,7 @@ def proxy(engine: SearchEngine) -> Iterator[Proxied]:
 @pytest.fixture(autouse=True)
 def _all_counted(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that compares counts with those of before must not get one of the test before, late."""
-    used: Proxied | None = request.getfixturevalue("proxy") if "proxy" in request.fixturenames else None
+    used = [request.getfixturevalue(name) for name in SHARED if name in request.fixturenames]
     yield
-    if used is not None:
-        used.wait_until_finished()
+    for each in used:
+        each.wait_until_finished()
