@@ -26,7 +26,7 @@ MAX_BLOCK_THREADS = 1024
 DEFAULT_SHARED_BYTES = 48 * 1024  # more must be requested, function by function
 VECTOR_BYTES = 16  # the widest load and store
 OLDEST_CAPABILITY = (7, 5)  # the oldest that the compiler of CUDA 13 supports
-EARLY = (9, 0)  # compute capability from which a launch can begin while the one before it ends
+EARLY_CAPABILITY = (9, 0)  # compute capability from which a launch can begin while the one before it ends
 
 INSTALL = "pip install 'bandrank[gpu]'"
 
@@ -222,7 +222,8 @@ class _LoadedKernel:
             module = cupy.RawModule(code=kernel.source, options=("-std=c++17",), name_expressions=(kernel.expression,))
             self._raw = module.get_function(kernel.expression)
             self.function = self._raw.kernel  # looked up once: RawKernel.__call__ looks it up at each launch
-        self.early = int(self.function.ptr) if kernel.is_early and device_capability(device) >= EARLY else None
+        begins_early = kernel.is_early and device_capability(device) >= EARLY_CAPABILITY
+        self.early = int(self.function.ptr) if begins_early else None
         self.current_device: Callable[[], int] = cupy.cuda.runtime.getDevice
         properties = torch.cuda.get_device_properties(device)
         self.max_shared_bytes: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]  # not in the stub

@@ -168,14 +168,14 @@ MISTAKES = {
         Mistake("heads", "$ && head != params.num_heads"),
         Mistake("columns", "$ || 32 * i + 8 * t == columns"),
         # The lane or the warp does not wait for copies or parts of scores; memory is reused too early.
-        Mistake("copied", "wait_for_copies<STAGES>();"),
+        Mistake("copied", "wait_for_copies<kStages>();"),
         Mistake("staged"),
         Mistake("parts"),
         Mistake("board", "parts + lane"),
         Mistake("ahead", "copy_chunk(turn);"),
         Mistake(
             "pieces",
-            "copy_async(stages + turn % STAGES * kStagePieces + piece_index<SLICES>(slot, piece ^ 1), from, real);",
+            "copy_async(stages + turn % kStages * kStagePieces + piece_index<SLICES>(slot, piece ^ 1), from, real);",
         ),
         # The softmax.
         Mistake("factor", "1.f"),

@@ -20,17 +20,16 @@ import torch
 
 from bandrank.models import cached_buckets, packed_buckets, prepared
 from bandrank.models.architectures import cross_encoder
-from bandrank.models.batch import ScoreBatch
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers import passages
 from bandrank.models.layers.lexical import Lexical
 from bandrank.models.layers.patterns import sparse
-from bandrank.models.prepared import PreparedScorer
 from bandrank_bench import machine
 from bandrank_bench.gpu import cached
 from bandrank_bench.gpu.lab import Lab
+from bandrank_bench.gpu.launches import Request, cached_request, packed_request
 from bandrank_bench.gpu.stages import Case, Facts
-from bandrank_bench.gpu.whole_model import LENGTHS, SIZE, WINDOW, build, request
+from bandrank_bench.gpu.whole_model import SIZE, WINDOW
 from bandrank_kernels import transfer
 from bandrank_kernels.graphs import CudaGraphs
 from bandrank_kernels.launch import Launch, launch, load
@@ -45,7 +44,6 @@ SAMPLES, SAMPLE_CALLS = 15, 20
 COPIED_BYTES = 1_536_000  # 1,000 representations of 384 numbers in float32
 
 Target = tuple[Any, str, str]  # an object, the name of a function in it, and the name of the step that it is
-Request = tuple[PreparedScorer, ScoreBatch]
 Result = TypeVar("Result")
 
 
@@ -59,12 +57,12 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 def _passages(lab: Lab, *, graphs: bool) -> Request:
     lab.require_gpu()
-    return build(lab, SIZE, sparse(WINDOW), graphs=graphs)[1], request(LENGTHS["passages"])
+    return packed_request(lab, "passages", sparse(WINDOW), graphs=graphs)
 
 
 def _cached(lab: Lab) -> Request:
     lab.require_gpu()
-    return cached.build(lab, SIZE, graphs=True), cached.request(SIZE, cached.NUM_CANDIDATES)
+    return cached_request(lab, SIZE, cached.NUM_CANDIDATES)
 
 
 def targets() -> list[Target]:

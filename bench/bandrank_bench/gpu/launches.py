@@ -42,10 +42,10 @@ def cases(lab: Lab) -> Iterator[Case]:
     yield Case(f"request: {count} cached", partial(traced, lab, "cached", partial(cached_request, lab, size, count)))
 
 
-def packed_request(lab: Lab, name: str, pattern: AttentionPattern) -> Request:
+def packed_request(lab: Lab, name: str, pattern: AttentionPattern, *, graphs: bool = True) -> Request:
     """A cross-encoder, and a request of these lengths."""
     size, lengths = (DRY_SIZE, DRY_LENGTHS[name]) if lab.dry else (SIZE, LENGTHS[name])
-    return build(lab, size, pattern, graphs=True)[1], request(lengths)
+    return build(lab, size, pattern, graphs=graphs)[1], request(lengths)
 
 
 def cached_request(lab: Lab, size: EncoderConfig, count: int) -> Request:

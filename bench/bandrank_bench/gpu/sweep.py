@@ -23,7 +23,7 @@ from bandrank_kernels.cuda.assembly import AssemblerNotFound, assemble
 from bandrank_kernels.launch import device_capability, launch, load
 from bandrank_kernels.windowed_attention import AttentionPattern
 from bandrank_kernels.windowed_attention.cuda.absorbed import AbsorbedPlan, absorbed_mma
-from bandrank_kernels.windowed_attention.cuda.forward import plan_forward
+from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, plan_forward
 from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles
 from bandrank_kernels.windowed_attention.cuda.variants import Narrow, Variant, Wide
 
@@ -114,11 +114,7 @@ def system(lab: Lab, shape: Shape, variant: Variant) -> System:
         capability=device_capability(lab.device),
         variant=variant,
     )
-    scratch: dict[str, Any] = {
-        "tiles": torch.from_numpy(plan.tiles).to(lab.device),
-        "partials": torch.empty(plan.num_partials, device=lab.device),
-        "arrivals": torch.zeros(plan.num_arrivals, dtype=torch.int32, device=lab.device),
-    }
+    scratch = scratch_of(lab, plan)
 
     def attend(qkv: Tensor) -> list[Tensor]:
         out = torch.empty_like(qkv[:, 0])
@@ -128,18 +124,23 @@ def system(lab: Lab, shape: Shape, variant: Variant) -> System:
     return System(variant.name_expression, lambda qkv: [qkv], attend, lambda results: results[0])
 
 
-def last_layer(lab: Lab, shape: Shape, groups: int, tile_rows: int) -> Part:
-    """The attention of the last layer with this many groups of warps and rows of a tile."""
-    part, rows = parts.last_layer(lab, shape), shape.rows()
-    variant = absorbed_mma("float16", 4, 3, groups, 2)
-    plan = AbsorbedPlan(
-        variant, plan_candidate_tiles(rows, tile_rows), shape.num_candidates, shape.num_heads, shape.hidden, tile_rows
-    )
-    scratch: dict[str, Any] = {
+def scratch_of(lab: Lab, plan: ForwardPlan | AbsorbedPlan) -> dict[str, Any]:
+    """The device memory of a plan's launches, by the names of their arguments."""
+    return {
         "tiles": torch.from_numpy(plan.tiles).to(lab.device),
         "partials": torch.empty(plan.num_partials, device=lab.device),
         "arrivals": torch.zeros(plan.num_arrivals, dtype=torch.int32, device=lab.device),
     }
+
+
+def last_layer(lab: Lab, shape: Shape, groups: int, tile_rows: int) -> Part:
+    """The attention of the last layer with this many groups of warps and rows of a tile."""
+    part, rows = parts.last_layer(lab, shape), shape.rows()
+    variant = absorbed_mma("float16", 4, 3, groups)
+    plan = AbsorbedPlan(
+        variant, plan_candidate_tiles(rows, tile_rows), shape.num_candidates, shape.num_heads, shape.hidden, tile_rows
+    )
+    scratch = scratch_of(lab, plan)
 
     def call(query: Tensor, states: Tensor) -> list[Tensor]:
         out = torch.empty_like(query)

@@ -16,6 +16,11 @@ def dtype_name(dtype: torch.dtype) -> Dtype:
     return cast("Dtype", str(dtype).removeprefix("torch."))
 
 
+def is_half(dtype: torch.dtype) -> bool:
+    """Whether it is one of `HALF_DTYPES`."""
+    return dtype_name(dtype) in HALF_DTYPES
+
+
 @cache
 def read_source(*files: str) -> str:
     """The named files of this package, one after the other, as one translation unit.

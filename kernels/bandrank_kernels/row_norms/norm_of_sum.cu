@@ -50,8 +50,7 @@ __device__ __forceinline__ Columns<T, kColumns> load_columns(const T* from, bool
   using Piece = typename PieceOf<kColumns * sizeof(T)>::Type;
   Columns<T, kColumns> columns;
 #pragma unroll
-  for (int i = 0; i < sizeof columns / sizeof(Piece); i++)
-    {
+  for (int i = 0; i < sizeof columns / sizeof(Piece); i++) {
     const Piece* const piece = reinterpret_cast<const Piece*>(from) + i;
     reinterpret_cast<Piece*>(&columns)[i] = real ? rows ? __ldcg(piece) : __ldg(piece) : Piece{};
   }
@@ -64,13 +63,6 @@ __device__ __forceinline__ void store_columns(T* to, const Columns<T, kColumns>&
 #pragma unroll
   for (int i = 0; i < sizeof columns / sizeof(Piece); i++)
     reinterpret_cast<Piece*>(to)[i] = reinterpret_cast<const Piece*>(&columns)[i];
-}
-
-// Returns the same bits in every lane.
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);  // @lanes
-  return x;
 }
 
 template <class T, int kColumns, int kParts, int kAddends>

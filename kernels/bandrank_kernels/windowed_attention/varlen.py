@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.arrays import Offsets, lengths_of, offsets, ranges
+from bandrank_kernels.cuda import is_half
 from bandrank_kernels.launch import device_capability, gpu_obstacle, is_vectorizable
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention.capacity import Capacity, power_of_two
@@ -54,7 +55,7 @@ def why_no_varlen(*, device: torch.device, dtype: torch.dtype, head_dim: int) ->
         return "this torch was built without FlashAttention"
     if device_capability(device) < (8, 0):
         return "FlashAttention needs compute capability 8.0 or higher"
-    if dtype not in {torch.float16, torch.bfloat16}:
+    if not is_half(dtype):
         return f"FlashAttention needs float16 or bfloat16, got {dtype}"
     if head_dim % 8 or head_dim > 256:
         return f"FlashAttention needs heads of a multiple of 8 numbers up to 256, got {head_dim}"

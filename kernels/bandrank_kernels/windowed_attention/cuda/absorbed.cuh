@@ -49,13 +49,7 @@ __device__ __forceinline__ float* partial_of(const AbsorbedParams& params, int t
   return params.partials + ((long long)tile_number * params.num_heads + head) * (kPartialHeader + params.hidden_size);
 }
 
-// Both return the same bits in every lane.
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
-  return x;
-}
-
+// Returns the same bits in every lane.
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));

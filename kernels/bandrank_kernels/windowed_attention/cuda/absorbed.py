@@ -68,9 +68,9 @@ class AbsorbedVariant:
         return Kernel(read_source(*files, f"{FOLDER}/{self.file}"), self.name_expression)
 
 
-def absorbed_mma(dtype: Dtype, warps: int, slices: int, groups: int, stages: int) -> AbsorbedVariant:
+def absorbed_mma(dtype: Dtype, warps: int, slices: int, groups: int) -> AbsorbedVariant:
     """On tensor cores, 16 heads whatever their number. warps, slices: of a group, and slices of 32 columns of each.
-    groups: of warps in a block.  stages: chunks of keys that shared memory holds of each group.
+    groups: of warps in a block.
     """
     blocks = 16 // (warps * groups)  # registers must allow for 16 warps on a multiprocessor
     chunk, key_pieces, part_pieces = 16, 4 * slices + 1, 4  # kChunk of the source; of each key; 16 floats, one a head
@@ -78,10 +78,10 @@ def absorbed_mma(dtype: Dtype, warps: int, slices: int, groups: int, stages: int
         file="absorbed_mma.cuh",
         others=("cuda/async_copy.cuh", f"{FOLDER}/fragments.cuh"),
         dtype=dtype,
-        name_expression=f"absorbed_mma<{C_TYPES[dtype]}, {slices}, {warps}, {groups}, {stages}, {blocks}>",
+        name_expression=f"absorbed_mma<{C_TYPES[dtype]}, {slices}, {warps}, {groups}, {blocks}>",
         max_hidden_size=32 * slices * warps,
         threads=32 * warps * groups,
-        shared_bytes=groups * warps * chunk * (stages * key_pieces + 2 * part_pieces) * VECTOR_BYTES,
+        shared_bytes=2 * groups * warps * chunk * (key_pieces + part_pieces) * VECTOR_BYTES,
     )
 
 
@@ -101,7 +101,7 @@ def _simt(dtype: Dtype, pieces: int) -> AbsorbedVariant:
 
 # Narrow ones first: the first that is wide enough is taken.
 ABSORBED = (
-    *(absorbed_mma(dtype, *sizes) for dtype, sizes in product(HALF_DTYPES, ((4, 3, 2, 2), (8, 3, 1, 2), (8, 4, 1, 2)))),
+    *(absorbed_mma(dtype, *sizes) for dtype, sizes in product(HALF_DTYPES, ((4, 3, 2), (8, 3, 1), (8, 4, 1)))),
     *(_simt(dtype, pieces) for dtype, pieces in product(HALF_DTYPES, (2, 3, 4))),
     *(_simt("float32", pieces) for pieces in (3, 6, 8)),
 )

@@ -1,7 +1,7 @@
 // The absorbed last layer on tensor cores: 16 heads, of which some may not exist, are the rows of one product.
 //
 // A warp has 32 SLICES columns of everything: of the query, of the keys, of the sums. It copies its columns of the keys to
-// shared memory, 16 keys at a time and STAGES - 1 times 16 ahead, and reads them there twice:
+// shared memory, 16 keys at a time and 16 ahead, and reads them there twice:
 //
 //             warp 0           warp 1
 //           |- 32 SLICES -|- 32 SLICES -| ...
@@ -18,6 +18,7 @@
 // than 2 ** kSlack. Weights up to 2 ** kSlack lose no precision in 16 bits.
 
 constexpr int kChunk = 16;  // keys
+constexpr int kStages = 2;  // chunks of each warp in shared memory; on an H200, three and four gain nothing
 constexpr float kSlack = 8.f;
 
 // The index of piece `piece` (8 numbers) of key `key` among a warp's, such that the lanes of one read hit all banks once:
@@ -27,7 +28,7 @@ __device__ __forceinline__ int piece_index(int key, int piece) {
   return 4 * SLICES * key + (key & ~1) + (SLICES % 2 ? piece : piece ^ (key & 1) << 2);
 }
 
-template <class T, int SLICES, int WARPS, int GROUPS, int STAGES, int MIN_BLOCKS>
+template <class T, int SLICES, int WARPS, int GROUPS, int MIN_BLOCKS>
 __global__ void __launch_bounds__(32 * WARPS * GROUPS, MIN_BLOCKS) absorbed_mma(const __grid_constant__ AbsorbedParams params) {
   constexpr int kColumns = 32 * SLICES, kKeyPieces = 4 * SLICES;
   constexpr int kStagePieces = kChunk * (kKeyPieces + 1), kParts = 2 * WARPS * 2 * 32;
@@ -41,8 +42,8 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, MIN_BLOCKS) absorbed_mma(
   const TileKeys keys(tile, params.tile_rows);
   const int first_column = kColumns * warp, columns = clamp(params.hidden_size - first_column, 0, kColumns);
   const T* const x = static_cast<const T*>(params.rows) + first_column;
-  uint4* const stages = reinterpret_cast<uint4*>(shared) + threadIdx.x / 32 * STAGES * kStagePieces;
-  float4* const parts = reinterpret_cast<float4*>(reinterpret_cast<uint4*>(shared) + GROUPS * WARPS * STAGES * kStagePieces) +
+  uint4* const stages = reinterpret_cast<uint4*>(shared) + threadIdx.x / 32 * kStages * kStagePieces;
+  float4* const parts = reinterpret_cast<float4*>(reinterpret_cast<uint4*>(shared) + GROUPS * WARPS * kStages * kStagePieces) +
                         group * kParts;
 
   auto copy_chunk = [&](int turn) {
@@ -51,13 +52,13 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, MIN_BLOCKS) absorbed_mma(
       const int slot = i / kKeyPieces, key = kChunk * chunk + slot, piece = i % kKeyPieces;
       const bool real = key < keys.count && 8 * piece < columns;
       const T* from = real ? x + keys.row(key) * params.row_stride + 8 * piece : x;
-      copy_async(stages + turn % STAGES * kStagePieces + piece_index<SLICES>(slot, piece), from, real);  // @pieces
+      copy_async(stages + turn % kStages * kStagePieces + piece_index<SLICES>(slot, piece), from, real);  // @pieces
     }
     commit_copies();
   };
 
 #pragma unroll
-  for (int turn = 0; turn < STAGES - 1; turn++) copy_chunk(turn);
+  for (int turn = 0; turn < kStages - 1; turn++) copy_chunk(turn);
   Slices<kColumns> query[2];
   Output<32> sums[SLICES];
   float top[2], sum[2];
@@ -80,10 +81,10 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, MIN_BLOCKS) absorbed_mma(
     const int chunk = GROUPS * turn + group;
     const bool works = kChunk * chunk < keys.count;
     __syncwarp();  // the chunk before was read, and its memory is free
-    copy_chunk(turn + STAGES - 1);  // @ahead
-    wait_for_copies<STAGES - 1>();  // @copied
+    copy_chunk(turn + kStages - 1);  // @ahead
+    wait_for_copies<kStages - 1>();  // @copied
     __syncwarp();  // @staged
-    const uint4* const staged = stages + turn % STAGES * kStagePieces;
+    const uint4* const staged = stages + turn % kStages * kStagePieces;
     float4* const board = parts + turn % 2 * (WARPS * 2 * 32) + lane;  // @board
 
     float scores[2][4];  // of keys 0-7 and 8-15

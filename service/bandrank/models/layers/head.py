@@ -10,6 +10,7 @@ from torch.nn import functional
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.precision import in_float32
+from bandrank_kernels.cuda import is_half
 from bandrank_kernels.native.tensors import Dense
 
 HeadActivation = Literal["tanh", "gelu", "relu"]
@@ -18,9 +19,6 @@ ACTIVATIONS: Mapping[HeadActivation, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,  # the exact erf form
     "relu": functional.relu,
 }
-
-
-HALF_PRECISION = {torch.float16, torch.bfloat16}
 
 
 class Float32Head(nn.Module):
@@ -40,7 +38,7 @@ class Float32Head(nn.Module):
         layers = [layer for layer in self.children() if isinstance(layer, nn.Linear)]
         if execution.backend == "native":
             self._native = {layer: Dense.of(layer) for layer in layers}
-        elif execution.dtype in HALF_PRECISION:
+        elif is_half(execution.dtype):
             # A product with one vector is no faster.
             wide = [layer for layer in layers if layer.weight.is_cuda and layer.out_features > 1]
             self._halves = {layer: layer.weight.detach().to(execution.dtype) for layer in wide}

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bandrank.models.layers.execution import Execution
+from bandrank_kernels.cuda import is_half
 
 Activation = Literal["none", "gelu"]
 ALL = slice(None)
@@ -87,7 +88,7 @@ class Linear(LinearLayer, nn.Linear):
     def prepare_for(self, execution: Execution) -> None:
         """Lays the weights out for inference if the device and dtype have such a layout; chooses the form of GELU."""
         weight = self.weight.detach()
-        half = weight.dtype in {torch.float16, torch.bfloat16}
+        half = is_half(weight.dtype)
         self._gelu_in_product = execution.graphs and not execution.stores and half and self.bias is not None
         usable = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch has no annotation here
         if weight.dtype == torch.bfloat16:
