@@ -1,5 +1,6 @@
 """The commands of `bandrank`: what they print, and their exit codes."""
 
+import json
 import logging
 import re
 from importlib.metadata import entry_points
@@ -16,7 +17,7 @@ from support.redis_server import free_port, redis_server
 from bandrank import __version__
 from bandrank.__main__ import USAGE, main
 from bandrank.api.keys import KeyFile
-from bandrank.models.shipped import FAST
+from bandrank.models.shipped import FAST, FOLDER
 from bandrank.settings import Settings
 
 
@@ -47,6 +48,32 @@ def test_an_unknown_command(arguments: list[str], capsys: pytest.CaptureFixture[
     told = capsys.readouterr().err
     assert told.startswith(USAGE)
     assert told.removeprefix(USAGE).strip() == "".join(f"bandrank: there is no command {it}" for it in arguments[:1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("serve --port eighty", "BANDRANK_PORT must be a valid integer"),
+        ("proxy --prot=1", "unrecognized arguments: --prot=1; did you mean --port?"),
+        ("check --model FOLDER", "FOLDER: no tokenizer.json"),
+        ("check --device cpu --model FOLDER", "check failed: OSError("),
+    ],
+)
+def test_why_a_command_ends_is_a_record_where_the_log_is_json(
+    arguments: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if the settings are what is wrong. Only an unexpected error has a traceback."""
+    unexpected = "OSError" in told
+    (tmp_path / "model.safetensors").mkdir()
+    for name in ("config.json", *(["tokenizer.json"] if unexpected else [])):
+        (tmp_path / name).symlink_to(FOLDER / FAST / name)
+
+    command = arguments.replace("FOLDER", str(tmp_path)).split()
+    assert main([*command, "--log-format", "json"]) == (1 if unexpected else 2)
+    record = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (record["level"], record["logger"]) == ("CRITICAL", "bandrank")
+    assert record["message"].startswith(told.replace("FOLDER", str(tmp_path)))
+    assert ("exception" in record) == unexpected
 
 
 @pytest.mark.parametrize("arguments", [[], ["--dtype", "int8", "corpus.jsonl"]])

@@ -6,6 +6,7 @@ Some values come from clients: none can end a line or pass for another record.
 import json
 import logging
 import re
+import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -39,6 +40,19 @@ def handler_of(log_format: LogFormat) -> logging.Handler:
     handler.addFilter(_add_ids)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     return handler
+
+
+def tell_why(message: str, log_format: LogFormat, *, error: BaseException | None = None) -> None:
+    """Writes to stderr why a command ends, before or after logging is configured: one line or, in JSON, a record.
+
+    error: an unexpected one, whose traceback the record has.
+    """
+    if log_format == "text":
+        print(f"bandrank: {message}", file=sys.stderr)  # noqa: T201 - for people, without the time
+        return
+    facts = {"name": "bandrank", "levelname": "CRITICAL", "msg": message}
+    cause = (type(error), error, error.__traceback__) if error is not None else None
+    handler_of("json").handle(logging.makeLogRecord(facts | {"exc_info": cause}))
 
 
 class JsonFormatter(logging.Formatter):

@@ -276,7 +276,13 @@ class _Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         unknown = re.findall(r"--[\w-]+", message) if message.startswith("unrecognized") else []
-        self.exit(2, f"bandrank: {message}; {_meant(unknown, _flag)}{LISTED}\n")
+        raise BadSetting(f"{message};", f"{_meant(unknown, _flag)}{LISTED}")
+
+
+def asked_log_format(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> LogFormat:
+    """The format of the log that a flag or the environment asks for, whatever is wrong with other settings."""
+    flags = re.findall(r"--log-format[= ](\S+)", " ".join(arguments))
+    return "json" if [environ.get(variable("log_format")), *flags][-1] == "json" else "text"
 
 
 def public_name(model: str) -> str:
