@@ -92,15 +92,30 @@ def test_a_port_in_use() -> None:
     preflight(Settings(port=port), proxy=False)
 
 
+def test_each_address_of_a_host_is_checked() -> None:
+    """An empty host stands for all addresses, of which `::` is without IPv4, as where the server listens."""
+    with socket.create_server(("0.0.0.0", 0)) as other:  # noqa: S104  # nothing is served
+        preflight(Settings(host="::", port=other.getsockname()[1]), proxy=False)
+    with socket.create_server(("::", 0), family=socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(BadSetting, match=f"{port} of :: cannot be used: address already in use"):
+            preflight(Settings(host="", port=port), proxy=False)
+
+
 @pytest.mark.parametrize(
     ("settings", "warned"),
-    [({}, False), ({"host": "localhost"}, False), ({"host": "0.0.0.0"}, True)],  # noqa: S104  # nothing is served
+    [
+        ({}, ""),
+        ({"host": "localhost"}, ""),
+        ({"host": "0.0.0.0"}, "0.0.0.0"),  # noqa: S104  # nothing is served
+        ({"host": ""}, "0.0.0.0 or ::"),
+    ],
 )
 def test_a_port_that_is_open_to_all_is_warned_of(
-    settings: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture
+    settings: dict[str, Any], warned: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The warning is for a service without keys that other machines can reach."""
     with caplog.at_level(logging.WARNING, logger="bandrank"):
         preflight(Settings(port=free_port(), **settings), proxy=False)
 
-    assert caplog.messages == ([NO_KEYS.format(settings["host"])] if warned else [])
+    assert caplog.messages == ([NO_KEYS.format(warned)] if warned else [])
