@@ -26,9 +26,11 @@ class Wording:
 
     def around(self, instruction: str = "") -> tuple[str, str]:
         """The words before and after the text."""
-        wording = self.instructed if instruction and self.instructed else self.plain
-        before, _, after = wording.partition(TEXT)
-        return before.replace(INSTRUCTION, instruction), after
+        if instruction and self.instructed:
+            before, _, after = self.instructed.partition(TEXT)
+            return before.replace(INSTRUCTION, instruction), after
+        before, _, after = self.plain.partition(TEXT)
+        return before, after
 
 
 PLAIN = Wording()
