@@ -164,6 +164,29 @@ def test_progress_is_of_the_last_seconds(size: int, slow: bool) -> None:
         progress.check()
 
 
+async def test_what_is_read_ahead_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of parts of lines that come while others are registered, and after silences, make whole lines."""
+    monkeypatch.setattr(candidate_lines, "QUIET_S", 0.003)
+    register = CandidateRegistry.register
+
+    async def slowly(registry: CandidateRegistry, texts: Mapping[str, str], **more: Any) -> int:
+        await asyncio.sleep(0.006)
+        return await register(registry, texts, **more)
+
+    monkeypatch.setattr(CandidateRegistry, "register", slowly)
+    body = b"".join(line(f"{number}", "man") for number in range(1000))
+
+    async def halting() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 501):
+            await asyncio.sleep(0.004 * (start % 2))
+            yield body[start : start + 501]
+
+    async with running_app(lookup()) as running:
+        response = await running.client.put("/candidates", content=halting(), headers=NDJSON)
+
+    assert response.json() == {"registered": 1000, "encoded": 0, "num_errors": 0, "errors": []}
+
+
 async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the service stops, lines that were refused are tried once more, at once."""
     register = CandidateRegistry.register
@@ -187,10 +210,13 @@ async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch
     assert "(the first 256 lines are registered)" in assert_error(response, 503, "not_ready")
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 3])
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "midway"])
-async def test_a_stream_that_waits_for_room_ends_with_its_client(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_waits_for_room_ends_with_its_client(
+    whole: bool, chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When the client hangs up, its lines are not tried again and its memory is freed, be the body read to its end or
-    not.
+    not, and though chunks came in the meantime.
     """
     refused = asyncio.Event()
 
@@ -200,10 +226,11 @@ async def test_a_stream_that_waits_for_room_ends_with_its_client(whole: bool, mo
 
     monkeypatch.setattr(CandidateRegistry, "register", refuse)
     body = b"".join(line(f"{number}", "man") for number in range(candidate_lines.LINES_AT_ONCE))
-    message = {"type": "http.request", "body": body, "more_body": not whole}
+    messages = [{"type": "http.request", "body": body, "more_body": True} for _ in range(chunks)]
+    messages[-1]["more_body"] = not whole
     async with running_app(lookup()) as running, asyncio.timeout(10):
         asked: Any = {"path": "/candidates", "method": "PUT", "headers": [(b"content-type", b"application/x-ndjson")]}
-        sent = await ask_and_hang_up(running.app, [message], hung_up=refused.wait, **asked)
+        sent = await ask_and_hang_up(running.app, messages, hung_up=refused.wait, **asked)
         scraped = await running.scrape()
 
     assert sent[0]["status"] == 499
