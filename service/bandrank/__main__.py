@@ -115,10 +115,8 @@ def main(arguments: list[str] | None = None) -> int:
         return check(loaded, settings) if command == "check" else serve(loaded, settings, proxy=command == "proxy")
     except (BadSetting, BadCheckpoint) as error:
         logs.tell_why(explain(error) if isinstance(error, BadSetting) else str(error), log_format)
-    except Exception as error:
-        if log_format == "text":
-            raise
-        logs.tell_why(f"{command} failed: {error!r}", log_format, error=error)
+    except Exception:
+        log.critical("%s failed", command, exc_info=True)
         status = 1
     return status
 

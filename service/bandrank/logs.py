@@ -42,17 +42,13 @@ def handler_of(log_format: LogFormat) -> logging.Handler:
     return handler
 
 
-def tell_why(message: str, log_format: LogFormat, *, error: BaseException | None = None) -> None:
-    """Writes to stderr why a command ends, before or after logging is configured: one line or, in JSON, a record.
-
-    error: an unexpected one, whose traceback the record has.
-    """
+def tell_why(message: str, log_format: LogFormat) -> None:
+    """Writes to stderr why a command ends: one line or, in JSON, a record."""
     if log_format == "text":
         print(f"bandrank: {message}", file=sys.stderr)  # noqa: T201 - for people, without the time
         return
-    facts = {"name": "bandrank", "levelname": "CRITICAL", "msg": message}
-    cause = (type(error), error, error.__traceback__) if error is not None else None
-    handler_of("json").handle(logging.makeLogRecord(facts | {"exc_info": cause}))
+    record = logging.makeLogRecord({"name": "bandrank", "levelname": "CRITICAL", "msg": message})
+    handler_of("json").handle(record)  # logging may not be configured yet
 
 
 class JsonFormatter(logging.Formatter):

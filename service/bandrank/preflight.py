@@ -58,16 +58,14 @@ def preflight_corpus(path: Path, settings: Settings) -> None:
 
 
 def _listen_briefly(host: str, port: int) -> list[str]:
-    """Binds a socket to a port of each address of a host for a moment, as the server does for good, and returns these
-    addresses. An empty host has all of this machine. Raises BadSetting.
-    """
+    """Binds a socket to a port of each address of a host for a moment; returns these addresses. Raises BadSetting."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise BadSetting("host", f"{host!r} is not an address or a name of one: {reason}") from None
-    usable = [each for each in found if _has_family(*each[:2])] or found  # the server passes over the others too
-    for family, kind, _, _, address in usable:
+    addresses = []
+    for family, kind, _, _, address in found:
         at = str(address[0])
         try:
             with socket.socket(family, kind) as probe:
@@ -76,17 +74,11 @@ def _listen_briefly(host: str, port: int) -> list[str]:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind(address)
                 probe.listen()
+            addresses.append(at)
         except OSError as error:
+            if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
+                continue  # as the server does on a kernel without IPv6
             where = at if host in {"", at} else f"{host} ({at})"
             name, what = ("host", where) if error.errno == errno.EADDRNOTAVAIL else ("port", f"{port} of {where}")
             raise BadSetting(name, f"{what} cannot be used: {(error.strerror or str(error)).lower()}") from None
-    return [str(address[0]) for *_, address in usable]
-
-
-def _has_family(family: int, kind: int) -> bool:
-    """Whether this machine has sockets of a family; a kernel without IPv6 has addresses of it all the same."""
-    try:
-        socket.socket(family, kind).close()
-    except OSError:
-        return False
-    return True
+    return addresses

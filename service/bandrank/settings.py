@@ -280,7 +280,7 @@ class _Parser(ArgumentParser):
 
 
 def asked_log_format(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> LogFormat:
-    """The format of the log that a flag or the environment asks for, whatever is wrong with other settings."""
+    """The format of the log that a flag or the environment asks for, whatever is wrong with the rest."""
     flags = re.findall(r"--log-format[= ](\S+)", " ".join(arguments))
     return "json" if [environ.get(variable("log_format")), *flags][-1] == "json" else "text"
 

@@ -26,11 +26,9 @@ class Wording:
 
     def around(self, instruction: str = "") -> tuple[str, str]:
         """The words before and after the text."""
-        if instruction and self.instructed:
-            before, _, after = self.instructed.partition(TEXT)
-            return before.replace(INSTRUCTION, instruction), after
-        before, _, after = self.plain.partition(TEXT)
-        return before, after
+        instructed = self.instructed if instruction else ""
+        before, _, after = (instructed or self.plain).partition(TEXT)
+        return before.replace(INSTRUCTION, instruction) if instructed else before, after
 
 
 PLAIN = Wording()

@@ -30,9 +30,7 @@ QueryOrParts = Annotated[
 
 
 class SglangRequest(ForeignRequest):
-    """A query and documents, which the results repeat unless `return_documents` is false. Each is a text, or a list of
-    parts that are texts.
-    """
+    """A query and documents, each a text or its parts. Results repeat documents unless `return_documents` is false."""
 
     query: QueryOrParts
     documents: Annotated[list[TextOrParts], Field(fail_fast=True, min_length=1)]
