@@ -135,14 +135,17 @@ async def test_a_stream_that_is_too_slow_is_told_what_is_stored(
     assert stored == ["man"]
 
 
-async def test_a_stream_is_not_slow_while_it_waits_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("patience_s", "slow_s", "pause_s"), [(0.5, 0.7, 0.0), (8.0, 0.006, 0.004)])
+async def test_a_stream_is_not_slow_while_it_waits_to_be_read(
+    patience_s: float, slow_s: float, pause_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the time counts during which the service waits for the stream. What it reads ahead keeps its place."""
-    monkeypatch.setattr(candidate_lines, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(candidate_lines, "PATIENCE_S", patience_s)
     monkeypatch.setattr(candidate_lines, "QUIET_S", 0.003)
     register = CandidateRegistry.register
 
     async def slowly(registry: CandidateRegistry, texts: Mapping[str, str], **more: Any) -> int:
-        await asyncio.sleep(0.7)
+        await asyncio.sleep(slow_s)
         return await register(registry, texts, **more)
 
     monkeypatch.setattr(CandidateRegistry, "register", slowly)
@@ -150,9 +153,9 @@ async def test_a_stream_is_not_slow_while_it_waits_to_be_read(monkeypatch: pytes
         body = b"".join(line(f"{number}", "man") for number in range(600))
 
         async def halting() -> AsyncIterator[bytes]:
-            for start in range(0, len(body), 1001):
-                await asyncio.sleep(0.01 * (start % 2))
-                yield body[start : start + 1001]
+            for start in range(0, len(body), 501):
+                await asyncio.sleep(pause_s)
+                yield body[start : start + 501]
 
         response = await running.client.put("/candidates", content=halting(), headers=NDJSON)
 
