@@ -74,14 +74,14 @@ async def test_a_stop_ends_a_stream_and_says_what_is_stored(scorer: LookupScorer
 
         async def endless() -> AsyncIterator[bytes]:
             for number in range(10_000):
-                if number == 300:
+                if number == 200:
                     running.service.stop()
                 yield line(f"{number}", "man")
 
         response = await running.client.put("/candidates", content=endless(), headers=NDJSON)
-        stored = await running.service.registry.store.get_many(["300", "301"])
+        stored = await running.service.registry.store.get_many(["200", "201"])
 
-    assert assert_error(response, 503, "not_ready").endswith("try another replica (the first 301 lines are registered)")
+    assert assert_error(response, 503, "not_ready").endswith("try another replica (the first 201 lines are registered)")
     assert stored == ["man", None]
 
 
