@@ -16,7 +16,7 @@ from support.redis_server import free_port, redis_server
 from bandrank import __version__
 from bandrank.__main__ import USAGE, main
 from bandrank.api.keys import KeyFile
-from bandrank.models.shipped import FAST
+from bandrank.models.shipped import FAST, FOLDER
 from bandrank.settings import Settings
 
 
@@ -47,6 +47,17 @@ def test_an_unknown_command(arguments: list[str], capsys: pytest.CaptureFixture[
     told = capsys.readouterr().err
     assert told.startswith(USAGE)
     assert told.removeprefix(USAGE).strip() == "".join(f"bandrank: there is no command {it}" for it in arguments[:1])
+
+
+def test_an_unexpected_error_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is a record like others, with its traceback."""
+    (tmp_path / "model.safetensors").mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).symlink_to(FOLDER / FAST / name)
+
+    assert main(["check", "--model", str(tmp_path)]) == 1
+    assert caplog.messages[-1] == "check failed"
+    assert "OSError" in caplog.text
 
 
 @pytest.mark.parametrize("arguments", [[], ["--dtype", "int8", "corpus.jsonl"]])

@@ -1,5 +1,6 @@
 """What is checked before any model is loaded: the commands here name a folder that holds no model."""
 
+import json
 import logging
 import re
 import socket
@@ -39,6 +40,7 @@ NO_KEYS = "no API keys are set (BANDRANK_KEYS): anyone who can reach {} may rank
         ),
         ("proxy", ["--proxy-upstream", "http://search", "--proxy-rules", "/nowhere.toml"], "/nowhere.toml cannot be"),
         ("serve", ["--trusted-proxies", "nonsense"], "BANDRANK_TRUSTED_PROXIES must be addresses or networks, or none"),
+        ("serve", ["--port", "x"], "BANDRANK_PORT must be a valid integer"),
         ("serve", ["--device", "gpu"], "BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got 'gpu'"),
         ("serve", ["--device", "meta"], "BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got 'meta'"),
         (
@@ -52,9 +54,13 @@ NO_KEYS = "no API keys are set (BANDRANK_KEYS): anyone who can reach {} may rank
 def test_a_setting_that_cannot_be_used(
     command: str, flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*command.split(), "--model", str(tmp_path), "--port", str(free_port()), *flags]) == 2
+    """The command ends with one line or, if the log is in JSON, with a record."""
+    words = [*command.split(), "--model", str(tmp_path), "--port", str(free_port()), *flags]
+    assert main(words) == main([*words, "--log-format", "json"]) == 2
+    line, record = capsys.readouterr().err.splitlines()
 
-    assert re.fullmatch(f"bandrank: {told}.*\n", capsys.readouterr().err)
+    assert re.fullmatch(f"bandrank: {told}.*", line)
+    assert json.loads(record)["message"] == line.removeprefix("bandrank: ")
 
 
 @pytest.mark.parametrize("command", ["serve", "proxy --proxy-upstream http://search", "check", "precompute CORPUS"])
@@ -92,15 +98,30 @@ def test_a_port_in_use() -> None:
     preflight(Settings(port=port), proxy=False)
 
 
+def test_each_address_of_a_host_is_checked() -> None:
+    """An empty host stands for all addresses, of which `::` is without IPv4."""
+    with socket.create_server(("0.0.0.0", 0)) as other:  # noqa: S104  # nothing is served
+        preflight(Settings(host="::", port=other.getsockname()[1]), proxy=False)
+    with socket.create_server(("::", 0), family=socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(BadSetting, match=f"{port} of :: cannot be used: address already in use"):
+            preflight(Settings(host="", port=port), proxy=False)
+
+
 @pytest.mark.parametrize(
     ("settings", "warned"),
-    [({}, False), ({"host": "localhost"}, False), ({"host": "0.0.0.0"}, True)],  # noqa: S104  # nothing is served
+    [
+        ({}, ""),
+        ({"host": "localhost"}, ""),
+        ({"host": "0.0.0.0"}, "0.0.0.0"),  # noqa: S104  # nothing is served
+        ({"host": ""}, "0.0.0.0 or ::"),
+    ],
 )
 def test_a_port_that_is_open_to_all_is_warned_of(
-    settings: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture
+    settings: dict[str, Any], warned: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The warning is for a service without keys that other machines can reach."""
     with caplog.at_level(logging.WARNING, logger="bandrank"):
         preflight(Settings(port=free_port(), **settings), proxy=False)
 
-    assert caplog.messages == ([NO_KEYS.format(settings["host"])] if warned else [])
+    assert caplog.messages == ([NO_KEYS.format(warned)] if warned else [])

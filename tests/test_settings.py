@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from bandrank.errors import BadSetting
-from bandrank.settings import Settings, explain, table
+from bandrank.settings import Settings, asked_log_format, explain, table
 
 ROOT = Path(__file__).resolve().parents[1]
 OTHER_VALUES = {
@@ -180,19 +180,17 @@ def test_a_misspelt_variable_is_an_error(name: str, meant: str) -> None:
         Settings.read(environ={name: "8000"})
 
 
-def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code is 2, one line says why and what may have been meant, and abbreviated flags are not accepted."""
+def test_a_misspelt_flag() -> None:
+    """The error says why and what may have been meant, and abbreviated flags are not accepted."""
     for arguments, meant in (
         (["--prot", "8000"], "did you mean --port? "),
         (["--max-batch=1"], "did you mean --max-batch-rows? "),
         (["8000"], ""),
     ):
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(BadSetting) as raised:
             Settings.read(arguments, environ={})
-        assert ended.value.code == 2
-        assert capsys.readouterr().err == (
-            f"bandrank: unrecognized arguments: {' '.join(arguments)}; {meant}"
-            "`bandrank serve --help` lists all settings\n"
+        assert explain(raised.value) == (
+            f"unrecognized arguments: {' '.join(arguments)}; {meant}`bandrank serve --help` lists all settings"
         )
 
 
@@ -286,6 +284,13 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
 def test_an_error_is_explained_with_the_variable() -> None:
     assert explain(BadSetting("redis_url", "must be set")) == "BANDRANK_REDIS_URL must be set"
     assert explain(BadSetting("models.toml: models[0].name", "is missing")) == "models.toml: models[0].name is missing"
+
+
+def test_the_format_of_the_log_is_known_whatever_is_wrong() -> None:
+    environ = {"BANDRANK_LOG_FORMAT": "json"}
+
+    assert asked_log_format(["--log-format=json"], {}) == asked_log_format(["--bad"], environ) == "json"
+    assert asked_log_format(["--log-format", "text"], environ) == asked_log_format([], {}) == "text"
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:

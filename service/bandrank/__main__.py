@@ -35,7 +35,7 @@ from bandrank.new_key import new_key
 from bandrank.preflight import preflight, preflight_corpus, preflight_models
 from bandrank.proxy.app import create_proxy
 from bandrank.serving import LoadedScorers, assemble, load_models
-from bandrank.settings import Settings, explain
+from bandrank.settings import Settings, asked_log_format, explain
 
 log = logging.getLogger("bandrank")
 
@@ -94,11 +94,13 @@ def main(arguments: list[str] | None = None) -> int:
         wrong = "" if helped or not command else f"\n\nbandrank: there is no command {command}"
         print(USAGE + wrong, file=sys.stdout if helped else sys.stderr)
         return 0 if helped else 2
+    status, log_format = 2, asked_log_format(rest)  # the settings may be what is wrong
     try:
         corpus = take_corpus(rest) if command == "precompute" else None
         usage = next(each for each in COMMANDS if each.split()[0] == command)
         settings = Settings.read(rest, command=usage, about=COMMANDS[usage])
-        logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
+        log_format = settings.log_format
+        logs.configure(settings.log_level, log_format, access_log=settings.access_log)
         limit_threads()
         serves = command in {"serve", "proxy"}
         if serves:
@@ -112,8 +114,11 @@ def main(arguments: list[str] | None = None) -> int:
             return precompute(Path(corpus), loaded, settings)
         return check(loaded, settings) if command == "check" else serve(loaded, settings, proxy=command == "proxy")
     except (BadSetting, BadCheckpoint) as error:
-        print(f"bandrank: {explain(error) if isinstance(error, BadSetting) else error}", file=sys.stderr)
-    return 2
+        logs.tell_why(explain(error) if isinstance(error, BadSetting) else str(error), log_format)
+    except Exception:
+        log.critical("%s failed", command, exc_info=True)
+        status = 1
+    return status
 
 
 def take_corpus(arguments: list[str]) -> str | None:
@@ -290,7 +295,7 @@ def precompute(path: Path, loaded: Sequence[LoadedScorers], settings: Settings) 
     except (BandrankError, OSError, KeyboardInterrupt) as error:
         reason = str(error) or "interrupted"
         again = "correct the file and run it again" if isinstance(error, InvalidInput) else "run it again to go on"
-        print(f"bandrank: {path}: {reason}; what is stored is kept, {again}", file=sys.stderr)
+        logs.tell_why(f"{path}: {reason}; what is stored is kept, {again}", settings.log_format)
         return 1
     print(f"{done.registered} candidates registered; {done.encoded} encoded, {done.cached} were in the cache")
     return 0

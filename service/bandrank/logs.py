@@ -6,6 +6,7 @@ Some values come from clients: none can end a line or pass for another record.
 import json
 import logging
 import re
+import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -39,6 +40,15 @@ def handler_of(log_format: LogFormat) -> logging.Handler:
     handler.addFilter(_add_ids)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     return handler
+
+
+def tell_why(message: str, log_format: LogFormat) -> None:
+    """Writes to stderr why a command ends: one line or, in JSON, a record."""
+    if log_format == "text":
+        print(f"bandrank: {message}", file=sys.stderr)  # noqa: T201 - for people, without the time
+        return
+    record = logging.makeLogRecord({"name": "bandrank", "levelname": "CRITICAL", "msg": message})
+    handler_of("json").handle(record)  # logging may not be configured yet
 
 
 class JsonFormatter(logging.Formatter):

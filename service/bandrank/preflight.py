@@ -43,9 +43,10 @@ def preflight(settings: Settings, *, proxy: bool) -> None:
             read_rules(Path(settings.proxy_rules), max_depth=settings.max_candidates)
     hardening(settings)
     served_certificate(settings)
-    address = _listen_briefly(settings.host, settings.port)
-    if not settings.keys and not ip_address(address.partition("%")[0]).is_loopback:
-        log.warning("no API keys are set (%s): anyone who can reach %s may rank", variable("keys"), settings.host)
+    addresses = _listen_briefly(settings.host, settings.port)
+    if not settings.keys and not all(ip_address(each.partition("%")[0]).is_loopback for each in addresses):
+        host = settings.host or " or ".join(addresses)
+        log.warning("no API keys are set (%s): anyone who can reach %s may rank", variable("keys"), host)
 
 
 def preflight_corpus(path: Path, settings: Settings) -> None:
@@ -56,21 +57,28 @@ def preflight_corpus(path: Path, settings: Settings) -> None:
         raise BadSetting(str(path), "is not a file; give the path of a JSON-lines file")
 
 
-def _listen_briefly(host: str, port: int) -> str:
-    """Binds a socket to a port for a moment, and returns its address. Raises BadSetting."""
+def _listen_briefly(host: str, port: int) -> list[str]:
+    """Binds a socket to a port of each address of a host for a moment; returns these addresses. Raises BadSetting."""
     try:
-        (family, kind, _, _, address), *_ = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise BadSetting("host", f"{host!r} is not an address or a name of one: {reason}") from None
-    try:
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen()
-    except OSError as error:
-        name, what = ("host", host) if error.errno == errno.EADDRNOTAVAIL else ("port", f"{port} of {host}")
-        raise BadSetting(name, f"{what} cannot be used: {(error.strerror or str(error)).lower()}") from None
-    return str(address[0])
+    addresses = []
+    for family, kind, _, _, address in found:
+        at = str(address[0])
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
+                probe.listen()
+            addresses.append(at)
+        except OSError as error:
+            if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
+                continue  # as the server does on a kernel without IPv6
+            where = at if host in {"", at} else f"{host} ({at})"
+            name, what = ("host", where) if error.errno == errno.EADDRNOTAVAIL else ("port", f"{port} of {where}")
+            raise BadSetting(name, f"{what} cannot be used: {(error.strerror or str(error)).lower()}") from None
+    return addresses

@@ -77,7 +77,7 @@ class Settings(BaseModel):
     """What a request in another service's wire format gets if it names a model that is not served, such as one of that
     service's own: the first model, or 404."""
     host: str = "127.0.0.1"  # a start from a checkout is not meant to serve the network
-    """Address to listen on; `::` is that of all IPv6 addresses, without IPv4."""
+    """Address to listen on; `::` is that of all IPv6 addresses, without IPv4, and the flag `--host=` of all."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on."""
     keys: str = ""
@@ -276,7 +276,13 @@ class _Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         unknown = re.findall(r"--[\w-]+", message) if message.startswith("unrecognized") else []
-        self.exit(2, f"bandrank: {message}; {_meant(unknown, _flag)}{LISTED}\n")
+        raise BadSetting(f"{message};", f"{_meant(unknown, _flag)}{LISTED}")
+
+
+def asked_log_format(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> LogFormat:
+    """The format of the log that a flag or the environment asks for, whatever is wrong with the rest."""
+    flags = re.findall(r"--log-format[= ](\S+)", " ".join(arguments))
+    return "json" if [environ.get(variable("log_format")), *flags][-1] == "json" else "text"
 
 
 def public_name(model: str) -> str:

@@ -186,6 +186,12 @@ async def test_every_endpoint_has_the_answers_of_its_connection() -> None:
             assert ("429" in responses) == any("Retry-After" in each.get("headers", {}) for each in responses.values())
 
 
+async def test_paths_are_beside_the_description() -> None:
+    """So they are where a proxy adds a prefix to all of them."""
+    async with running_app(lookup()) as running:
+        assert (await description(running))["servers"] == [{"url": "."}]
+
+
 async def test_a_link_leads_to_an_endpoint_that_takes_its_body() -> None:
     """A registered candidate is ranked and deleted by the links of its registration."""
     candidates = [{"id": "a", "text": "man"}]

@@ -74,14 +74,14 @@ async def test_a_stop_ends_a_stream_and_says_what_is_stored(scorer: LookupScorer
 
         async def endless() -> AsyncIterator[bytes]:
             for number in range(10_000):
-                if number == 300:
+                if number == 200:
                     running.service.stop()
                 yield line(f"{number}", "man")
 
         response = await running.client.put("/candidates", content=endless(), headers=NDJSON)
-        stored = await running.service.registry.store.get_many(["300", "301"])
+        stored = await running.service.registry.store.get_many(["200", "201"])
 
-    assert assert_error(response, 503, "not_ready").endswith("try another replica (the first 301 lines are registered)")
+    assert assert_error(response, 503, "not_ready").endswith("try another replica (the first 201 lines are registered)")
     assert stored == ["man", None]
 
 
@@ -135,21 +135,31 @@ async def test_a_stream_that_is_too_slow_is_told_what_is_stored(
     assert stored == ["man"]
 
 
-async def test_a_stream_is_not_slow_while_it_waits_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the time counts during which the service waits for the stream."""
-    monkeypatch.setattr(candidate_lines, "PATIENCE_S", 0.5)
+@pytest.mark.parametrize(("patience_s", "slow_s", "pause_s"), [(0.5, 0.7, 0.0), (8.0, 0.006, 0.004)])
+async def test_a_stream_is_not_slow_while_it_waits_to_be_read(
+    patience_s: float, slow_s: float, pause_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the time counts during which the service waits for the stream. What it reads ahead keeps its place."""
+    monkeypatch.setattr(candidate_lines, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(candidate_lines, "QUIET_S", 0.003)
     register = CandidateRegistry.register
 
     async def slowly(registry: CandidateRegistry, texts: Mapping[str, str], **more: Any) -> int:
-        await asyncio.sleep(0.7)
+        await asyncio.sleep(slow_s)
         return await register(registry, texts, **more)
 
     monkeypatch.setattr(CandidateRegistry, "register", slowly)
     async with running_app(lookup()) as running:
-        lines = [line(f"{number}", "man") for number in range(600)]
-        response = await running.client.put("/candidates", content=stream(*lines), headers=NDJSON)
+        body = b"".join(line(f"{number}", "man") for number in range(600))
 
-    assert response.json()["registered"] == 600
+        async def halting() -> AsyncIterator[bytes]:
+            for start in range(0, len(body), 501):
+                await asyncio.sleep(pause_s)
+                yield body[start : start + 501]
+
+        response = await running.client.put("/candidates", content=halting(), headers=NDJSON)
+
+    assert response.json() == {"registered": 600, "encoded": 0, "num_errors": 0, "errors": []}
 
 
 @pytest.mark.parametrize(("size", "slow"), [(2048, False), (2047, True)])
@@ -187,10 +197,13 @@ async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch
     assert "(the first 256 lines are registered)" in assert_error(response, 503, "not_ready")
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 3])
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "midway"])
-async def test_a_stream_that_waits_for_room_ends_with_its_client(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_waits_for_room_ends_with_its_client(
+    whole: bool, chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When the client hangs up, its lines are not tried again and its memory is freed, be the body read to its end or
-    not.
+    not, and though chunks came in the meantime.
     """
     refused = asyncio.Event()
 
@@ -200,10 +213,11 @@ async def test_a_stream_that_waits_for_room_ends_with_its_client(whole: bool, mo
 
     monkeypatch.setattr(CandidateRegistry, "register", refuse)
     body = b"".join(line(f"{number}", "man") for number in range(candidate_lines.LINES_AT_ONCE))
-    message = {"type": "http.request", "body": body, "more_body": not whole}
+    messages = [{"type": "http.request", "body": body, "more_body": True} for _ in range(chunks)]
+    messages[-1]["more_body"] = not whole
     async with running_app(lookup()) as running, asyncio.timeout(10):
         asked: Any = {"path": "/candidates", "method": "PUT", "headers": [(b"content-type", b"application/x-ndjson")]}
-        sent = await ask_and_hang_up(running.app, [message], hung_up=refused.wait, **asked)
+        sent = await ask_and_hang_up(running.app, messages, hung_up=refused.wait, **asked)
         scraped = await running.scrape()
 
     assert sent[0]["status"] == 499

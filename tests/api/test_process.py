@@ -1,11 +1,8 @@
-"""The service as a process: how it stops, and how it says that it cannot start."""
+"""The service as a process: how it stops."""
 
 import contextlib
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -140,33 +137,6 @@ def test_every_line_of_the_log_is_json_where_that_is_wanted(ended: tuple[int, st
     (mine,) = [record for record in records if record.get("request_id") == "mine"]
     assert (mine["method"], mine["path"], mine["status"], mine["client"]) == ("GET", "/a\nb", 404, "127.0.0.1")
     assert "secret" not in log
-
-
-def assert_ends(*arguments: str, saying: str, **environment: str) -> None:
-    """Asserts that a service ends with exit code 2 and one line on stderr."""
-    result = subprocess.run(
-        [sys.executable, "-m", "bandrank", "serve", *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-    )
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == f"bandrank: {saying}\n"
-
-
-def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
-    """The line names the setting; tests/test_preflight.py has the other faults that are reported this way."""
-    assert_ends(BANDRANK_PORT="eighty", saying="BANDRANK_PORT must be a valid integer, got 'eighty'")
-
-
-def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
-    """The process ends at once, without loading a model, and the line names the address."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        said = f"BANDRANK_PORT {port} of 127.0.0.1 cannot be used: address already in use"
-        assert_ends("--model", str(tmp_path), BANDRANK_HOST="127.0.0.1", BANDRANK_PORT=port, saying=said)
 
 
 @pytest.mark.slow

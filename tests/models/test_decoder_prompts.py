@@ -141,6 +141,7 @@ def test_a_wording_says_where_the_texts_are() -> None:
 
     assert wording.around() == ("a ", " b")
     assert wording.around("{text}") == ("{text}: ", "")
+    assert Wording("{instruction} {text}").around("why?") == ("{instruction} ", "")  # the model's own words
 
 
 def test_the_tokenizer_is_of_the_kind() -> None:

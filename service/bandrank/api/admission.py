@@ -81,9 +81,9 @@ class Admission:
             raise Unauthorized("send one key, as `Authorization: Bearer KEY`")
         key = keys.find(presented.pop())
         if key is None:
-            raise Unauthorized("there is no such key")
+            raise Unauthorized("there is no such key; ask the operator for one")
         if scope not in key.table.scopes:
-            raise Forbidden(f"this key lacks the scope {scope.value!r}")
+            raise Forbidden(f"this key lacks the scope {scope.value!r}; ask the operator for one that has it")
         _check_rate(key)
         return key.client
 

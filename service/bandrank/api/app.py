@@ -53,6 +53,7 @@ def create_app(service: Service) -> FastAPI:
         title="bandrank",
         version=__version__,
         description=overview(service),
+        servers=[{"url": "."}],  # where this document is: a proxy may add a prefix to all paths
         routes=routes,
         lifespan=lifespan,
         openapi_url=OPENAPI_PATH,

@@ -21,7 +21,7 @@ LINES_AT_ONCE, BYTES_AT_ONCE = 256, 1 << 20  # stored and encoded together
 # scoring thread gets the interpreter lock.
 MAX_EFFORT, LINE_EFFORT, PAUSE_S = 4096, 15, 0.001
 RETRY_S = 0.1  # at least, between two tries to register what was refused
-STREAM_COPIES = 4  # of queued lines, in memory: as bytes, as texts, and on their way to Redis
+STREAM_COPIES = 4  # of queued lines, in memory: read ahead, as bytes, as texts, and on their way to Redis
 MAX_ERRORS = 20  # listed in a response
 QUIET_S = 1.0  # lines that were read wait no longer for more
 # A stream must progress by this many bytes in this time. Connections have about the same bound, with somewhat more
@@ -153,39 +153,46 @@ async def _lines(body: "_Body", max_bytes: int) -> AsyncIterator[bytes | None]:
 
 
 class _Body:
-    """The body of a request, one chunk of which may be read ahead."""
+    """The body of a request, some of which may be read ahead: only what is read says that a client hung up."""
 
     def __init__(self, request: Request) -> None:
         self._request, self._stream = request, request.stream()
+        self._ahead = bytearray()
         self._coming: asyncio.Future[bytes | None] | None = None
 
     async def chunks(self) -> AsyncIterator[bytes | None]:
         """The chunks as they come, and None after each QUIET_S in which none does. Raises TooSlow."""
         progress = _Progress()
         while True:
-            coming = self._next()
-            while not coming.done():
-                started = time.monotonic()
+            if not self._ahead:
+                coming, started = self._next(), time.monotonic()
                 await asyncio.wait([coming], timeout=QUIET_S)
                 progress.waited(time.monotonic() - started)
                 if not coming.done():
-                    yield None
+                    yield None  # `hung_up` may read meanwhile
                     progress.check()
-            if (chunk := coming.result()) is None:
-                return
-            self._coming = None
+                    continue
+                if (chunk := coming.result()) is None:
+                    return
+                self._coming = None
+                self._ahead += chunk
+            chunk = bytes(self._ahead)
+            self._ahead.clear()
             progress.received(len(chunk))
             yield chunk
             progress.check()
 
     async def hung_up(self) -> bool:
-        """Waits until the client hangs up; never returns if a chunk was read ahead."""
-        coming = self._next()
-        await asyncio.wait([coming])
-        if coming.exception() is not None:
-            return True
-        if coming.result() is None:
-            return await hung_up(self._request)
+        """Waits until the client hangs up; never returns if it first sends more than can be read ahead."""
+        while len(self._ahead) < BYTES_AT_ONCE:
+            coming = self._next()
+            await asyncio.wait([coming])
+            if coming.exception() is not None:
+                return True
+            if (chunk := coming.result()) is None:
+                return await hung_up(self._request)
+            self._coming = None
+            self._ahead += chunk
         never: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         return await never
 

@@ -26,9 +26,9 @@ class Wording:
 
     def around(self, instruction: str = "") -> tuple[str, str]:
         """The words before and after the text."""
-        wording = self.instructed if instruction and self.instructed else self.plain
-        before, _, after = wording.partition(TEXT)
-        return before.replace(INSTRUCTION, instruction), after
+        instructed = self.instructed if instruction else ""
+        before, _, after = (instructed or self.plain).partition(TEXT)
+        return before.replace(INSTRUCTION, instruction) if instructed else before, after
 
 
 PLAIN = Wording()

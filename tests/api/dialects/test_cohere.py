@@ -239,9 +239,11 @@ async def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], says: str
     assert says in assert_error(response, 422, "invalid_input")
 
 
-@pytest.mark.parametrize("fields", [{"raw_scores": True}, {"use_activation": False}, {"activation": "false"}])
-async def test_raw_scores_go_by_three_names(fields: dict[str, Any]) -> None:
-    """`raw_scores` is infinity's name; `use_activation` and `activation` are those of two generations of vLLM."""
+@pytest.mark.parametrize(
+    "fields", [{"raw_scores": True}, {"use_activation": False}, {"activation": "false"}, {"softmax": False}]
+)
+async def test_raw_scores_go_by_four_names(fields: dict[str, Any]) -> None:
+    """`raw_scores` is infinity's name; the others are those of three generations of vLLM."""
     answer = (await ask("/rerank", BODY | fields)).json()
 
     assert [result["relevance_score"] for result in answer["results"]] == [4.0, 1.5, 0.0, -2.0]

@@ -144,6 +144,17 @@ async def test_sglang_under_its_prefix() -> None:
     assert [item.keys() for item in without] == [{"index", "score"}] * 2
 
 
+async def test_sglang_in_parts() -> None:
+    """A query and documents may be bare lists of parts, as of models that read images too, but only of texts."""
+    she, image = ({"type": kind, "text": "she"} for kind in ("text", "image_url"))
+    answer = (await ask("/sglang/v1/rerank", {"query": [she], "documents": ["he", [she, she]]})).json()
+    async with running_app(lookup()) as running:
+        response = await running.client.post("/sglang/v1/rerank", json=BODY | {"documents": ["he", [image]]})
+
+    assert column(answer, "document") == ["he", "she\nshe"]
+    assert "documents.1: a part of type 'image_url' cannot" in assert_error(response, 422, "invalid_input")
+
+
 @pytest.mark.parametrize(
     "path", ["/v1/ranking", "/ranking", "/v1/retrieval/nvidia/reranking", "/v1/retrieval/nvidia/a-b_2/reranking"]
 )

@@ -4,20 +4,36 @@ Nothing in a body tells it from Cohere's, so it has a path of its own: the base 
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJsonSchema
 
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.fields import AnyLimit, Flag, Instruction, Texts
+from bandrank.api.dialects.fields import NOT_BLANK, AnyLimit, Flag, Instruction, not_blank
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.dialects.parts import PARTS, SAYS_SOMETHING, joined
 from bandrank.engine.calls import Call
 from bandrank.engine.options import Options
 
 
-class SglangRequest(ForeignRequest):
-    """A query and documents, which the results repeat unless `return_documents` is false."""
+def _joined(value: Any) -> Any:
+    return joined({"content": value}) if isinstance(value, list) else value
 
-    documents: Texts
+
+TextOrParts = Annotated[str, BeforeValidator(_joined), WithJsonSchema({"anyOf": [{"type": "string"}, PARTS]})]
+QueryOrParts = Annotated[
+    str,
+    BeforeValidator(_joined),
+    AfterValidator(not_blank),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": NOT_BLANK}, PARTS | SAYS_SOMETHING]}),
+]
+
+
+class SglangRequest(ForeignRequest):
+    """A query and documents, each a text or its parts. Results repeat documents unless `return_documents` is false."""
+
+    query: QueryOrParts
+    documents: Annotated[list[TextOrParts], Field(fail_fast=True, min_length=1)]
     top_n: AnyLimit = None
     return_documents: Flag = True
     instruct: Instruction = None

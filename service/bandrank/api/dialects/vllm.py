@@ -25,6 +25,7 @@ class VllmRequest(BaseModel):
 
     use_activation: Flag = Field(default=True, description="false: scores are the scorer's own and not their sigmoid.")
     activation: Flag = Field(default=True, description="Another name for use_activation.")
+    softmax: Flag = Field(default=True, description="Another name for use_activation.")
     max_tokens_per_doc: Limit = Field(
         default=None, description="How many tokens of each document are read, by the model's tokenizer. null or 0: all."
     )
@@ -50,7 +51,7 @@ class VllmRequest(BaseModel):
     @property
     def raw(self) -> bool:
         """Whether the scorer's raw scores are wanted."""
-        return self.use_activation is False or self.activation is False
+        return False in {self.use_activation, self.activation, self.softmax}
 
     @property
     def cuts_left(self) -> bool:
