@@ -19,6 +19,7 @@ from pathlib import Path
 from bandrank_kernels.band_products.operators import variants as band_products
 from bandrank_kernels.cuda.assembly import Assembly, assemble, nvrtc_version
 from bandrank_kernels.launch import Kernel
+from bandrank_kernels.pooled_scores import cuda as pooled_scores
 from bandrank_kernels.row_norms import cuda as row_norms
 from bandrank_kernels.windowed_attention.cuda.absorbed import ABSORBED
 from bandrank_kernels.windowed_attention.cuda.variants import SHIPPED
@@ -49,6 +50,7 @@ def _families() -> Iterator[Family]:
         archs = TENSOR_CORE_ARCHS if file in {"narrow.cuh", "wide.cuh", "absorbed_mma.cuh"} else ALL_ARCHS
         yield Family(file, tuple(kernel for _, kernel in variants), archs)
     yield Family("band_products/band.cu", tuple(band_products().values()), TENSOR_CORE_ARCHS)
+    yield Family(pooled_scores.FILE, tuple(pooled_scores.instances()), TENSOR_CORE_ARCHS)
     yield Family(row_norms.FILE, tuple(row_norms.instances()), ALL_ARCHS)
 
 

@@ -26,6 +26,7 @@ MAX_BLOCK_THREADS = 1024
 DEFAULT_SHARED_BYTES = 48 * 1024  # more must be requested, function by function
 VECTOR_BYTES = 16  # the widest load and store
 OLDEST_CAPABILITY = (7, 5)  # the oldest that the compiler of CUDA 13 supports
+TENSOR_CORES = (8, 0)  # compute capability from which m16n8k16 and bfloat16 are there
 EARLY_CAPABILITY = (9, 0)  # compute capability from which a launch can begin while the one before it ends
 
 INSTALL = "pip install 'bandrank[gpu]'"

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.dispatch import Backend
+from bandrank_kernels.pooled_scores import pooled_scores
+from bandrank_kernels.pooled_scores import why_unsupported as why_no_pooled_scores
 from bandrank_kernels.row_norms import add_norm
 from bandrank_kernels.row_norms.cuda import why_unsupported
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, plan_attention
@@ -36,7 +38,7 @@ def why_distrusted(
     rounding, on random numbers in a fixed ragged batch.
 
     pattern: None tries the norm alone, which may run even if attention has no kernels; `AttentionPattern.apart()` tries
-    texts without candidates.  norms: whether norms may run in kernels; one that has none is not tried.
+    texts without candidates.  norms: whether norms and heads may run in kernels; what has none is not tried.
     Takes milliseconds, and the time to compile kernels that have not run yet.
     """
     for name, compute in _operations(pattern, num_heads, head_dim, device, dtype, norms=norms):
@@ -101,9 +103,17 @@ def _operations(
         first, second, scale, shift = (part.to(device, dtype) for part in (states, states.flip(0), weight, bias))
         return add_norm(first, second, scale, shift, eps=EPS, backend=backend)
 
+    def head(backend: Backend, dtype: torch.dtype) -> Tensor:
+        square = torch.randn(hidden_size, hidden_size, generator=torch.Generator().manual_seed(1)) * hidden_size**-0.5
+        pooled, layer = (part.to(device, dtype) for part in (states, square))
+        vectors = (part.to(device) for part in (bias, weight, bias[:1]))
+        return pooled_scores(pooled, layer, *vectors, backend=backend)
+
     if pattern is not None:
         yield "the attention of a layer", attend
         last = attend_each if pattern.is_apart else attend_first if pattern.is_full else attend_cls
         yield "the attention of the last layer", last
     if norms and why_unsupported(dtype, hidden_size) is None:
         yield "the sum of a residual and its norm", norm
+    if norms and why_no_pooled_scores(dtype, hidden_size, hidden_size, device) is None:
+        yield "the scores of pooled rows", head

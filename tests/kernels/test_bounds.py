@@ -9,10 +9,12 @@ from support import absorbed
 from support.bands import random_band, random_rows
 from support.layouts import packed_rows
 from support.norms import EPS, KINDS, make_addends, make_norm
+from support.pooled import make_head
 
 from bandrank_kernels.band_products import operators as band_products
 from bandrank_kernels.cuda import read_source
 from bandrank_kernels.launch import Kernel, Launch
+from bandrank_kernels.pooled_scores import cuda as pooled_scores
 from bandrank_kernels.row_norms import cuda as row_norms
 from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gradient
 
@@ -67,13 +69,29 @@ def norms() -> None:
     )
 
 
+def pooled() -> None:
+    """Runs the scores of pooled rows whose last block has few rows."""
+    dtype = torch.float16
+    _launch(
+        [
+            pooled_scores.plan(
+                random_rows(num_rows, inputs, dtype=dtype),
+                *make_head(inputs, outputs, dtype),
+                activation="tanh",
+                out=torch.empty(num_rows),
+            )
+            for num_rows, inputs, outputs in ((1, 64, 32), (17, 96, 64))
+        ]
+    )
+
+
 def _launch(requests: list[Launch]) -> None:
     prepare(*(request.kernel for request in requests), sanitize=True)
     for request in requests:
         emulate(request)
 
 
-PARTS = (attention, last_layer, bands, norms)
+PARTS = (attention, last_layer, bands, norms, pooled)
 
 
 def main() -> None:

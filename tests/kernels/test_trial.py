@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bandrank_kernels.pooled_scores import pooled_scores
 from bandrank_kernels.row_norms import add_norm
 from bandrank_kernels.trial import why_distrusted
 from bandrank_kernels.windowed_attention import AttentionPattern
@@ -45,11 +46,20 @@ def test_one_wrong_row_is_seen(row: int, wrong: float, monkeypatch: pytest.Monke
     assert "the attention of a layer differed from plain torch by" in (tried() or "")
 
 
-def test_a_wrong_last_layer_and_norm_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_last_layer_norm_and_head_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     attend_cls = ReferencePlan.attend_cls
     with monkeypatch.context() as patch:
         patch.setattr(ReferencePlan, "attend_cls", lambda *arguments: 1.01 * attend_cls(*arguments))
         assert "the attention of the last layer differed" in (tried() or "")
+
+    def score_wrongly(rows: Tensor, weight: Tensor, *vectors: Tensor, backend: str) -> Tensor:
+        scores = pooled_scores(rows, weight, *vectors, backend="vectorized")
+        return scores * 1.01 if backend == "reference" else scores
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bandrank_kernels.trial.pooled_scores", score_wrongly)
+        assert "the scores of pooled rows differed" in (tried(dtype=torch.float16) or "")
+        assert tried(dtype=torch.float32) is None  # no kernel takes float32
 
     def norm_wrongly(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, *, eps: float, backend: str) -> Tensor:
         result = add_norm(x, y, weight, bias, eps=eps, backend="vectorized")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bandrank_bench.gpu.lab import COLD_BYTES, WARM_CALLS, Lab
-from bandrank_bench.gpu.parts import Part, attention, last_layer, norms, up
+from bandrank_bench.gpu.parts import Part, attention, head, last_layer, norms, up
 from bandrank_bench.gpu.shape import Passages, Shape, floor_us
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_bench.gpu.system import FULL_BACKENDS, System
@@ -22,7 +22,7 @@ FLEX = (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(4086, 64, 32))  # torch com
 DRY = (Shape(20, 4, 32, num_heads=2, num_candidates=3), Shape(5, 8, 32, num_heads=2, num_candidates=3))
 LAST_LAYERS = (Passages(164, 4, 32), Shape(164, 4, 32), Shape(4086, 4, 32), Shape(164, 4, 64))
 ROWS, DRY_ROWS = (512, 7_900, 16_611), (7,)  # for norms; the last two: 100 passages, 100 candidates of 164 tokens
-HIDDEN_SIZE = 384
+HIDDEN_SIZE, CANDIDATES = 384, 100
 HOST_CALLS = 20
 ALIKE = 1e-2  # ||baseline - ours|| / ||ours||; both are rounded several times
 
@@ -35,6 +35,7 @@ def cases(lab: Lab) -> Iterator[Case]:
         yield _case(lab, shape, "ours", partial(ours, lab, shape))
     parts = [last_layer(lab, shape) for shape in (DRY[:1] if lab.dry else LAST_LAYERS)]
     parts += [norms(lab, num_rows, HIDDEN_SIZE) for num_rows in (DRY_ROWS if lab.dry else ROWS)]
+    parts.append(head(lab, DRY_ROWS[-1] if lab.dry else CANDIDATES, HIDDEN_SIZE))
     parts.append(up(lab, (DRY_ROWS if lab.dry else ROWS)[-1], HIDDEN_SIZE))
     for part in parts:
         for name, other in (("ours", lab.backend), ("torch", "vectorized")):

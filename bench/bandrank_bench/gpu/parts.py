@@ -11,6 +11,7 @@ from torch.nn.functional import gelu, linear
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape
 from bandrank_kernels import Backend
+from bandrank_kernels.pooled_scores import pooled_scores
 from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 
@@ -71,6 +72,22 @@ def norms(lab: Lab, num_rows: int, hidden_size: int) -> Part:
         return [embedded, add_norm(table, residual, weight, bias, eps=EPS, backend=backend)]
 
     return Part(f"norms of {num_rows} rows of {hidden_size}", draw, lambda backend: partial(both, backend))
+
+
+def head(lab: Lab, num_rows: int, hidden_size: int) -> Part:
+    """Scores of pooled rows."""
+
+    def draw(seed: int) -> list[Tensor]:
+        rows, weight = (
+            lab.randn(length, hidden_size, seed=seed + step) for step, length in enumerate((num_rows, hidden_size))
+        )
+        bias, vector = (lab.randn(hidden_size, seed=seed + step).float() for step in (2, 3))
+        return [rows, weight * hidden_size**-0.5, bias, vector, bias[:1]]
+
+    def prepare(backend: Backend) -> Call:
+        return lambda *inputs: [pooled_scores(*inputs, backend=backend)]
+
+    return Part(f"head of {num_rows} rows of {hidden_size}", draw, prepare)
 
 
 def up(lab: Lab, num_rows: int, hidden_size: int) -> Part:

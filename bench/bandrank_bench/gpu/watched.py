@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from bandrank_bench.gpu.lab import Lab, Skipped
-from bandrank_bench.gpu.parts import attention, last_layer, norms
+from bandrank_bench.gpu.parts import attention, head, last_layer, norms
 from bandrank_bench.gpu.shape import Shape
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_kernels import choose_backend
@@ -59,7 +59,7 @@ def launch(lab: Lab, name: str) -> None:
         query, key = (lab.randn(2, 70, 32, seed=seed) for seed in (0, 1))
         band = band_qk(query, key, shape.window, backend=lab.backend)
         band_pv(band, key, backend=lab.backend)
-        for other in (last_layer(lab, replace(shape, tokens=300)), norms(lab, 70, 264)):
+        for other in (last_layer(lab, replace(shape, tokens=300)), norms(lab, 70, 264), head(lab, 70, 96)):
             other.prepare(lab.backend)(*other.draw(0))
     lab.synchronize()
 

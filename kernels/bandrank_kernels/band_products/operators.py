@@ -14,6 +14,7 @@ from bandrank_kernels.cuda import C_TYPES, HALF_DTYPES, Dtype, read_source
 from bandrank_kernels.dispatch import Backend, choose_backend
 from bandrank_kernels.launch import (
     DEFAULT_SHARED_BYTES,
+    TENSOR_CORES,
     VECTOR_BYTES,
     Kernel,
     Launch,
@@ -32,7 +33,6 @@ PARAMS = struct_layout(
     longs="left_matrix left_row right_matrix right_row",
     ints="length window num_tiles staged",
 )
-TENSOR_CORE_CAPABILITY = (8, 0)  # bfloat16 and m16n8k16
 THREADS, TILE_ROWS = 128, 64  # of a block, as in the source
 DIMS = (32, 64)
 
@@ -138,7 +138,7 @@ def _launches(backend: Backend, left: Tensor, right: Tensor) -> bool:
         unsupported = "the kernels have no gradient"
     elif ("band_qk", right.dtype, right.shape[-1]) not in variants():
         unsupported = f"rows must be float16 or bfloat16 of 32 or 64 numbers, got {right.dtype} of {right.shape[-1]}"
-    elif right.is_cuda and device_capability(right.device) < TENSOR_CORE_CAPABILITY:
+    elif right.is_cuda and device_capability(right.device) < TENSOR_CORES:
         unsupported = "the card must have compute capability 8.0 or higher"
     return choose_backend(backend, right.device, unsupported=unsupported) == "cuda"
 

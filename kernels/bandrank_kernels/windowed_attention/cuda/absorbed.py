@@ -9,9 +9,17 @@ from typing import get_args
 from torch import Tensor
 
 from bandrank_kernels.cuda import C_TYPES, HALF_DTYPES, Dtype, read_source
-from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, plan_launch, struct_layout
+from bandrank_kernels.launch import (
+    TENSOR_CORES,
+    VECTOR_BYTES,
+    Kernel,
+    Launch,
+    is_vectorizable,
+    plan_launch,
+    struct_layout,
+)
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles
-from bandrank_kernels.windowed_attention.cuda.variants import FOLDER, TENSOR_CORES
+from bandrank_kernels.windowed_attention.cuda.variants import FOLDER
 
 # `AbsorbedParams` of absorbed.cuh.
 PARAMS = struct_layout(

@@ -8,12 +8,11 @@ from itertools import product
 from typing import ClassVar, Literal, get_args
 
 from bandrank_kernels.cuda import C_TYPES, HALF_DTYPES, Dtype, read_source
-from bandrank_kernels.launch import Kernel
+from bandrank_kernels.launch import TENSOR_CORES, Kernel
 
 GradientPart = Literal["rows", "columns"]
 GRADIENT_PARTS: tuple[GradientPart, ...] = ("rows", "columns")
 HEAD_DIMS = (32, 64)
-TENSOR_CORES = (8, 0)  # compute capability from which m16n8k16 and bfloat16 are there
 
 FOLDER = "windowed_attention/cuda"
 SHARED = (

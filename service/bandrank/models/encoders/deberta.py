@@ -8,7 +8,8 @@ from bandrank.models.encoders.stack import Stack
 from bandrank.models.layers.block import PostNormBlock
 from bandrank.models.layers.disentangled import DisentangledBlock, Distances, RelativePositions, Terms
 from bandrank.models.layers.embeddings import Embeddings
-from bandrank.models.layers.head import HeadActivation, ScoreHead
+from bandrank.models.layers.head import ScoreHead
+from bandrank_kernels.pooled_scores import HeadActivation
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows
 
 ALL_TERMS = Terms()

@@ -76,7 +76,7 @@ class Decoder(nn.Module):
         return NativeCausalPlan(layout) if self.execution.backend == "native" else PaddedCausalPlan.of(layout)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
-        for layer in self.layers[layers]:
+        for layer in [*self.layers][layers]:
             hidden = layer(hidden, positions, plan)
         return self.norm(hidden) if layers == ALL else hidden
 
@@ -85,7 +85,7 @@ class Decoder(nn.Module):
 
         last: (n,) int64, `Continuations.last_rows`.
         """
-        for layer in self.layers[:-1]:
+        for layer in [*self.layers][:-1]:
             hidden = layer(hidden, positions, plan)
         return self.norm(self.layers[-1].forward_last(hidden, positions, plan, last))  # type: ignore[no-any-return]
 

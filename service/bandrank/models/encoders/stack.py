@@ -103,7 +103,7 @@ class Stack(nn.Module):
         if isinstance(plan, JoinedPlan):
             arranged = self(plan.arrange(hidden), plan.arrange(positions), plan.texts, layers=layers)
             return plan.restore(arranged)
-        for layer in self.layers[layers]:
+        for layer in [*self.layers][layers]:
             hidden = layer(hidden, positions, plan)
         return hidden
 
@@ -131,8 +131,9 @@ class Stack(nn.Module):
         """The output of the layers, for [CLS] alone if asked; None unless their attention plan computes them in one
         call.
         """
-        whole = [block.whole for block in self.layers[layers] if block.whole is not None]
-        if not whole or len(whole) < len(self.layers[layers]) or len(self.windows) > 1:
+        blocks = [*self.layers][layers]  # a slice of a ModuleList is a new module, which takes 50 times as long
+        whole = [block.whole for block in blocks if block.whole is not None]
+        if not whole or len(whole) < len(blocks) or len(self.windows) > 1:
             return None
         return plan_within(plan, self.windows[0]).layers(hidden, whole, num_candidates)
 

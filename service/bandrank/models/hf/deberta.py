@@ -11,7 +11,7 @@ from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import SUPPORTED, Family
 from bandrank.models.layers.disentangled import Distances, Terms
-from bandrank.models.layers.head import HeadActivation
+from bandrank_kernels.pooled_scores import HeadActivation
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:

@@ -1,24 +1,22 @@
 """The layers from the state of [CLS] or of a decoder's last token, or from pooled states, to a score."""
 
-from collections.abc import Callable, Mapping
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.execution import Execution
+from bandrank.models.layers.norm import infers_on_gpu
 from bandrank.models.layers.precision import in_float32
 from bandrank_kernels.cuda import is_half
+from bandrank_kernels.launch import cuda_obstacle
 from bandrank_kernels.native.tensors import Dense
+from bandrank_kernels.pooled_scores import ACTIVATIONS, HeadActivation, pooled_scores, why_unsupported
 
-HeadActivation = Literal["tanh", "gelu", "relu"]
-ACTIVATIONS: Mapping[HeadActivation, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh,
-    "gelu": functional.gelu,  # the exact erf form
-    "relu": functional.relu,
-}
+
+def on_gpu(layer: nn.Linear) -> bool:
+    """Whether a layer's weights are on a GPU."""
+    return layer.weight.is_cuda
 
 
 class Float32Head(nn.Module):
@@ -40,7 +38,7 @@ class Float32Head(nn.Module):
             self._native = {layer: Dense.of(layer) for layer in layers}
         elif is_half(execution.dtype):
             # A product with one vector is no faster.
-            wide = [layer for layer in layers if layer.weight.is_cuda and layer.out_features > 1]
+            wide = [layer for layer in layers if on_gpu(layer) and layer.out_features > 1]
             self._halves = {layer: layer.weight.detach().to(execution.dtype) for layer in wide}
 
     def product(self, layer: nn.Linear, x: Tensor) -> Tensor:
@@ -55,13 +53,24 @@ class Float32Head(nn.Module):
 
 
 class ScoreHead(Float32Head):
-    """A pooler, by default BERT's, and a classifier with one output."""
+    """A pooler, by default BERT's, and a classifier with one output. On a GPU, small ones are a single launch."""
 
     def __init__(self, config: EncoderConfig, activation: HeadActivation = "tanh") -> None:
         super().__init__()
         self.activation = activation
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.classifier = nn.Linear(config.hidden_size, 1)
+        self._fused = False
+
+    def prepare_for(self, execution: Execution) -> None:
+        super().prepare_for(execution)
+        half = self._halves.get(self.pooler)
+        self._fused = (
+            half is not None
+            and execution.backend in {"auto", "cuda"}
+            and cuda_obstacle(half.device) is None
+            and why_unsupported(half.dtype, half.shape[1], half.shape[0], half.device) is None
+        )
 
     def extra_repr(self) -> str:
         """The head in a few words."""
@@ -69,6 +78,9 @@ class ScoreHead(Float32Head):
 
     def forward(self, cls: Tensor) -> Tensor:
         """(n,) float32 scores. cls: (n, hidden_size) of any float dtype."""
+        if self._fused and infers_on_gpu(cls) and cls.dtype == self._halves[self.pooler].dtype:
+            weights = self._halves[self.pooler], self.pooler.bias, self.classifier.weight[0], self.classifier.bias
+            return pooled_scores(cls, *weights, activation=self.activation, backend="cuda")
         with in_float32(cls.device):
             pooled = ACTIVATIONS[self.activation](self.product(self.pooler, cls))
             return self.product(self.classifier, pooled).squeeze(-1)
