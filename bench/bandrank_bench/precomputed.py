@@ -38,7 +38,7 @@ from bandrank_bench import machine
 from bandrank_bench.calibrate import Calibration, clean, take_turns
 from bandrank_bench.checkpoint import write_checkpoint
 from bandrank_bench.ours import load, serve_client
-from bandrank_bench.output import say
+from bandrank_bench.output import say, write_page
 from bandrank_bench.precomputed_report import (
     AIMS,
     CROSS_ENCODER,
@@ -92,9 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hash_ms = median(milliseconds(lambda: [digest(text) for text in passages]) for _ in range(20))
         cached = {name: asyncio.run(fill_cache(path, writer, passages)) for name, path in scorers.items()}
     facts = machine.describe() | {"calibration product": calibration.describe()}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(report(facts, seconds, latencies, cached, hash_ms), encoding="utf-8")
-    say(f"wrote {options.out}")
+    write_page(options.out, report(facts, seconds, latencies, cached, hash_ms))
     return 0
 
 

@@ -27,7 +27,7 @@ from bandrank.dtypes import DtypeName
 from bandrank_bench import machine
 from bandrank_bench.checkpoint import write_checkpoint
 from bandrank_bench.ours import load
-from bandrank_bench.output import bullets, say, table
+from bandrank_bench.output import bullets, say, table, write_page
 from bandrank_bench.systems import WINDOW, Pattern, Score
 from bandrank_bench.workloads import WORKLOADS, Request, Writer
 
@@ -71,9 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SystemExit("perf is not installed: apt-get install linux-perf")
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder:
         profiles = list(_profiles(Path(folder), options.workloads, options.seconds))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(markdown(profiles, machine.describe()), encoding="utf-8")
-    say(f"wrote {options.out}")
+    write_page(options.out, markdown(profiles, machine.describe()))
     return 0
 
 
