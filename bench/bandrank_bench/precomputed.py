@@ -19,7 +19,6 @@ from statistics import median
 
 import httpx
 import torch
-from tokenizers import Tokenizer
 
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.representations import Rescue
@@ -53,7 +52,7 @@ from bandrank_bench.precomputed_report import (
 )
 from bandrank_bench.service import free_port
 from bandrank_bench.systems import WINDOW, Score
-from bandrank_bench.workloads import WORKLOADS, Writer
+from bandrank_bench.workloads import WORKLOADS, Writer, load_tokenizer
 from bandrank_kernels.native.library import why_no_native
 
 JSON = {"content-type": "application/json"}
@@ -70,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work = Path(folder)
         cross_encoder = write_checkpoint(work / "cross", window=WINDOW)
         scorers = write_scorers(cross_encoder, work)
-        writer = Writer(Tokenizer.from_file(str(cross_encoder / "tokenizer.json")))
+        writer = Writer(load_tokenizer(cross_encoder))
         passages = [
             text for page in range(NUM_CANDIDATES // 100) for text in WORKLOADS["W1"].request(writer, page).passages
         ]

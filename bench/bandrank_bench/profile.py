@@ -21,15 +21,13 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
-from tokenizers import Tokenizer
-
 from bandrank.dtypes import DtypeName
 from bandrank_bench import machine
 from bandrank_bench.checkpoint import write_checkpoint
 from bandrank_bench.ours import load
 from bandrank_bench.output import bullets, say, table, write_page
 from bandrank_bench.systems import WINDOW, Pattern, Score
-from bandrank_bench.workloads import WORKLOADS, Request, Writer
+from bandrank_bench.workloads import WORKLOADS, Request, Writer, load_tokenizer
 
 HERTZ = 499
 OTHER = "other"
@@ -79,7 +77,7 @@ def _profiles(work: Path, workloads: Sequence[str], seconds: float) -> Iterator[
     patterns: dict[Pattern, int | None] = {"full": None, "sparse": WINDOW}
     for pattern, window in patterns.items():
         checkpoint = write_checkpoint(work / pattern, window=window)
-        writer = Writer(Tokenizer.from_file(str(checkpoint / "tokenizer.json")))
+        writer = Writer(load_tokenizer(checkpoint))
         dtypes: tuple[DtypeName, ...] = ("float32", "int8")
         for dtype in dtypes:
             with load(checkpoint, dtype) as score:

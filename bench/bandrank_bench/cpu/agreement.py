@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from bandrank_bench.systems import Pattern, Scores, System
-from bandrank_bench.workloads import Request
+from bandrank_bench.workloads import Request, load_tokenizer
 
 FLOAT32_TOLERANCE = 1e-4
 # In units of the spread of the scores. A random head amplifies rounding (int8 peers show 0.3 - 0.6), so this catches
@@ -34,7 +33,7 @@ class Agreement:
 
 def reference_scores(checkpoint: Path, request: Request, pattern: Pattern, window: int) -> Scores:
     """Scores of `transformers` in float32, pair by pair, with the pattern as a dense mask."""
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer = load_tokenizer(checkpoint)
     model = BertForSequenceClassification.from_pretrained(checkpoint, attn_implementation="eager")  # in eval mode
     scores = []
     for passage in request.passages:

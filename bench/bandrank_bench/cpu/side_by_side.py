@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tokenizers import Tokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from bandrank_bench import machine
@@ -27,7 +26,7 @@ from bandrank_bench.cpu.summary import Floor, summarise
 from bandrank_bench.ours import open_ours
 from bandrank_bench.output import say, write_page
 from bandrank_bench.systems import WINDOW, Pattern, Precision, System
-from bandrank_bench.workloads import WORKLOADS, Request, Workload, Writer
+from bandrank_bench.workloads import WORKLOADS, Request, Workload, Writer, load_tokenizer
 
 TOO_SLOW = 8.0  # times the yardstick: admits emulated bfloat16, but no reference loops, ten times slower still
 PROBE_PASSAGES = 4
@@ -58,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "full": write_checkpoint(work / "full"),
             "sparse": write_checkpoint(work / "sparse", window=WINDOW),
         }
-        writer = Writer(Tokenizer.from_file(str(checkpoints["full"] / "tokenizer.json")))
+        writer = Writer(load_tokenizer(checkpoints["full"]))
         say("loading and converting")
         every = [*load_peers(checkpoints["full"], work), *open_ours(stack, checkpoints, work)]
         chosen = [system for system in every if any(part in system.name for part in (*options.only, YARDSTICK))]

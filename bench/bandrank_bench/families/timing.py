@@ -13,13 +13,13 @@ from bandrank_bench.cpu.agreement import Disagreement, check
 from bandrank_bench.cpu.measure import measure
 from bandrank_bench.families.checkpoints import Published
 from bandrank_bench.families.infinity_peer import open_infinity
-from bandrank_bench.families.pairs import load_tokenizer, pairs_of, writer_of
+from bandrank_bench.families.pairs import pairs_of, writer_of
 from bandrank_bench.families.peers import load_peers, logits_of
 from bandrank_bench.families.results import FamilyResults
 from bandrank_bench.ours import load
 from bandrank_bench.output import say
 from bandrank_bench.systems import Scores, System, dtypes, torch_precision
-from bandrank_bench.workloads import WORKLOADS, Request, Workload
+from bandrank_bench.workloads import WORKLOADS, Request, Workload, load_tokenizer
 
 WARM_UP_ROUND, CHECK_ROUND = 1001, 1003  # not timed rounds, so with other texts
 WARM_UP_PASSAGES, CHECKED_PASSAGES = 4, 6

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import uvloop
-from tokenizers import Tokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from bandrank_bench import infinity, machine
@@ -37,7 +36,7 @@ from bandrank_bench.services.report import Results, json_lines, markdown
 from bandrank_bench.services.resting import awake, resting
 from bandrank_bench.services.runs import Run
 from bandrank_bench.systems import WINDOW, Pattern
-from bandrank_bench.workloads import WORKLOADS, Writer
+from bandrank_bench.workloads import WORKLOADS, Writer, load_tokenizer
 
 CHECK_ROUND = 1003  # its texts occur in no other request
 
@@ -156,7 +155,7 @@ class Match:
 
     def _start(self, stack: ExitStack) -> tuple[dict[Contender, Service], list[Agreement]]:
         """Starts all services, keeps those with the right scores, and suspends them."""
-        writer = Writer(Tokenizer.from_file(str(self._checkpoints["full"] / "tokenizer.json")))
+        writer = Writer(load_tokenizer(self._checkpoints["full"]))
         request = WORKLOADS["W0"].request(writer, CHECK_ROUND)
         references = {
             pattern: reference_scores(checkpoint, request, pattern, WINDOW)
