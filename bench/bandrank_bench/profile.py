@@ -23,10 +23,10 @@ from statistics import median
 
 from bandrank.dtypes import DtypeName
 from bandrank_bench import machine
-from bandrank_bench.checkpoint import write_checkpoint
+from bandrank_bench.checkpoint import write_patterns
 from bandrank_bench.ours import load
 from bandrank_bench.output import bullets, say, table, write_page
-from bandrank_bench.systems import WINDOW, Pattern, Score
+from bandrank_bench.systems import Score
 from bandrank_bench.workloads import WORKLOADS, Request, Writer, load_tokenizer
 
 HERTZ = 499
@@ -74,9 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _profiles(work: Path, workloads: Sequence[str], seconds: float) -> Iterator[Profile]:
-    patterns: dict[Pattern, int | None] = {"full": None, "sparse": WINDOW}
-    for pattern, window in patterns.items():
-        checkpoint = write_checkpoint(work / pattern, window=window)
+    for pattern, checkpoint in write_patterns(work).items():
         writer = Writer(load_tokenizer(checkpoint))
         dtypes: tuple[DtypeName, ...] = ("float32", "int8")
         for dtype in dtypes:

@@ -22,7 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from bandrank_bench import infinity, machine
 from bandrank_bench.calibrate import Calibration
-from bandrank_bench.checkpoint import write_checkpoint
+from bandrank_bench.checkpoint import write_patterns
 from bandrank_bench.cpu.agreement import Agreement, Disagreement, reference_scores
 from bandrank_bench.output import say, write_page
 from bandrank_bench.overload.command import fractions, numbers
@@ -35,7 +35,6 @@ from bandrank_bench.services.memory import Memory
 from bandrank_bench.services.report import Results, json_lines, markdown
 from bandrank_bench.services.resting import awake, resting
 from bandrank_bench.services.runs import Run
-from bandrank_bench.systems import WINDOW, Pattern
 from bandrank_bench.workloads import WORKLOADS, Writer, load_tokenizer
 
 CHECK_ROUND = 1003  # its texts occur in no other request
@@ -106,10 +105,7 @@ class Match:
 
     def gather(self, environment: Path, tei_url: str, only: str) -> None:
         """Chooses the contenders; tries infinity's configurations for that."""
-        self._checkpoints: dict[Pattern, Path] = {
-            "full": write_checkpoint(self._work / "full"),
-            "sparse": write_checkpoint(self._work / "sparse", window=WINDOW),
-        }
+        self._checkpoints = write_patterns(self._work)
         self.contenders = [one for one in bandranks(self._checkpoints) if only in one.name]
         if asked := infinities(only):
             try:
@@ -157,10 +153,7 @@ class Match:
         """Starts all services, keeps those with the right scores, and suspends them."""
         writer = Writer(load_tokenizer(self._checkpoints["full"]))
         request = WORKLOADS["W0"].request(writer, CHECK_ROUND)
-        references = {
-            pattern: reference_scores(checkpoint, request, pattern, WINDOW)
-            for pattern, checkpoint in self._checkpoints.items()
-        }
+        references = reference_scores(self._checkpoints, request)
         services: dict[Contender, Service] = {}
         agreements = []
         for number, one in enumerate(self.contenders):
