@@ -4,16 +4,11 @@ The samples go to a file beside the page, with the suffix .jsonl.gz.
 """
 
 import argparse
-import signal
-import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-
-from transformers.utils.logging import disable_progress_bar
 
 from bandrank_bench import machine
 from bandrank_bench.calibrate import Calibration, Sample
@@ -25,6 +20,7 @@ from bandrank_bench.cpu.report import YARDSTICK, Results, json_lines, markdown
 from bandrank_bench.cpu.summary import Floor, summarise
 from bandrank_bench.ours import open_ours
 from bandrank_bench.output import say, write_page
+from bandrank_bench.process import make_ready
 from bandrank_bench.systems import WINDOW, Precision, System
 from bandrank_bench.workloads import WORKLOADS, Request, Workload, Writer, load_tokenizer
 
@@ -46,9 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     from bandrank_bench.cpu.peers import load_peers  # noqa: PLC0415  # tests lack its runtimes
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a shell's code, once the services are stopped
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-    warnings.simplefilter("ignore")  # exporters warn about the models' code; the check below catches wrong models
+    make_ready()
     workloads = [WORKLOADS[name] for name in options.workloads]
     out: Path = options.out
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder, ExitStack() as stack:

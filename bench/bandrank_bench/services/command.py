@@ -8,17 +8,13 @@ twenty minutes. The samples go to a file beside the page, with the suffix .jsonl
 import argparse
 import asyncio
 import random
-import signal
-import sys
 import tempfile
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import uvloop
-from transformers.utils.logging import disable_progress_bar
 
 from bandrank_bench import infinity, machine
 from bandrank_bench.calibrate import Calibration
@@ -26,6 +22,7 @@ from bandrank_bench.checkpoint import write_patterns
 from bandrank_bench.cpu.agreement import Agreement, Disagreement, reference_scores
 from bandrank_bench.output import say, write_page
 from bandrank_bench.overload.command import fractions, numbers
+from bandrank_bench.process import make_ready
 from bandrank_bench.service import Service
 from bandrank_bench.services.agreement import agreement_of
 from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, tei
@@ -74,9 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         candidates=args.candidates,
         rounds=args.rounds,
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a shell's code, once the services are stopped
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-    warnings.simplefilter("ignore")  # exporters warn about the models' code; the check below catches wrong models
+    make_ready()
     with (
         tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
