@@ -24,7 +24,7 @@ from bandrank.engine.served import ServedModel
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 from bandrank_bench.cascade_report import ALL, CUTOFF, DEPTHS, Measured, plot, report
-from bandrank_bench.output import say
+from bandrank_bench.output import say, write_page
 from bandrank_training.candidates import Candidates, first_stage, ids_of, pools
 from bandrank_training.collection import BadCollection, Qrels, documents_of, open_collection
 from bandrank_training.measures import measure
@@ -57,9 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = [read(name, args.queries) for name in args.collections]
     settings = Settings(model=args.accurate, fast_model=args.fast, device="cpu", request_timeout_s=900.0)
     measured = asyncio.run(measure_all(settings, asked, args.timed))
-    args.out.write_text(report(measured), encoding="utf-8")
+    write_page(args.out, report(measured))
     plot(measured, args.out.with_suffix(".svg"))
-    say(f"wrote {args.out}")
     return 0
 
 

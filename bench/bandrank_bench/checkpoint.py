@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
+from bandrank_bench.systems import WINDOW, Pattern
 from bandrank_training.start import packaged_minilm
 
 MAX_POSITIONS = 4096
@@ -27,6 +28,14 @@ SPARSE_CONFIG = {
     "doc_cls_attention": True,
     "doc_query_attention": True,
 }
+
+
+def write_patterns(folder: Path) -> dict[Pattern, Path]:
+    """Writes the cross-encoder with full attention and with the sparse pattern. Raises what `write_checkpoint` does."""
+    return {
+        "full": write_checkpoint(folder / "full"),
+        "sparse": write_checkpoint(folder / "sparse", window=WINDOW),
+    }
 
 
 def write_checkpoint(folder: Path, *, window: int | None = None) -> Path:

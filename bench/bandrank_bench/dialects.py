@@ -24,7 +24,7 @@ from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.shipped import FAST, FOLDER
 from bandrank_bench import machine
-from bandrank_bench.output import bullets, say, table
+from bandrank_bench.output import bullets, say, table, write_page
 from bandrank_bench.service import running_service
 from bandrank_bench.workloads import Writer, passage_tokens
 
@@ -91,8 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for count in NUM_CANDIDATES:
                     say(f"{what}, {count} candidates")
                     measured[f"{count} candidates, {what}"] = measure(client, writer, count, rounds)
-    options.out.write_text(page(measured), encoding="utf-8")
-    say(f"wrote {options.out}")
+    write_page(options.out, page(measured))
     return 0
 
 

@@ -19,7 +19,7 @@ import torch
 
 from bandrank.dtypes import DTYPES, FloatName
 from bandrank_bench import machine
-from bandrank_bench.output import bullets, say, table
+from bandrank_bench.output import bullets, say, table, write_page
 from bandrank_bench.systems import has_native_bf16
 from bandrank_training.collection import open_collection, write_qrels
 from bandrank_training.contents import digest, of_model
@@ -80,8 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     start = of_model(load_start(args.start))
     points = [point for folder in args.collections for point in curve(folder, start, args)]
-    args.out.write_text(report(points, start, args), encoding="utf-8")
-    say(f"wrote {args.out}")
+    write_page(args.out, report(points, start, args))
     return 0
 
 

@@ -32,7 +32,7 @@ from bandrank.models.layers.patterns import sparse
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank_bench import machine
-from bandrank_bench.output import bullets, say, table
+from bandrank_bench.output import bullets, table, write_page
 from bandrank_kernels import transfer
 from bandrank_kernels.windowed_attention import Capacity
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
@@ -121,8 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=REPEATS)
     options = parser.parse_args(arguments)
     measured = {name: measure(stages(*shape), options.repeats) for name, shape in SHAPES.items()}
-    options.out.write_text(page(measured), encoding="utf-8")
-    say(f"wrote {options.out}")
+    write_page(options.out, page(measured))
     return 0
 
 

@@ -16,17 +16,15 @@ from bandrank.dtypes import DtypeName
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 from bandrank_bench.service import Service, running_service
-from bandrank_bench.systems import Pattern, Score, Scores, System, scores_in_order, torch_precision
-from bandrank_kernels.native.library import why_no_native
+from bandrank_bench.systems import Pattern, Score, Scores, System, dtypes, scores_in_order, torch_precision
 
 REQUEST_TIMEOUT_S = 900.0  # long documents in emulated bfloat16 take minutes
 
 
 def open_ours(stack: ExitStack, checkpoints: dict[Pattern, Path], work: Path) -> Iterator[System]:
     """Opens every pattern and precision, in process and over HTTP; `stack` closes them."""
-    dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", *(() if why_no_native() else ("int8",)))
     for pattern, checkpoint in checkpoints.items():
-        for dtype in dtypes:
+        for dtype in dtypes():
             precision = torch_precision(getattr(torch, dtype))
             name = f"bandrank {pattern} {precision}"
             yield System(name, precision, pattern, "in process", stack.enter_context(load(checkpoint, dtype)))

@@ -26,11 +26,12 @@ def bullets(facts: Mapping[str, str]) -> str:
     return "\n".join(f"- {name}: {value}" for name, value in facts.items())
 
 
-def write_page(path: Path, page: str, samples: str) -> None:
-    """Writes a page, and beside it its samples, compressed, with the suffix .jsonl.gz."""
+def write_page(path: Path, page: str, samples: str | None = None) -> None:
+    """Writes a page, and beside it any samples, compressed, with the suffix .jsonl.gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
-    path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(samples.encode(), mtime=0))
+    if samples is not None:
+        path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(samples.encode(), mtime=0))
     say(f"wrote {path}")
 
 

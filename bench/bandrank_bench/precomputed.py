@@ -19,7 +19,6 @@ from statistics import median
 
 import httpx
 import torch
-from tokenizers import Tokenizer
 
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.representations import Rescue
@@ -38,7 +37,7 @@ from bandrank_bench import machine
 from bandrank_bench.calibrate import Calibration, clean, take_turns
 from bandrank_bench.checkpoint import write_checkpoint
 from bandrank_bench.ours import load, serve_client
-from bandrank_bench.output import say
+from bandrank_bench.output import say, write_page
 from bandrank_bench.precomputed_report import (
     AIMS,
     CROSS_ENCODER,
@@ -53,7 +52,7 @@ from bandrank_bench.precomputed_report import (
 )
 from bandrank_bench.service import free_port
 from bandrank_bench.systems import WINDOW, Score
-from bandrank_bench.workloads import WORKLOADS, Writer
+from bandrank_bench.workloads import WORKLOADS, Writer, load_tokenizer
 from bandrank_kernels.native.library import why_no_native
 
 JSON = {"content-type": "application/json"}
@@ -70,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work = Path(folder)
         cross_encoder = write_checkpoint(work / "cross", window=WINDOW)
         scorers = write_scorers(cross_encoder, work)
-        writer = Writer(Tokenizer.from_file(str(cross_encoder / "tokenizer.json")))
+        writer = Writer(load_tokenizer(cross_encoder))
         passages = [
             text for page in range(NUM_CANDIDATES // 100) for text in WORKLOADS["W1"].request(writer, page).passages
         ]
@@ -92,9 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hash_ms = median(milliseconds(lambda: [digest(text) for text in passages]) for _ in range(20))
         cached = {name: asyncio.run(fill_cache(path, writer, passages)) for name, path in scorers.items()}
     facts = machine.describe() | {"calibration product": calibration.describe()}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(report(facts, seconds, latencies, cached, hash_ms), encoding="utf-8")
-    say(f"wrote {options.out}")
+    write_page(options.out, report(facts, seconds, latencies, cached, hash_ms))
     return 0
 
 

@@ -21,15 +21,13 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
-from tokenizers import Tokenizer
-
 from bandrank.dtypes import DtypeName
 from bandrank_bench import machine
-from bandrank_bench.checkpoint import write_checkpoint
+from bandrank_bench.checkpoint import write_patterns
 from bandrank_bench.ours import load
-from bandrank_bench.output import bullets, say, table
-from bandrank_bench.systems import WINDOW, Pattern, Score
-from bandrank_bench.workloads import WORKLOADS, Request, Writer
+from bandrank_bench.output import bullets, say, table, write_page
+from bandrank_bench.systems import Score
+from bandrank_bench.workloads import WORKLOADS, Request, Writer, load_tokenizer
 
 HERTZ = 499
 OTHER = "other"
@@ -71,17 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SystemExit("perf is not installed: apt-get install linux-perf")
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder:
         profiles = list(_profiles(Path(folder), options.workloads, options.seconds))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(markdown(profiles, machine.describe()), encoding="utf-8")
-    say(f"wrote {options.out}")
+    write_page(options.out, markdown(profiles, machine.describe()))
     return 0
 
 
 def _profiles(work: Path, workloads: Sequence[str], seconds: float) -> Iterator[Profile]:
-    patterns: dict[Pattern, int | None] = {"full": None, "sparse": WINDOW}
-    for pattern, window in patterns.items():
-        checkpoint = write_checkpoint(work / pattern, window=window)
-        writer = Writer(Tokenizer.from_file(str(checkpoint / "tokenizer.json")))
+    for pattern, checkpoint in write_patterns(work).items():
+        writer = Writer(load_tokenizer(checkpoint))
         dtypes: tuple[DtypeName, ...] = ("float32", "int8")
         for dtype in dtypes:
             with load(checkpoint, dtype) as score:

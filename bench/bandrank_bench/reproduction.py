@@ -15,7 +15,7 @@ from typing import Any
 
 from bandrank.models.plain import parse
 from bandrank_bench import machine
-from bandrank_bench.output import bullets, say
+from bandrank_bench.output import bullets, say, write_page
 from bandrank_training import evaluation
 from bandrank_training.comparison import compare
 from bandrank_training.recipe import TrainingRecipe
@@ -86,9 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.table == "windows":
         windows = compare([each for each in evaluations if each.system != "full"])
         table = f"{table}\nThe windows alone, compared with the first of them:\n\n{windows}"
-    out = args.out or Path(f"docs/reproduction-{args.table}.md")
-    out.write_text(describe(args, table), encoding="utf-8")
-    say(f"wrote {out}")
+    write_page(args.out or Path(f"docs/reproduction-{args.table}.md"), describe(args, table))
     return 0
 
 

@@ -8,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bandrank.dtypes import DtypeName
+from bandrank_kernels.native.library import why_no_native
+
 Scores = npt.NDArray[np.float32]
 Score = Callable[[str, Sequence[str]], Scores]  # in the order of the passages, raw, higher is better
 Precision = Literal["fp32", "bf16", "bf16 emulated", "int8"]
@@ -39,6 +42,11 @@ def scores_in_order(results: Iterable[Mapping[str, Any]], count: int, name: str 
     for result in results:
         scores[result["index"]] = result[name]
     return scores
+
+
+def dtypes() -> tuple[DtypeName, ...]:
+    """Those that bandrank computes in on this CPU, from the slowest to the fastest."""
+    return ("float32", "bfloat16", *(() if why_no_native() else ("int8",)))
 
 
 def torch_precision(dtype: torch.dtype) -> Precision:

@@ -37,6 +37,11 @@ class Request:
         return Request(self.query, self.passages[:count], self.pair_tokens[:count])
 
 
+def load_tokenizer(checkpoint: Path) -> Tokenizer:
+    """Loads the tokenizer of a checkpoint."""
+    return Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+
+
 class Writer:
     """Writes prose of an exact number of word pieces.
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from starlette.types import Message
-from support.app import RunningApp, ask_and_hang_up, assert_openai_error, running_app
+from support.app import RunningApp, ask_and_hang_up, assert_openai_error, client_of, running_app
 from support.models import tiny_bi_encoder, tiny_cross_encoder
 from support.scorers import Gate, encoded_lookup, lookup
 from support.serving import files_of, served
@@ -19,8 +19,6 @@ from support.slices import counted_slices
 from support.tasks import until
 from support.tokenizer import tiny_tokenizer
 
-from bandrank.api.app import create_app
-from bandrank.api.service import Service
 from bandrank.engine.clients import Client
 from bandrank.engine.embedding import embed
 from bandrank.engine.served import Models
@@ -29,7 +27,6 @@ from bandrank.models.architectures import BiEncoder
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank.models.wording import Wording
-from bandrank.serving import assemble
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -240,15 +237,11 @@ async def test_models_are_named_as_elsewhere() -> None:
     """
     files = [files_of(lookup(), name="pairs"), files_of(tiny_bi_encoder(), name="vectors")]
     for unknown, status in (("default", 400), ("refuse", 404)):
-        settings = Settings(device="cpu", unknown_model=unknown)
-        app = create_app(Service(assemble(files, settings), settings))
-        async with app.router.lifespan_context(app):
-            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
-                body = {"input": "man"}
-                known = await client.post("/v1/embeddings", json=body | {"model": "vectors"})
-                first = await client.post("/v1/embeddings", json=body)
-                other = await client.post("/v1/embeddings", json=body | {"model": "text-embedding-3-small"})
+        async with client_of(Settings(device="cpu", unknown_model=unknown), files) as client:
+            body = {"input": "man"}
+            known = await client.post("/v1/embeddings", json=body | {"model": "vectors"})
+            first = await client.post("/v1/embeddings", json=body)
+            other = await client.post("/v1/embeddings", json=body | {"model": "text-embedding-3-small"})
 
         assert known.json()["model"] == "vectors"
         assert assert_openai_error(first, 400, "no_embeddings").endswith("models that do: vectors")

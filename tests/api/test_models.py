@@ -1,17 +1,13 @@
 """Several models behind one endpoint: listed, chosen by the request, refused by name."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import httpx
 import pytest
-from support.app import assert_error, running_app
+from support.app import assert_error, client_of, running_app
 from support.scorers import encoded_lookup, lookup
 from support.serving import files_of
 
-from bandrank.api.app import create_app
-from bandrank.api.service import Service
-from bandrank.serving import assemble
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -19,16 +15,10 @@ pytestmark = pytest.mark.anyio
 BODY = {"query": "who", "candidates": ["man", "she"], "raw_scores": True}
 
 
-@asynccontextmanager
-async def two_models() -> AsyncIterator[httpx.AsyncClient]:
+def two_models() -> AbstractAsyncContextManager[httpx.AsyncClient]:
     """A client of a service with the model "men", which prefers men, and the cascade "women"."""
     files = [files_of(lookup(man=1.0), name="men"), files_of(lookup(she=2.0), fast=encoded_lookup(), name="women")]
-    settings = Settings(device="cpu")
-    app = create_app(Service(assemble(files, settings), settings))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
-            yield client
+    return client_of(Settings(device="cpu"), files)
 
 
 @pytest.mark.parametrize(

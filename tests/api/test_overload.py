@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.types import Message
-from support.app import RunningApp, ask_and_hang_up, assert_error, running_app
+from support.app import RunningApp, ask_and_hang_up, assert_error, client_to, running_app
 from support.poison import dies, fails
 from support.scorers import Gate, WatchedScorer, lookup
 from support.server import Scrape
@@ -116,8 +116,7 @@ async def test_a_service_that_stops_is_503() -> None:
     """A stopped service refuses requests, but its /healthz and /metrics are answered until the process ends."""
     async with running_app(lookup()) as running:
         pass
-    transport = httpx.ASGITransport(running.app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
+    async with client_to(running.app) as client:
         assert_error(await client.post("/rerank", json=BODY), 503, "not_ready")
         assert_error(await client.get("/readyz"), 503, "not_ready")
         assert (await client.get("/healthz")).status_code == 200

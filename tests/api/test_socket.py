@@ -6,7 +6,6 @@ import json
 import logging
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from support.scorers import Gate, WatchedScorer, lookup
 from support.server import Scrape
 from support.serving import files_of
 from support.tasks import HANG_S, wait_until
+from support.threaded import served
 
 from bandrank.api.app import create_app
 from bandrank.api.connections import ConnectionLimits, Connections
@@ -77,17 +77,11 @@ def listening() -> Iterator[Listening]:
     service = Service(assemble([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), gate))], settings), settings)
     protocol = Connections(ConnectionLimits(), service.metrics).protocol()
     config = uvicorn.Config(create_app(service), http=protocol, log_config=None, access_log=False)  # type: ignore[arg-type]
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
+    with served(config) as address:
         gate.let_through()
         gate.wait_for_batch()  # the self-test of the start
-        yield Listening(listener.getsockname(), gate)
-        server.should_exit = True
+        yield Listening(address, gate)
         gate.let_through(100)
-        thread.join(HANG_S)
-    assert not thread.is_alive()
 
 
 def answers_on(connection: socket.socket) -> list[tuple[int, bytes]]:

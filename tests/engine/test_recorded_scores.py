@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 from support.models import as_served, score_batch
-from support.recorded import DEPTH, QUERIES, demo_texts, draw_by_name, machine, recorded, texts_of
-from support.variants import VARIANTS
+from support.recorded import DEPTH, QUERIES, demo_texts, draw_by_name, machine, recorded
+from support.variants import VARIANTS, random_texts
 
 from bandrank.engine.ranking import Ranking
 from bandrank.serving import assemble, load_models
@@ -49,7 +49,7 @@ def test_scores_of_an_architecture(variant: str) -> None:
     scorer = VARIANTS[variant]()
     draw_by_name(scorer)
     with torch.inference_mode():
-        scores = as_served(scorer)(score_batch(*texts_of(scorer))).tolist()
+        scores = as_served(scorer)(score_batch(*random_texts(scorer))).tolist()
 
     assert_recorded(scores, RECORDED["architectures"][variant], tolerance=1e-4)
 

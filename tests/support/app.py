@@ -14,7 +14,7 @@ from support.serving import files_of
 from bandrank.api.app import create_app
 from bandrank.api.service import Service
 from bandrank.models.scorer import Scorer
-from bandrank.serving import assemble, load_models
+from bandrank.serving import LoadedScorers, assemble, load_models
 from bandrank.settings import Settings
 
 # The keys of an error's body, whose values are all strings: each known client reads one of them.
@@ -59,24 +59,25 @@ async def running_app(
         files.append(replace(files_of(shadow, name="shadow"), served=False, shadow=True))
     service = Service(assemble(files, settings, on_death=on_death), settings)
     app = create_app(service)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with AsyncExitStack() as at_end:
         if started:
             await at_end.enter_async_context(app.router.lifespan_context(app))
         else:
             at_end.push_async_callback(service.close)
-        client = httpx.AsyncClient(transport=transport, base_url="http://bandrank")
-        yield RunningApp(app, service, await at_end.enter_async_context(client))
+        yield RunningApp(app, service, await at_end.enter_async_context(client_to(app)))
+
+
+def client_to(app: FastAPI) -> httpx.AsyncClient:
+    """A client of an application, which gets 500 for what the application raises."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://bandrank")
 
 
 @asynccontextmanager
-async def client_of(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the service that `bandrank serve` starts with these settings."""
-    app = create_app(Service(assemble(load_models(settings), settings), settings))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
-            yield client
+async def client_of(settings: Settings, files: Sequence[LoadedScorers] = ()) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the service that `bandrank serve` starts with these settings, or of one with these models."""
+    app = create_app(Service(assemble(files or load_models(settings), settings), settings))
+    async with app.router.lifespan_context(app), client_to(app) as client:
+        yield client
 
 
 async def ask_and_hang_up(

@@ -2,36 +2,27 @@
 GTEs and JinaBERTs: Hugging Face folders with the settings of published models.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from support.jina_bert import JinaBert
-from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise
+from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise, write_json
 from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, WORDS, vocab_size
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
+    AutoModelForSequenceClassification,
     BertConfig,
-    BertForSequenceClassification,
     DistilBertConfig,
-    DistilBertForSequenceClassification,
     ElectraConfig,
-    ElectraForSequenceClassification,
     GteConfig,
-    GteForSequenceClassification,
     JinaEmbeddingsV3Config,
-    JinaEmbeddingsV3ForSequenceClassification,
     MPNetConfig,
-    MPNetForSequenceClassification,
     NomicBertConfig,
-    NomicBertForSequenceClassification,
     PreTrainedModel,
     RobertaConfig,
-    RobertaForSequenceClassification,
     XLMRobertaConfig,
-    XLMRobertaForSequenceClassification,
 )
 
 from bandrank.models.scorer import Scorer
@@ -92,7 +83,6 @@ class Known:
     """
 
     config: type[Any]
-    model: type[Any]
     tokenizer: Any
     settings: dict[str, Any]
     positions: int
@@ -108,28 +98,24 @@ KNOWN: dict[str, Known] = {
     # BAAI/bge-reranker-large has the same settings, with 24 layers of 1024 instead of 12 of 768.
     "BAAI/bge-reranker-base": Known(
         XLMRobertaConfig,
-        XLMRobertaForSequenceClassification,
         unigram_tokenizer,
         XLM | {"max_position_embeddings": 514},
         512,
     ),
     "BAAI/bge-reranker-v2-m3": Known(
         XLMRobertaConfig,
-        XLMRobertaForSequenceClassification,
         unigram_tokenizer,
         XLM | {"max_position_embeddings": 8194},
         8192,
     ),
     "cross-encoder/stsb-roberta-base": Known(
         RobertaConfig,
-        RobertaForSequenceClassification,
         byte_pair_tokenizer,
         XLM | {"max_position_embeddings": 514},
         512,
     ),
     "cross-encoder/ms-marco-electra-base": Known(
         ElectraConfig,
-        ElectraForSequenceClassification,
         word_piece_tokenizer,
         {"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": HIDDEN_SIZE},
         512,
@@ -137,7 +123,6 @@ KNOWN: dict[str, Known] = {
     # The settings of google/electra-small-discriminator, from which re-rankers are trained.
     "ELECTRA with narrow embeddings": Known(
         ElectraConfig,
-        ElectraForSequenceClassification,
         word_piece_tokenizer,
         {"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": HIDDEN_SIZE // 2},
         512,
@@ -145,7 +130,6 @@ KNOWN: dict[str, Known] = {
     # The settings of klue/roberta-base and of re-rankers that are trained from it.
     "RoBERTa with BERT's tokens": Known(
         RobertaConfig,
-        RobertaForSequenceClassification,
         word_piece_tokenizer,
         XLM | {"max_position_embeddings": 514},
         512,
@@ -153,7 +137,6 @@ KNOWN: dict[str, Known] = {
     # The settings of microsoft/Multilingual-MiniLM-L12-H384 and of intfloat/multilingual-e5-small.
     "BERT with XLM-RoBERTa's tokens": Known(
         BertConfig,
-        BertForSequenceClassification,
         unigram_tokenizer,
         {"max_position_embeddings": 512, "type_vocab_size": 2},
         512,
@@ -161,7 +144,6 @@ KNOWN: dict[str, Known] = {
     # The settings of sentence-transformers/all-mpnet-base-v2 (12 layers of 768, 12 heads), with a classifier added.
     "MPNet": Known(
         MPNetConfig,
-        MPNetForSequenceClassification,
         mpnet_tokenizer,
         {"max_position_embeddings": 514, "layer_norm_eps": 1e-5, "relative_attention_num_buckets": 32},
         512,
@@ -169,7 +151,6 @@ KNOWN: dict[str, Known] = {
     # The settings of distilbert-base-uncased (6 layers of 768), from which re-rankers and bi-encoders are trained.
     "DistilBERT": Known(
         DistilBertConfig,
-        DistilBertForSequenceClassification,
         word_piece_tokenizer,
         {
             "max_position_embeddings": 512,
@@ -183,7 +164,6 @@ KNOWN: dict[str, Known] = {
     # The settings of nomic-ai/nomic-embed-text-v1.5 (12 layers of 768, 12 heads), with a classifier added.
     "NomicBERT": Known(
         NomicBertConfig,
-        NomicBertForSequenceClassification,
         word_piece_tokenizer,
         {"max_position_embeddings": 2048, "type_vocab_size": 2, "rope_parameters": rope(1000.0)},
         2048,
@@ -191,7 +171,6 @@ KNOWN: dict[str, Known] = {
     # 24 layers of 1024, 16 heads; here with a classifier added, and with fewer positions, to save time.
     "jinaai/jina-embeddings-v3": Known(
         JinaEmbeddingsV3Config,
-        JinaEmbeddingsV3ForSequenceClassification,
         unigram_tokenizer,
         XLM | {"max_position_embeddings": 2048, "rope_parameters": rope(20_000.0)},
         2048,
@@ -199,7 +178,6 @@ KNOWN: dict[str, Known] = {
     # 12 layers of 768, 12 heads; here with fewer positions, to save time.
     "Alibaba-NLP/gte-multilingual-reranker-base": Known(
         GteConfig,
-        GteForSequenceClassification,
         unigram_tokenizer,
         {
             "max_position_embeddings": 2048,
@@ -212,7 +190,6 @@ KNOWN: dict[str, Known] = {
     # The settings of Alibaba-NLP/gte-base-en-v1.5, from which re-rankers are trained.
     "GTE without token types": Known(
         GteConfig,
-        GteForSequenceClassification,
         word_piece_tokenizer,
         {"max_position_embeddings": 2048, "type_vocab_size": 0, "pad_token_id": 0, "rope_parameters": rope(500_000.0)},
         2048,
@@ -233,10 +210,10 @@ def jina(feed_forward: str = "geglu", *, code: bool = False) -> dict[str, Any]:
 
 
 ALL: dict[str, Known] = KNOWN | {  # and models that `transformers` lacks
-    "jinaai/jina-reranker-v1-tiny-en": Known(BertConfig, JinaBert, byte_pair_tokenizer, jina(), 512),
+    "jinaai/jina-reranker-v1-tiny-en": Known(BertConfig, byte_pair_tokenizer, jina(), 512),
     # Here with BERT's tokenizer and token types.
-    "jinaai/jina-embeddings-v2-base-code": Known(BertConfig, JinaBert, word_piece_tokenizer, jina(code=True), 512),
-    "JinaBERT with ReGLU": Known(BertConfig, JinaBert, word_piece_tokenizer, jina("reglu"), 512),
+    "jinaai/jina-embeddings-v2-base-code": Known(BertConfig, word_piece_tokenizer, jina(code=True), 512),
+    "JinaBERT with ReGLU": Known(BertConfig, word_piece_tokenizer, jina("reglu"), 512),
 }
 
 
@@ -252,7 +229,8 @@ def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
         "num_labels": 1,
     }
     config = known.config(**shape | known.settings | more)
-    model: PreTrainedModel = known.model(config)
+    build: Any = JinaBert if "auto_map" in known.settings else AutoModelForSequenceClassification.from_config
+    model: PreTrainedModel = build(config)
     randomise(model, seed=seed)
     model.eval()
     return model
@@ -262,8 +240,7 @@ def save(folder: Path, name: str, model: PreTrainedModel | None = None) -> Path:
     """Writes a re-ranker's folder with a known model's settings."""
     (model or tiny(name)).save_pretrained(folder)
     ALL[name].tokenizer().save(str(folder / "tokenizer.json"))
-    limit = {"model_max_length": ALL[name].positions}
-    (folder / "tokenizer_config.json").write_text(json.dumps(limit), encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", {"model_max_length": ALL[name].positions})
     return folder
 
 

@@ -1,10 +1,9 @@
 """Tiny random DeBERTas: Hugging Face folders with the settings of published models, and a Unigram tokenizer."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise
+from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise, write_json
 from support.tokenizer import SPECIAL, WORDS, vocab_size
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
@@ -79,5 +78,5 @@ def save_deberta(folder: Path, model: DebertaV2ForSequenceClassification | None 
     (model or tiny_hf_deberta(**more)).save_pretrained(folder)
     unigram_tokenizer().save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "DebertaV2Tokenizer", "model_max_length": 512}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", settings)
     return folder

@@ -24,79 +24,40 @@ PARTS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 SCALE = 16  # published widths are divided by this
+QWEN3 = {
+    "model_type": "qwen3",
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1_000_000,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+}
+QWEN2 = {
+    "model_type": "qwen2",
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32768,
+    "rope_theta": 1_000_000,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+}
 # The shapes that the config.json of published models gives, by id.
 PUBLISHED: dict[str, dict[str, Any]] = {
-    "Qwen/Qwen3-Reranker-0.6B": {
-        "model_type": "qwen3",
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 3072,
-        "max_position_embeddings": 40960,
-        "rope_theta": 1_000_000,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": True,
-    },
-    "Qwen/Qwen3-Reranker-4B": {
-        "model_type": "qwen3",
-        "hidden_size": 2560,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 9728,
-        "max_position_embeddings": 40960,
-        "rope_theta": 1_000_000,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": True,
-    },
-    "Qwen/Qwen3-Reranker-8B": {
-        "model_type": "qwen3",
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 12288,
-        "max_position_embeddings": 40960,
-        "rope_theta": 1_000_000,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": False,
-    },
-    "zeroentropy/zerank-1-small": {
-        "model_type": "qwen3",
+    "Qwen/Qwen3-Reranker-0.6B": QWEN3 | {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 3072},
+    "Qwen/Qwen3-Reranker-4B": QWEN3 | {"hidden_size": 2560, "num_attention_heads": 32, "intermediate_size": 9728},
+    "Qwen/Qwen3-Reranker-8B": QWEN3
+    | {"hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 12288, "tie_word_embeddings": False},
+    "zeroentropy/zerank-1-small": QWEN3
+    | {
         "auto_map": {"AutoConfig": "modeling_zeranker.ZEConfig"},
         "hidden_size": 2048,
         "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
         "intermediate_size": 6144,
-        "max_position_embeddings": 40960,
-        "rope_theta": 1_000_000,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": True,
     },
-    "mixedbread-ai/mxbai-rerank-base-v2": {
-        "model_type": "qwen2",
-        "hidden_size": 896,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "intermediate_size": 4864,
-        "max_position_embeddings": 32768,
-        "rope_theta": 1_000_000,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": True,
-    },
-    "mixedbread-ai/mxbai-rerank-large-v2": {
-        "model_type": "qwen2",
-        "hidden_size": 1536,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "intermediate_size": 8960,
-        "max_position_embeddings": 32768,
-        "rope_theta": 1_000_000,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": True,
-    },
+    "mixedbread-ai/mxbai-rerank-base-v2": QWEN2
+    | {"hidden_size": 896, "num_attention_heads": 14, "intermediate_size": 4864},
+    "mixedbread-ai/mxbai-rerank-large-v2": QWEN2
+    | {"hidden_size": 1536, "num_attention_heads": 12, "intermediate_size": 8960},
     "BAAI/bge-reranker-v2-gemma": {
         "model_type": "gemma",
         "hidden_act": "gelu",

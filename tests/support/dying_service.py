@@ -7,15 +7,13 @@ nothing that a client sends can end the thread.
 import sys
 from itertools import count
 
+from support.working import Dies
+
 from bandrank.__main__ import main
 from bandrank.engine.worker import ScoringWorker
 
 SCORED = 5
 CALLS_A_BATCH = 2  # before a batch begins, and after it
-
-
-class Died(BaseException):
-    """Ends the scoring thread, because handlers of ordinary errors do not catch it."""
 
 
 def dies_between_batches() -> None:
@@ -24,7 +22,7 @@ def dies_between_batches() -> None:
 
     def finish_or_die(self: ScoringWorker, last: int) -> None:
         if next(calls) >= SCORED * CALLS_A_BATCH:
-            raise Died
+            raise Dies
         finish(self, last)
 
     ScoringWorker._finish_all_but = finish_or_die  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ import sys
 
 from support.scorers import WatchedScorer, lookup
 from support.serving import files_of
+from support.working import Dies
 
 from bandrank import logs
 from bandrank.__main__ import serve
@@ -19,17 +20,13 @@ ARRIVED_FD, PASSES_FD = "GATE_ARRIVED_FD", "GATE_PASSES_FD"  # environment varia
 PASS, DIE = b"p", b"d"
 
 
-class Died(BaseException):
-    """Ends the scoring thread, because handlers of ordinary errors do not catch it."""
-
-
 def main() -> int:
     arrived, passes = int(os.environ[ARRIVED_FD]), int(os.environ[PASSES_FD])
 
     def wait(_: ScoreBatch) -> None:
         os.write(arrived, b".")
         if os.read(passes, 1) == DIE:
-            raise Died
+            raise Dies
 
     settings = Settings.read(sys.argv[2:])
     logs.configure(settings.log_level, settings.log_format)

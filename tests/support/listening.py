@@ -2,7 +2,6 @@
 
 import socket
 import ssl
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from support.scorers import lookup
 from support.server import Scrape
 from support.serving import files_of
 from support.tasks import HANG_S
+from support.threaded import served
 
 from bandrank.api.app import create_app
 from bandrank.api.certificate import served_certificate
@@ -86,16 +86,8 @@ def listening(
     http: Any = connections.protocol() if tls is None else over_tls(connections, tls)
     app = create_app(Service(serving, settings))
     told = {"log_config": None, "access_log": False, "timeout_keep_alive": 600} | hardening(settings)
-    server = uvicorn.Server(uvicorn.Config(app, http=http, loop=loop, **told))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            yield Listening(listener.getsockname(), trust, connections)
-        finally:
-            server.should_exit = True
-            thread.join(HANG_S)
-    assert not thread.is_alive()
+    with served(uvicorn.Config(app, http=http, loop=loop, **told)) as address:
+        yield Listening(address, trust, connections)
 
 
 def ended_with(connection: socket.socket) -> bytes:

@@ -17,32 +17,18 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.modernbert import ModernBertConfig as OurConfig
 
 # Fields of the config.json of published models beyond their sizes.
-GTE_RERANKER = {  # Alibaba-NLP/gte-reranker-modernbert-base
-    "classifier_pooling": "mean",
-    "global_rope_theta": 160000.0,
-    "local_rope_theta": 10000.0,
-    "global_attn_every_n_layers": 3,
-    "max_position_embeddings": 8192,
-}
-GRANITE_RERANKER = {  # ibm-granite/granite-embedding-reranker-english-r2
-    "classifier_pooling": "cls",
-    "global_rope_theta": 80000.0,
-    "local_rope_theta": 10000.0,
-    "global_attn_every_n_layers": 3,
-    "max_position_embeddings": 8192,
-}
-ETTIN = {  # cross-encoder/ettin-reranker-17m-v1
-    "global_rope_theta": 160000.0,
-    "local_rope_theta": 160000.0,
-    "global_attn_every_n_layers": 3,
-    "max_position_embeddings": 7999,
-}
 MODERN_COLBERT = {  # lightonai/GTE-ModernColBERT-v1
     "global_rope_theta": 160000.0,
     "local_rope_theta": 10000.0,
     "global_attn_every_n_layers": 3,
     "max_position_embeddings": 8192,
 }
+# Alibaba-NLP/gte-reranker-modernbert-base
+GTE_RERANKER: dict[str, Any] = MODERN_COLBERT | {"classifier_pooling": "mean"}
+# ibm-granite/granite-embedding-reranker-english-r2
+GRANITE_RERANKER: dict[str, Any] = MODERN_COLBERT | {"classifier_pooling": "cls", "global_rope_theta": 80000.0}
+# cross-encoder/ettin-reranker-17m-v1
+ETTIN = MODERN_COLBERT | {"local_rope_theta": 160000.0, "max_position_embeddings": 7999}
 
 
 def tiny_config(published: Mapping[str, Any] = GTE_RERANKER, **more: Any) -> ModernBertConfig:

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from support.scripted_server import read_message
 from support.server import Scrape
 from support.serving import files_of
 from support.tasks import HANG_S, wait_until
+from support.threaded import served
 
 from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.hardening import hardening
@@ -113,13 +113,5 @@ def proxied(
     connections = Connections(ConnectionLimits(max_connections=50, reserved=4), service.metrics)
     http: Any = connections.protocol()
     config = uvicorn.Config(app, http=http, log_config=None, access_log=False, **(hardening(chosen) | BARE))
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            yield Proxied(listener.getsockname(), service, app)
-        finally:
-            server.should_exit = True
-            thread.join(HANG_S)
-    assert not thread.is_alive()
+    with served(config) as address:
+        yield Proxied(address, service, app)

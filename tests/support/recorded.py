@@ -7,13 +7,11 @@ the tensors, so that they do not depend on the order in which modules are made.
 
 import json
 import platform
-import random
 import zlib
 from pathlib import Path
 from typing import Any
 
 import torch
-from support.models import random_ids
 from torch import Tensor, nn
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "recorded_scores.json"
@@ -51,22 +49,6 @@ def _drawn(name: str, tensor: Tensor) -> Tensor:
         return 0.1 * noise
     is_matrix = tensor.dim() == 2 and "embeddings" not in name and "codes" not in name
     return noise * (1.5 * tensor.shape[1] ** -0.5 if is_matrix else 1.0)
-
-
-def texts_of(scorer: Any) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """Token ids of three queries with 7, 0 and 3 candidates of 0 to 150 pieces, by the scorer's templates."""
-    rng = random.Random(0)
-
-    def ids(num_pieces: int, template: Any) -> list[int]:
-        pieces = random_ids(rng, num_pieces)[:-1]
-        if template.sentence_token is not None:
-            pieces[::7] = [template.sentence_token] * len(pieces[::7])
-        applied: list[int] = template.apply(pieces)[0]
-        return applied
-
-    queries = [ids(count, scorer.query_template) for count in (6, 0, 11)]
-    lengths = [[0, 1, 8, 9, 63, 150, 33], [], [40, 41, 2]]
-    return queries, [[ids(count, scorer.candidate_template) for count in group] for group in lengths]
 
 
 def demo_texts() -> list[str]:

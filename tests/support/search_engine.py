@@ -7,8 +7,6 @@ an `_msearch` every index is that one, except `missing`. All other requests are 
 
 import gzip
 import json
-import socket
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from urllib.parse import parse_qsl
 import uvicorn
 from starlette.types import Receive, Scope, Send
 from support.certificates import Certificate
-from support.tasks import HANG_S
+from support.threaded import served
 
 JSON = b"application/json; charset=UTF-8"
 HEAD_KEYS = {"index", "preference", "routing", "search_type"}  # allowed before a search in `_msearch`
@@ -150,15 +148,6 @@ def running_engine(engine: SearchEngine, certificate: Certificate | None = None)
     """Runs the engine on a free port. certificate: makes it speak HTTPS."""
     tls = {} if certificate is None else {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key}
     quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "date_header": False}
-    config = uvicorn.Config(engine, **quiet, **tls)
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        engine.url = f"{'https' if tls else 'http'}://localhost:{listener.getsockname()[1]}"
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            yield engine
-        finally:
-            server.should_exit = True
-            thread.join(HANG_S)
-    assert not thread.is_alive()
+    with served(uvicorn.Config(engine, **quiet, **tls)) as (_, port):
+        engine.url = f"{'https' if tls else 'http'}://localhost:{port}"
+        yield engine

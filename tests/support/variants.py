@@ -78,7 +78,7 @@ def template_ids(scorer: Scorer, rng: random.Random, num_pieces: int, *, query: 
 
 
 def random_texts(scorer: Scorer) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """Token ids of three queries with 7, 0 and 3 candidates of 0 to 150 pieces."""
+    """Token ids of three queries with 7, 0 and 3 candidates of 0 to 150 pieces. Recorded scores are of these."""
     rng = random.Random(0)
     lengths = [[0, 1, 8, 9, 63, 150, 33], [], [40, 41, 2]]
     queries = [template_ids(scorer, rng, num_pieces, query=True) for num_pieces in (6, 0, 11)]

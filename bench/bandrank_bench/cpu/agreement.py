@@ -1,17 +1,16 @@
 """Checks that all systems compute the same scores, before their speeds are compared."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from bandrank_bench.systems import Pattern, Scores, System
-from bandrank_bench.workloads import Request
+from bandrank_bench.systems import WINDOW, Pattern, Scores, System
+from bandrank_bench.workloads import Request, load_tokenizer
 
 FLOAT32_TOLERANCE = 1e-4
 # In units of the spread of the scores. A random head amplifies rounding (int8 peers show 0.3 - 0.6), so this catches
@@ -32,15 +31,19 @@ class Agreement:
     spread: float
 
 
-def reference_scores(checkpoint: Path, request: Request, pattern: Pattern, window: int) -> Scores:
-    """Scores of `transformers` in float32, pair by pair, with the pattern as a dense mask."""
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+def reference_scores(checkpoints: Mapping[Pattern, Path], request: Request) -> dict[Pattern, Scores]:
+    """Scores of `transformers` in float32, pair by pair, with each pattern as a dense mask."""
+    return {pattern: _reference_scores(checkpoint, request, pattern) for pattern, checkpoint in checkpoints.items()}
+
+
+def _reference_scores(checkpoint: Path, request: Request, pattern: Pattern) -> Scores:
+    tokenizer = load_tokenizer(checkpoint)
     model = BertForSequenceClassification.from_pretrained(checkpoint, attn_implementation="eager")  # in eval mode
     scores = []
     for passage in request.passages:
         pair = tokenizer.encode(request.query, passage)
         types = torch.tensor(pair.type_ids)
-        mask = None if pattern == "full" else visible(types, window).unsqueeze(0).unsqueeze(0)
+        mask = None if pattern == "full" else visible(types, WINDOW).unsqueeze(0).unsqueeze(0)
         with torch.inference_mode():
             output = model(
                 torch.tensor([pair.ids]),

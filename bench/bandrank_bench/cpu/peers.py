@@ -19,6 +19,7 @@ from bandrank_bench.batches import sorted_batches
 from bandrank_bench.onnx_files import INPUTS, Logits, export_onnx
 from bandrank_bench.sentence import sentence_transformers
 from bandrank_bench.systems import NUM_THREADS, Precision, Score, Scores, System, has_native_bf16, torch_precision
+from bandrank_bench.workloads import load_tokenizer
 
 Batch = npt.NDArray[np.int64]  # (3, pairs, longest): INPUTS
 
@@ -28,7 +29,7 @@ def load_peers(checkpoint: Path, work: Path) -> list[System]:
 
     Converted models are written to `work`.
     """
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer = load_tokenizer(checkpoint)
     float_onnx, int8_onnx = export_onnx(Logits(checkpoint), INPUTS, work)
     return [
         *(sentence_transformers(checkpoint, dtype) for dtype in (torch.float32, torch.bfloat16)),

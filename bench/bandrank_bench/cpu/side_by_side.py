@@ -4,21 +4,15 @@ The samples go to a file beside the page, with the suffix .jsonl.gz.
 """
 
 import argparse
-import signal
-import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tokenizers import Tokenizer
-from transformers.utils.logging import disable_progress_bar
-
 from bandrank_bench import machine
 from bandrank_bench.calibrate import Calibration, Sample
-from bandrank_bench.checkpoint import write_checkpoint
+from bandrank_bench.checkpoint import write_patterns
 from bandrank_bench.cpu.agreement import Disagreement, check, reference_scores
 from bandrank_bench.cpu.floor import full_flops, measure_ceilings, needed_flops
 from bandrank_bench.cpu.measure import measure
@@ -26,8 +20,9 @@ from bandrank_bench.cpu.report import YARDSTICK, Results, json_lines, markdown
 from bandrank_bench.cpu.summary import Floor, summarise
 from bandrank_bench.ours import open_ours
 from bandrank_bench.output import say, write_page
-from bandrank_bench.systems import WINDOW, Pattern, Precision, System
-from bandrank_bench.workloads import WORKLOADS, Request, Workload, Writer
+from bandrank_bench.process import make_ready
+from bandrank_bench.systems import WINDOW, Precision, System
+from bandrank_bench.workloads import WORKLOADS, Request, Workload, Writer, load_tokenizer
 
 TOO_SLOW = 8.0  # times the yardstick: admits emulated bfloat16, but no reference loops, ten times slower still
 PROBE_PASSAGES = 4
@@ -47,29 +42,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     from bandrank_bench.cpu.peers import load_peers  # noqa: PLC0415  # tests lack its runtimes
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a shell's code, once the services are stopped
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-    warnings.simplefilter("ignore")  # exporters warn about the models' code; the check below catches wrong models
+    make_ready()
     workloads = [WORKLOADS[name] for name in options.workloads]
     out: Path = options.out
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder, ExitStack() as stack:
         work = Path(folder)
-        checkpoints: dict[Pattern, Path] = {
-            "full": write_checkpoint(work / "full"),
-            "sparse": write_checkpoint(work / "sparse", window=WINDOW),
-        }
-        writer = Writer(Tokenizer.from_file(str(checkpoints["full"] / "tokenizer.json")))
+        checkpoints = write_patterns(work)
+        writer = Writer(load_tokenizer(checkpoints["full"]))
         say("loading and converting")
         every = [*load_peers(checkpoints["full"], work), *open_ours(stack, checkpoints, work)]
         chosen = [system for system in every if any(part in system.name for part in (*options.only, YARDSTICK))]
         systems, left_out = leave_out_slow(chosen, WORKLOADS["W2"].request(writer, PROBE_ROUND))
         checked = WORKLOADS["W1"].request(writer, CHECK_ROUND).head(CHECKED_PASSAGES)
-        references = {
-            pattern: reference_scores(checkpoint, checked, pattern, WINDOW)
-            for pattern, checkpoint in checkpoints.items()
-        }
         try:
-            agreements = check(systems, checked, references)
+            agreements = check(systems, checked, reference_scores(checkpoints, checked))
         except Disagreement as disagreement:
             say(f"no report: {disagreement}")
             return 1

@@ -88,19 +88,20 @@ def judge(tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
     aims = []
     for workload, rows in tables.items():
         for row in rows:
-            in_int8 = row.system.precision == "int8"
-            least = AIMS.get((row.system.pattern, in_int8), {}).get(workload)
+            least = AIMS.get((row.system.pattern, row.system.precision == "int8"), {}).get(workload)
             if row.system.kind == "in process" and least is not None:
-                peer = best_peer(rows, None if in_int8 else row.system.precision)
-                ratio = speed_up(row, peer)
-                over = peer.system.name if peer else "none was measured"
-                text = (
-                    f"{workload}: {row.system.name} over the best peer {'' if in_int8 else 'of its precision '}({over})"
-                )
-                aims.append(Aim(text, least, ratio, at_least=True))
+                aims.append(over_peers(workload, row, rows, least))
             if row.system.kind == "HTTP":
                 aims.append(Aim(f"{workload}: {row.system.name}, time over in process", HTTP_AIM, row.over_in_process))
     return aims
+
+
+def over_peers(where: str, row: Row, rows: Sequence[Row], least: float) -> Aim:
+    """The aim of a system's speed over that of the best peer: of its precision, or for int8 of any."""
+    in_int8 = row.system.precision == "int8"
+    peer = best_peer(rows, None if in_int8 else row.system.precision)
+    over = f"{'' if in_int8 else 'of its precision '}({peer.system.name if peer else 'none was measured'})"
+    return Aim(f"{where}: {row.system.name} over the best peer {over}", least, speed_up(row, peer), at_least=True)
 
 
 def _paired_ratio(kept: Sequence[Sample], direct: Sequence[Sample]) -> float | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from bandrank_bench.aims import Aim
-from bandrank_bench.cpu.summary import Row, best_peer, speed_up
+from bandrank_bench.cpu.summary import Row, over_peers
 from bandrank_bench.families.memory import OURS, Growth
 
 # Speed-ups over the best peer of the same precision, by family and workload; int8 has no peer and no aim.
@@ -20,11 +20,7 @@ def judge_speed(family: str, tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
         for row in rows:
             system = row.system
             if least is not None and system.kind == "in process" and system.precision in PRECISIONS:
-                peer = best_peer(rows, system.precision)
-                ratio = speed_up(row, peer)
-                over = peer.system.name if peer else "none was measured"
-                text = f"{family}, {workload}: {system.name} over the best peer of its precision ({over})"
-                aims.append(Aim(text, least, ratio, at_least=True))
+                aims.append(over_peers(f"{family}, {workload}", row, rows, least))
     return aims
 
 

@@ -6,15 +6,12 @@ and a line for each family; families that a run leaves out keep their lines from
 
 import argparse
 import gc
-import signal
-import sys
 import tempfile
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+from transformers.utils.logging import set_verbosity_error
 
 from bandrank_bench import infinity, machine
 from bandrank_bench.cpu.agreement import Disagreement
@@ -24,6 +21,7 @@ from bandrank_bench.families.report import markdown
 from bandrank_bench.families.results import FamilyResults, read
 from bandrank_bench.families.timing import time_family
 from bandrank_bench.output import say, write_page
+from bandrank_bench.process import make_ready
 from bandrank_bench.workloads import WORKLOADS
 
 TIMED, MEMORY = ("W1", "W2"), "memory"
@@ -38,10 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--infinity", type=Path, default=infinity.ENVIRONMENT, help="its virtual environment")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-families.md"))
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a shell's code, once the services are stopped
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-    set_verbosity_error()  # type: ignore[no-untyped-call]
-    warnings.simplefilter("ignore")
+    make_ready()
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
     out: Path = options.out
     kept = out.with_suffix(".jsonl.gz")
     every = read(kept)

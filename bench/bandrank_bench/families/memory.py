@@ -15,13 +15,13 @@ import torch
 
 from bandrank.dtypes import DtypeName
 from bandrank_bench.families.checkpoints import Published
-from bandrank_bench.families.pairs import load_tokenizer, writer_of
+from bandrank_bench.families.pairs import writer_of
 from bandrank_bench.families.peers import plain_transformers
 from bandrank_bench.ours import load
 from bandrank_bench.output import say
 from bandrank_bench.proc import sizes
 from bandrank_bench.systems import Score, has_native_bf16
-from bandrank_bench.workloads import QUERY_TOKENS, Request, Workload
+from bandrank_bench.workloads import QUERY_TOKENS, Request, Workload, load_tokenizer
 
 OURS, THEIRS = "bandrank", "transformers, sorted"
 DOCUMENT, CANDIDATES = "one document", "100 candidates"

@@ -1,7 +1,6 @@
 """Makes the token ids of pairs of texts, for both the reference and plain transformers."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from tokenizers import Tokenizer
 
@@ -10,11 +9,6 @@ from bandrank_bench.families.prompt import prompts
 from bandrank_bench.workloads import Writer
 
 Pairs = Callable[[str, Sequence[str]], list[list[int]]]  # the ids of a query with each of its passages
-
-
-def load_tokenizer(checkpoint: Path) -> Tokenizer:
-    """Loads the tokenizer of a checkpoint."""
-    return Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
 
 
 def pairs_of(published: Published, tokenizer: Tokenizer) -> Pairs:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from bandrank_bench.batches import sorted_batches
 from bandrank_bench.families.checkpoints import Published
-from bandrank_bench.families.pairs import load_tokenizer, pairs_of
+from bandrank_bench.families.pairs import pairs_of
 from bandrank_bench.families.tokenizers import XLM_ROBERTA
 from bandrank_bench.systems import Score, Scores, System, torch_precision
+from bandrank_bench.workloads import load_tokenizer
 
 DTYPES = (torch.float32, torch.bfloat16)
 

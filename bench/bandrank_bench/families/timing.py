@@ -7,21 +7,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bandrank.dtypes import DtypeName
 from bandrank_bench import machine
 from bandrank_bench.calibrate import Calibration, Sample
 from bandrank_bench.cpu.agreement import Disagreement, check
 from bandrank_bench.cpu.measure import measure
 from bandrank_bench.families.checkpoints import Published
 from bandrank_bench.families.infinity_peer import open_infinity
-from bandrank_bench.families.pairs import load_tokenizer, pairs_of, writer_of
+from bandrank_bench.families.pairs import pairs_of, writer_of
 from bandrank_bench.families.peers import load_peers, logits_of
 from bandrank_bench.families.results import FamilyResults
 from bandrank_bench.ours import load
 from bandrank_bench.output import say
-from bandrank_bench.systems import Scores, System, torch_precision
-from bandrank_bench.workloads import WORKLOADS, Request, Workload
-from bandrank_kernels.native.library import why_no_native
+from bandrank_bench.systems import Scores, System, dtypes, torch_precision
+from bandrank_bench.workloads import WORKLOADS, Request, Workload, load_tokenizer
 
 WARM_UP_ROUND, CHECK_ROUND = 1001, 1003  # not timed rounds, so with other texts
 WARM_UP_PASSAGES, CHECKED_PASSAGES = 4, 6
@@ -75,8 +73,7 @@ def time_family(
 
 def open_ours(stack: ExitStack, checkpoint: Path) -> Iterator[System]:
     """Opens bandrank in process in every precision; `stack` closes it."""
-    dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", *(() if why_no_native() else ("int8",)))
-    for dtype in dtypes:
+    for dtype in dtypes():
         precision = torch_precision(getattr(torch, dtype))
         score = stack.enter_context(load(checkpoint, dtype))
         yield System(f"bandrank {precision}", precision, "full", "in process", score)

@@ -8,25 +8,21 @@ twenty minutes. The samples go to a file beside the page, with the suffix .jsonl
 import argparse
 import asyncio
 import random
-import signal
-import sys
 import tempfile
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import uvloop
-from tokenizers import Tokenizer
-from transformers.utils.logging import disable_progress_bar
 
 from bandrank_bench import infinity, machine
 from bandrank_bench.calibrate import Calibration
-from bandrank_bench.checkpoint import write_checkpoint
+from bandrank_bench.checkpoint import write_patterns
 from bandrank_bench.cpu.agreement import Agreement, Disagreement, reference_scores
 from bandrank_bench.output import say, write_page
 from bandrank_bench.overload.command import fractions, numbers
+from bandrank_bench.process import make_ready
 from bandrank_bench.service import Service
 from bandrank_bench.services.agreement import agreement_of
 from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, tei
@@ -36,8 +32,7 @@ from bandrank_bench.services.memory import Memory
 from bandrank_bench.services.report import Results, json_lines, markdown
 from bandrank_bench.services.resting import awake, resting
 from bandrank_bench.services.runs import Run
-from bandrank_bench.systems import WINDOW, Pattern
-from bandrank_bench.workloads import WORKLOADS, Writer
+from bandrank_bench.workloads import WORKLOADS, Writer, load_tokenizer
 
 CHECK_ROUND = 1003  # its texts occur in no other request
 
@@ -76,9 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         candidates=args.candidates,
         rounds=args.rounds,
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a shell's code, once the services are stopped
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-    warnings.simplefilter("ignore")  # exporters warn about the models' code; the check below catches wrong models
+    make_ready()
     with (
         tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -107,10 +100,7 @@ class Match:
 
     def gather(self, environment: Path, tei_url: str, only: str) -> None:
         """Chooses the contenders; tries infinity's configurations for that."""
-        self._checkpoints: dict[Pattern, Path] = {
-            "full": write_checkpoint(self._work / "full"),
-            "sparse": write_checkpoint(self._work / "sparse", window=WINDOW),
-        }
+        self._checkpoints = write_patterns(self._work)
         self.contenders = [one for one in bandranks(self._checkpoints) if only in one.name]
         if asked := infinities(only):
             try:
@@ -156,12 +146,9 @@ class Match:
 
     def _start(self, stack: ExitStack) -> tuple[dict[Contender, Service], list[Agreement]]:
         """Starts all services, keeps those with the right scores, and suspends them."""
-        writer = Writer(Tokenizer.from_file(str(self._checkpoints["full"] / "tokenizer.json")))
+        writer = Writer(load_tokenizer(self._checkpoints["full"]))
         request = WORKLOADS["W0"].request(writer, CHECK_ROUND)
-        references = {
-            pattern: reference_scores(checkpoint, request, pattern, WINDOW)
-            for pattern, checkpoint in self._checkpoints.items()
-        }
+        references = reference_scores(self._checkpoints, request)
         services: dict[Contender, Service] = {}
         agreements = []
         for number, one in enumerate(self.contenders):

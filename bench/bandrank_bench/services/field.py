@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bandrank.dtypes import DtypeName
 from bandrank_bench.infinity import Configuration
 from bandrank_bench.output import say
 from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, infinity, ours
-from bandrank_bench.systems import Pattern
-from bandrank_kernels.native.library import why_no_native
+from bandrank_bench.systems import Pattern, dtypes
 
 BATCH_SIZES = (8, 16)  # besides the default of 32
 INFINITY = (
@@ -27,10 +25,9 @@ Throughput = Callable[[Contender], float]  # answers per second; 0 if it cannot 
 
 def bandranks(checkpoints: Mapping[Pattern, Path]) -> Iterator[Contender]:
     """Yields full attention in each precision of this CPU, and the sparse pattern in the fastest."""
-    dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", *(() if why_no_native() else ("int8",)))
-    for dtype in dtypes:
+    for dtype in dtypes():
         yield ours(checkpoints["full"], "full", dtype)
-    yield ours(checkpoints["sparse"], "sparse", dtypes[-1])
+    yield ours(checkpoints["sparse"], "sparse", dtypes()[-1])
 
 
 def infinities(only: str) -> list[Configuration]:

@@ -57,6 +57,9 @@ def account_for(scope: Scope) -> Callable[..., AsyncIterator[Account]]:
     return account
 
 
+Ranking = Annotated[Account, Depends(account_for(Scope.RANK))]
+
+
 class Admission:
     """Who may do what: by the keys in a file or, without one, by address."""
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
-from bandrank.api.admission import REFUSALS, SECURED, account_for
+from bandrank.api.admission import REFUSALS, SECURED, Ranking
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Float32s, check_lengths
@@ -17,7 +17,6 @@ from bandrank.api.dialects.fields import Size, TextOrObject, TextsOrObjects
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import OpenAIErrorBody
-from bandrank.api.keys import Scope
 from bandrank.api.parsing import Json, load, media_type, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import body_schema
@@ -136,9 +135,7 @@ DESCRIBED: dict[str, Any] = {
 }
 
 
-async def embed_texts(
-    request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
-) -> Response:
+async def embed_texts(request: Request, service: ServiceOfApp, account: Ranking) -> Response:
     """Returns the vectors by which a served bi-encoder ranks these texts, from the same queue and cache."""
     media_type(request)
     raw = await read_body(request, service.max_body_bytes, account, service.pace)

@@ -4,20 +4,19 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Self
 
 import numpy as np
-from fastapi import Depends, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bandrank.api.admission import REFUSALS, SECURED, account_for
+from bandrank.api.admission import REFUSALS, SECURED, Ranking
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import sigmoid
 from bandrank.api.dialects.fields import NOT_BLANK, Instruction, not_blank
 from bandrank.api.dialects.native import TextOrCandidate, is_nothing
 from bandrank.api.disconnects import hung_up, unless_gone
-from bandrank.api.keys import Scope
 from bandrank.api.parsing import read_json
 from bandrank.api.responses import JsonInParts, json_of
 from bandrank.api.schemas import body_schema
@@ -193,9 +192,7 @@ class ExplainResponse(BaseModel):
     responses=errors(*REFUSALS, 404, 413, 415, 422, 500, 503, 504),
     openapi_extra=body_schema(ExplainRequest) | SECURED,
 )
-async def explain_score(
-    request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
-) -> Response:
+async def explain_score(request: Request, service: ServiceOfApp, account: Ranking) -> Response:
     """Explains the score of a candidate for a query: what each stage read and gave, and which words the score rests on.
 
     It takes at most as much work as ranking the candidate 65 times, and for a long candidate as ranking it twice.

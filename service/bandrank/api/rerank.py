@@ -6,23 +6,21 @@ from functools import cache, partial, reduce
 from operator import or_
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from bandrank.api.admission import REFUSALS, SECURED, account_for
+from bandrank.api.admission import REFUSALS, SECURED, Ranking
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects import DIALECTS, dialect_of
 from bandrank.api.dialects.costs import CUT_HEADERS, cuts_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_lengths
 from bandrank.api.disconnects import hung_up, unless_gone
-from bandrank.api.keys import Scope
 from bandrank.api.parsing import Json, check_fields, load, media_type, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import bodies_schema
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.calls import Call, answer
-from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, InvalidInput
 
 BUDGET_HEADER = "X-Budget-Ms"
@@ -66,9 +64,7 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
         | errors(422, body=last.error_of(422)),
         openapi_extra=bodies_schema(dialects) | SECURED | {"parameters": parameters},
     )
-    async def rerank(
-        request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
-    ) -> Response:
+    async def rerank(request: Request, service: ServiceOfApp, account: Ranking) -> Response:
         """Ranks candidates by relevance to a query.
 
         If the path takes several formats, the fields of the body tell them apart.

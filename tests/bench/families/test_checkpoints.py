@@ -12,11 +12,11 @@ from transformers import AutoTokenizer
 from bandrank_bench.cpu.agreement import check
 from bandrank_bench.families.checkpoints import FAMILIES, Published, write_checkpoint
 from bandrank_bench.families.memory import OURS, THEIRS, probe
-from bandrank_bench.families.pairs import load_tokenizer, pairs_of, writer_of
+from bandrank_bench.families.pairs import pairs_of, writer_of
 from bandrank_bench.families.peers import plain_transformers
 from bandrank_bench.families.timing import open_ours, reference_scores
 from bandrank_bench.systems import System
-from bandrank_bench.workloads import QUERY_TOKENS, WORKLOADS
+from bandrank_bench.workloads import QUERY_TOKENS, WORKLOADS, load_tokenizer
 
 SMALL = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
 SMALL |= {"initializer_range": 0.15}  # as far from 0 as weights of these sizes are drawn

@@ -13,6 +13,7 @@ from bandrank.models.hf.files import Weights
 from bandrank.models.hf.gemma import as_computed
 from bandrank.models.hf.model import SUPPORTED, Family
 from bandrank.models.hf.qwen import read_sizes
+from bandrank.models.hf.rotary import read_bases
 from bandrank.models.hf.settings import require_numbers, require_plain
 from bandrank.models.layers.positions import Rotary
 
@@ -40,11 +41,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     require_numbers(settings, REQUIRED)
     require_plain(settings, PLAIN, "Gemma 3")
     sizes, saved = read_sizes(settings, weights), Gemma3TextConfig.from_dict(settings)
-    assert saved.rope_parameters is not None, "left empty. This is a bug."
     assert saved.layer_types is not None, "left empty. This is a bug."
-    rotary = {"global": saved.rope_parameters["full_attention"], "local": saved.rope_parameters["sliding_attention"]}
-    if scaled := {each["rope_type"] for each in rotary.values()} - {"default"}:
-        raise ValueError(f"rotary positions scaled by {', '.join(sorted(scaled))} are not supported; {SUPPORTED}")
+    global_base, local_base = read_bases(saved)
     if (scale := (sizes["head_size"] / settings["query_pre_attn_scalar"]) ** 0.5) != 1.0:
         for name in [each for each in weights if each.endswith("self_attn.q_norm.weight")]:
             weights[name] = (weights[name].float() + 1.0) * scale - 1.0
@@ -52,8 +50,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     return Gemma3Config(
         **sizes,
         windows=tuple(window if kind == "sliding_attention" else None for kind in saved.layer_types),
-        global_rotary=Rotary(float(rotary["global"]["rope_theta"])),
-        local_rotary=Rotary(float(rotary["local"]["rope_theta"])),
+        global_rotary=Rotary(global_base),
+        local_rotary=Rotary(local_base),
     )
 
 

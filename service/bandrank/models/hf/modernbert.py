@@ -9,6 +9,7 @@ from bandrank.models.encoders.modernbert import ModernBertConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import SUPPORTED, Family
+from bandrank.models.hf.rotary import read_bases
 from bandrank.models.hf.settings import require_plain
 
 PLAIN = {
@@ -37,11 +38,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """
     saved = SavedConfig.from_dict(settings)
     require_plain(settings, PLAIN, "ModernBERT")
-    assert saved.rope_parameters is not None, "left empty. This is a bug."
     assert saved.layer_types is not None, "left empty. This is a bug."
-    rotary = {"global": saved.rope_parameters["full_attention"], "local": saved.rope_parameters["sliding_attention"]}
-    if scaled := {each["rope_type"] for each in rotary.values()} - {"default"}:
-        raise ValueError(f"rotary positions scaled by {', '.join(sorted(scaled))} are not supported; {SUPPORTED}")
+    global_base, local_base = read_bases(saved)
     for name in ("head.dense", "head.norm"):
         if f"{name}.weight" in weights:
             weights.setdefault(f"{name}.bias", weights[f"{name}.weight"].new_zeros(saved.hidden_size))
@@ -55,8 +53,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         layer_norm_eps=saved.norm_eps,
         global_every=_global_every(saved.layer_types),
         window=saved.local_attention // 2,
-        global_theta=float(rotary["global"]["rope_theta"]),
-        local_theta=float(rotary["local"]["rope_theta"]),
+        global_theta=global_base,
+        local_theta=local_base,
     )
 
 

@@ -29,6 +29,17 @@ def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
     return Rotary(base * factor, factor ** (2 / head_dim)) if kind == "ntk" else Rotary(base, factor)
 
 
+def read_bases(saved: Any) -> tuple[float, float]:
+    """The bases of plain rotary positions in global layers and in local ones. Raises ValueError for scaled positions.
+
+    saved: a config of transformers.
+    """
+    in_global, in_local = (saved.rope_parameters[f"{kind}_attention"] for kind in ("full", "sliding"))
+    if scaled := {in_global["rope_type"], in_local["rope_type"]} - {"default"}:
+        raise ValueError(f"rotary positions scaled by {', '.join(sorted(scaled))} are not supported; {SUPPORTED}")
+    return float(in_global["rope_theta"]), float(in_local["rope_theta"])
+
+
 def _positive(name: str, value: object) -> float:
     if not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{name} of rotary positions must be a number above 0, got {value!r}")

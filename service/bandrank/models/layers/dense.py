@@ -1,23 +1,14 @@
 """Dense layers on pooled vectors, such as LaBSE's (Feng et al. 2022, arXiv 2007.01852)."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from bandrank.models.layers.head import Float32Head
+from bandrank.models.layers.head import ACTIVATIONS, Float32Head, HeadActivation
 from bandrank.models.layers.precision import in_float32
 
-DenseActivation = Literal["identity", "tanh", "gelu", "relu"]
-ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
-    "identity": torch.Tensor.float,
-    "tanh": torch.tanh,
-    "gelu": functional.gelu,  # the exact erf form
-    "relu": functional.relu,
-}
+DenseActivation = Literal["identity", HeadActivation]
 
 
 @dataclass(frozen=True)
@@ -41,4 +32,5 @@ class Dense(Float32Head):
     def forward(self, vectors: Tensor) -> Tensor:
         """(n, size of the output) float32. vectors: (n, size of the input)."""
         with in_float32(vectors.device):
-            return ACTIVATIONS[self.activation](self.product(self.linear, vectors.float()))
+            product = self.product(self.linear, vectors.float())
+            return product if self.activation == "identity" else ACTIVATIONS[self.activation](product)
