@@ -5,8 +5,9 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from bandrank.models.layers.head import ACTIVATIONS, Float32Head, HeadActivation
+from bandrank.models.layers.head import Float32Head
 from bandrank.models.layers.precision import in_float32
+from bandrank_kernels.pooled_scores import ACTIVATIONS, HeadActivation
 
 DenseActivation = Literal["identity", HeadActivation]
 
