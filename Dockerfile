@@ -18,9 +18,9 @@ WORKDIR /src
 # name PyTorch's own CPU index (deploy/README.md).
 ARG LOCK=gpu
 ARG TORCH_INDEX_URL=
-COPY deploy/lock/${LOCK}.txt lock.txt
+COPY deploy/lock/both.txt deploy/lock/${LOCK}.txt ./
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --require-hashes --only-binary :all: ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} --requirement lock.txt
+    pip install --require-hashes --only-binary :all: ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} --requirement ${LOCK}.txt
 
 FROM dependencies AS application
 COPY deploy/lock/build.txt build.txt

@@ -160,11 +160,14 @@ $(VENV)/bin/uv: | $(VENV)/runtime.stamp
 	@$(PIP) install 'uv>=0.13'
 
 lock: $(VENV)/bin/uv
-	@echo '$(TORCH)' | $(LOCK) pyproject.toml --extra gpu --constraint - --output-file deploy/lock/gpu.txt
-	@echo '$(TORCH)+cpu' | $(LOCK) pyproject.toml --constraint - --find-links '$(CPU_TORCH)' --output-file deploy/lock/cpu.txt
+	@mkdir -p build/lock
+	@for image in cpu gpu; do sed /^--requirement/d deploy/lock/both.txt deploy/lock/$$image.txt >build/lock/$$image.txt; done
+	@echo '$(TORCH)' | $(LOCK) pyproject.toml --extra gpu --constraint - --output-file build/lock/gpu.txt
+	@echo '$(TORCH)+cpu' | $(LOCK) pyproject.toml --constraint - --find-links '$(CPU_TORCH)' --output-file build/lock/cpu.txt
 	@$(VENV)/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
 	  | $(LOCK) - --output-file deploy/lock/build.txt
-	@sed -Ei 's/^ +(--hash|# via)/ \1/' deploy/lock/*.txt
+	@sed -Ei 's/^ +(--hash|# via)/ \1/' build/lock/*.txt deploy/lock/build.txt
+	@$(VENV)/bin/python deploy/lock/share.py build/lock
 	@for group in $(CLIENT_GROUPS); do $(COMPILE) --no-annotate --universal $(CLIENT_PINS)/$$group.in --output-file $(CLIENT_PINS)/$$group.txt || exit 1; done
 
 clean:

@@ -35,8 +35,10 @@ class Pin:
 
 
 def lock_text(lock: str) -> str:
-    text = (DEPLOY / "lock" / f"{lock}.txt").read_text(encoding="utf-8")
-    return re.sub(r"\A(#.*\n)*", "", text)
+    """The entries of a lock file, those of the file that it includes among them."""
+    text = re.sub(r"\A(#.*\n)*", "", (DEPLOY / "lock" / f"{lock}.txt").read_text(encoding="utf-8"))
+    own = text.removeprefix("--requirement both.txt\n")
+    return own if own == text else lock_text("both") + own
 
 
 def pins(lock: str) -> dict[str, Pin]:
@@ -113,10 +115,10 @@ def test_the_image_installs_by_hash() -> None:
     installs = re.findall(r"pip install (.+)", text)
     *locked, ours = installs
 
-    assert [re.findall(r"--requirement (\S+)", each) for each in locked] == [["lock.txt"], ["build.txt"]]
+    assert [re.findall(r"--requirement (\S+)", each) for each in locked] == [["${LOCK}.txt"], ["build.txt"]]
     assert all({"--require-hashes", "--only-binary"} <= set(each.split()) for each in locked)
     assert {"--no-deps", "--no-build-isolation"} <= set(ours.split())
-    assert set(re.findall(r"COPY deploy/lock/(\S+)\.txt", text)) == {"${LOCK}", "build"}
+    assert set(re.findall(r"deploy/lock/(\S+)\.txt", text)) == {"both", "${LOCK}", "build"}
     assert re.findall(r"ARG LOCK=(.*)", text)[0] in REQUIREMENTS
 
 
