@@ -78,7 +78,7 @@ class RelativePositions(nn.Module):
         layouts = lay_out(rows, pattern, device=device)
         farthest = reach(rows)
         needed = self.distances.rows(farthest)
-        first, last = int(needed[0]), int(needed[-1])
+        first, last = int(needed.min()), int(needed.max())  # not at the ends if far buckets fold back
         (of_distance,) = to_device([needed - first], device)
         table = self.table.weight[first : last + 1]
         return DisentangledPlan(layouts, farthest, of_distance, table if self.norm is None else self.norm(table))
