@@ -92,8 +92,8 @@ def test_a_transformer_that_is_loaded_otherwise_is_refused(
 def test_a_setting_of_another_type_is_refused(tmp_path: Path) -> None:
     """The error has the library's own words and is no traceback."""
     folder = save_bi_encoder(tmp_path)
-    edit_json(folder / "config.json", {"layer_norm_eps": "1e-12"})
-    with pytest.raises(BadCheckpoint, match=r"config\.json: .*'layer_norm_eps'(.|\n)*expected float, got str"):
+    edit_json(folder / "config.json", {"initializer_range": "0"})
+    with pytest.raises(BadCheckpoint, match=r"config\.json: .*'initializer_range'(.|\n)*expected float, got str"):
         load_model(str(folder))
 
 

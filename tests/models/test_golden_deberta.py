@@ -36,6 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "p2c": {"pos_att_type": ["p2c"]},
     "c2p of its own": {"pos_att_type": ["c2p"], "share_att_key": False},
     "few buckets": {"position_buckets": 8, "max_relative_positions": 40},
+    "buckets that fold back": {"max_relative_positions": 100},
     "no buckets": {"position_buckets": -1, "max_relative_positions": 40, "pos_att_type": "c2p|p2c"},
     "no relative positions": {"relative_attention": False, "pos_att_type": None, "position_biased_input": True},
     "a tanh pooler": {"pooler_hidden_act": "tanh"},

@@ -111,7 +111,7 @@ def test_settings_that_are_refused(settings: dict[str, Any], message: str, tmp_p
     ("rope", "message"),
     [
         ({"rope_type": "yarn", "rope_theta": 20000.0, "factor": 4.0}, "rotary positions of .*yarn.* are not supported"),
-        ({"rope_type": "default", "rope_theta": 0}, "rope_theta of rotary positions must be a number above 0, got 0"),
+        ({"rope_type": "default", "rope_theta": 0}, "rope_theta must be a number above 0, got 0"),
     ],
 )
 def test_other_positions_of_the_library_are_refused(rope: dict[str, Any], message: str, tmp_path: Path) -> None:

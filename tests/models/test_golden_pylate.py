@@ -30,6 +30,7 @@ CLOSE = 1e-4  # float32; a sum of 11 cosines
         {},
         {"attend_to_expansion_tokens": True},
         {"do_query_expansion": False},
+        {"do_query_expansion": None},
         {"skiplist_words": None},
         {"skiplist_words": []},
         {"query_prefix": None, "document_prefix": None},

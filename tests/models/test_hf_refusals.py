@@ -122,10 +122,17 @@ def test_any_trace_of_a_sparse_config_is_noticed(tmp_path: Path, kept: str) -> N
         load_model(str(folder))
 
 
-def test_a_negative_window_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"attention_window_size": -1}, "window must be at least 0"),
+        ({"attention_window_size": "4"}, "window: expected int, got '4'"),
+    ],
+)
+def test_a_pattern_that_is_none_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     folder = save_sparse_cross_encoder(tmp_path)
-    edit_json(folder / "config.json", {"attention_window_size": -1})
-    with pytest.raises(BadCheckpoint, match="window must be at least 0"):
+    edit_json(folder / "config.json", settings)
+    with pytest.raises(BadCheckpoint, match=message):
         load_model(str(folder))
 
 

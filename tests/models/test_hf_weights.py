@@ -177,6 +177,8 @@ def test_the_settings_of_a_colbert(tmp_path: Path) -> None:
     assert config.attend_to_masks
     assert hf.load(nested).config == config
     assert hf.load(bare).config.max_candidate_tokens == 220
+    null = dict.fromkeys(("query_token_id", "doc_token_id", "query_maxlen", "doc_maxlen"))
+    assert hf.load(save_colbert(tmp_path / "null", settings=null)).config == hf.load(bare).config
 
 
 @pytest.mark.parametrize("save", [save_cross_encoder, save_sparse_cross_encoder, save_bi_encoder, save_colbert])

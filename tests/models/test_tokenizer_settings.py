@@ -16,7 +16,8 @@ from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.hf.files import load_tokenizer
 from bandrank.models.loading import load_model
 
-TEXTS = ["The MAN", "m\u00e1n after", "the \u4e2d\u56fd man", "the man"]
+NEW, MASK = ({"__type": "AddedToken", "content": token, "special": True} for token in ("[NEW]", "[MASK]"))
+TEXTS = ["The MAN", "m\u00e1n after", "the \u4e2d\u56fd man", "the man", "a [NEW][new] [unused0] the [MASK] [PAD]y"]
 
 
 @pytest.mark.parametrize(
@@ -34,10 +35,36 @@ def test_settings_overrule_the_tokenizer(tmp_path: Path, settings: dict[str, Any
     """A tokenizer class that takes tokenizer.json as it is ignores the settings."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "tokenizer_config.json", settings)
-    theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
 
+    assert_same_ids(folder)
+
+
+def assert_same_ids(folder: Path) -> None:
+    theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
     expected = [theirs(text, add_special_tokens=False).input_ids for text in TEXTS]
     assert [ours.encode(text, add_special_tokens=False).ids for text in TEXTS] == expected
+
+
+@pytest.mark.parametrize("kind", ["BertTokenizer", "TokenizersBackend"])
+@pytest.mark.parametrize(
+    ("file", "settings"),
+    [
+        ("tokenizer_config", {"extra_special_tokens": {"x_token": "[NEW]"}, "pad_token": "[PAD]"}),
+        ("tokenizer_config", {"added_tokens_decoder": {"1000": NEW, "999": {"content": "[New]"}}, "mask_token": MASK}),
+        ("special_tokens_map", {"additional_special_tokens": ["[NEW]", "[unused0]"], "mask_token": "[MASK]"}),
+    ],
+)
+def test_special_tokens_that_the_settings_alone_name(
+    tmp_path: Path, kind: str, file: str, settings: dict[str, Any]
+) -> None:
+    """They are added as in the library, with the next ids if the vocabulary lacks them."""
+    folder = save_cross_encoder(tmp_path)
+    write_json(folder / f"{file}.json", settings)
+    edit_json(folder / "tokenizer_config.json", {"tokenizer_class": kind})
+    if kind == "TokenizersBackend":  # the other class names tokens itself
+        edit_json(folder / "tokenizer.json", {"added_tokens": []})
+
+    assert_same_ids(folder)
 
 
 @pytest.mark.parametrize(

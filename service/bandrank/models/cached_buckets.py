@@ -20,13 +20,12 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.buckets import Fitted
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.lexical import Lexical
-from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
 from bandrank.models.words import Words
 from bandrank_kernels import transfer
 from bandrank_kernels.arrays import Ints, offsets
 from bandrank_kernels.branches import Branch
-from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, power_of_two
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows, power_of_two
 
 MIN_TOKENS, MIN_CANDIDATES = 16, 32
 USUAL_TOKENS = (32, 16)  # the largest queries of usual buckets
@@ -137,7 +136,7 @@ class CachedBuckets:
         bias[num_tokens:tokens] = -torch.inf  # @unused-rows
         # Texts are packed as queries without candidates.
         packed = PackedRows(offsets([num_tokens, tokens - num_tokens]), offsets([]), np.zeros(0, np.int64))
-        plan = self._encoder.plan(packed, sparse(window=None), Capacity(tokens, 2, tokens, 0))
+        plan = self._encoder.plan(packed, AttentionPattern.apart(), Capacity(tokens, 2, tokens, 0))
         tables = [shares, bias, *plan.host_tables]
 
         def compute(inputs: Sequence[Tensor]) -> Tensor:

@@ -101,9 +101,7 @@ class MixEncoder(TwoTowerScorer):
         if config.strategy == "S":
             longest = config.max_candidate_tokens - num_embeddings
             self.candidate_template = replace(self.candidate_template, prefix=(), max_tokens=longest)
-        # Those of strategy "S" stand among word vectors, which an ELECTRA may have narrower than its states.
-        words = self.encoder.word_vectors(torch.zeros(1, dtype=torch.int64, device=self.encoder.device))
-        width = words.shape[1] if config.strategy == "S" else hidden_size
+        width = config.encoder.word_size if config.strategy == "S" else hidden_size  # "S": they stand among words
         self.context_codes = nn.Parameter(torch.empty(num_embeddings, width))
         init = nn.init.xavier_normal_ if config.strategy == "S" else nn.init.normal_
         init(self.context_codes)

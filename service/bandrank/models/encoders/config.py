@@ -61,6 +61,11 @@ class EncoderConfig:
         return self.hidden_size // self.num_heads
 
     @property
+    def word_size(self) -> int:
+        """The width of word vectors."""
+        return self.hidden_size
+
+    @property
     def summary(self) -> str:
         """The family and the shape in one line."""
         return f"{self.kind}, {self.num_layers} layers of {self.hidden_size}, {self.num_heads} heads"

@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.encoders.stack import Stack
-from bandrank.models.layers.block import PostNormBlock
-from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.head import ScoreHead
 
 
@@ -20,15 +17,8 @@ class ElectraConfig(EncoderConfig):
     embedding_size: int = 0
 
     @property
-    def is_projected(self) -> bool:
-        """Whether the embeddings have another width than the layers."""
-        return self.embedding_size not in {0, self.hidden_size}
-
-
-def electra(config: ElectraConfig) -> Stack:
-    """BERT's blocks on projected embeddings."""
-    embeddings = Embeddings(config, size=config.embedding_size if config.is_projected else None)
-    return Stack(config, embeddings, [PostNormBlock(config) for _ in range(config.num_layers)])
+    def word_size(self) -> int:
+        return self.embedding_size or self.hidden_size
 
 
 def electra_head(config: ElectraConfig) -> ScoreHead:

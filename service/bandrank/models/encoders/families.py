@@ -9,7 +9,7 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.deberta import deberta, deberta_head
 from bandrank.models.encoders.decoder import Decoder
 from bandrank.models.encoders.distilbert import distilbert_head
-from bandrank.models.encoders.electra import electra, electra_head
+from bandrank.models.encoders.electra import electra_head
 from bandrank.models.encoders.embedding_gemma2 import embedding_gemma2
 from bandrank.models.encoders.gemma3 import gemma3
 from bandrank.models.encoders.jina_bert import jina_bert
@@ -35,7 +35,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "deberta": deberta,
     "decoder": Decoder,
     "distilbert": bert,
-    "electra": electra,
+    "electra": bert,
     "embedding_gemma2": embedding_gemma2,
     "eurobert": llama,
     "gemma3": gemma3,

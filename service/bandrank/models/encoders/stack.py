@@ -13,7 +13,7 @@ from bandrank.models.layers.block import Block
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.key_mask import KeyMaskPlan
-from bandrank.models.layers.patterns import narrowed, sparse
+from bandrank.models.layers.patterns import narrowed
 from bandrank.models.layers.window_plans import for_windows, plan_within
 from bandrank_kernels.arrays import Offsets, offsets
 from bandrank_kernels.windowed_attention import (
@@ -86,11 +86,11 @@ class Stack(nn.Module):
                 )
             head_dim = self.head_dims[None]
             return plan_attention(
-                rows, sparse(window=None), device=device, dtype=dtype, head_dim=head_dim, backend=backend
+                rows, AttentionPattern.apart(), device=device, dtype=dtype, head_dim=head_dim, backend=backend
             )
 
         if self.windows == [None]:
-            return self.plan(rows, sparse(window=None))
+            return self.plan(rows, AttentionPattern.apart())
         return for_windows(self.windows, plan_for)
 
     def plan_masked(self, seen: Tensor) -> AttentionPlan:

@@ -22,14 +22,14 @@ def read(model: Model) -> Scorer:
     config = ColBERTConfig(
         **model.ids("cls", "sep", "mask"),
         encoder=encoder,
-        query_marker=model.token_id(metadata.get("query_token_id", "[unused0]")),
-        candidate_marker=model.token_id(metadata.get("doc_token_id", "[unused1]")),
+        query_marker=model.token_id(metadata.get("query_token_id") or "[unused0]"),
+        candidate_marker=model.token_id(metadata.get("doc_token_id") or "[unused1]"),
         skipped_ids=skipped,
         dim=len(weights["linear.weight"]),
         similarity=similarity,
         attend_to_masks=metadata.get("attend_to_mask_tokens", False),
-        max_query_tokens=min(metadata.get("query_maxlen", 32), encoder.max_positions),
-        max_candidate_tokens=min(metadata.get("doc_maxlen", 220), encoder.max_positions),
+        max_query_tokens=min(metadata.get("query_maxlen") or 32, encoder.max_positions),
+        max_candidate_tokens=min(metadata.get("doc_maxlen") or 220, encoder.max_positions),
     )
     translated = model.encoder_weights | {"projection.weight": weights["linear.weight"]}
     return assemble(ColBERT, config, translated, source=str(folder))

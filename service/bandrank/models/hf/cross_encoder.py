@@ -7,6 +7,7 @@ from bandrank.models.checkpoint import assemble
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import require_no_prompt
+from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
 from bandrank_kernels.windowed_attention import AttentionPattern
 
@@ -37,7 +38,7 @@ def _pattern(settings: dict[str, Any]) -> AttentionPattern:
     """The attention pattern in a sparse cross-encoder's settings; full attention if there is none.
 
     The weights of a sparse cross-encoder have BERT's names and shapes: run with full attention, they would give wrong
-    scores without an error. Raises ValueError if a part of the pattern is missing.
+    scores without an error. Raises ValueError if a part of the pattern is missing, TypeError for a wrong type.
     """
     names = {"cls": "cls", "query": "query", "doc": "candidate"}
     switches = {
@@ -54,4 +55,4 @@ def _pattern(settings: dict[str, Any]) -> AttentionPattern:
             f"a sparse cross-encoder whose config.json names only {sorted(switches)} of its six attention switches and "
             f"window {settings.get('attention_window_size', 'missing')!r}; it must not be run as full attention"
         )
-    return AttentionPattern(window=settings["attention_window_size"], **switches)
+    return parse(AttentionPattern, {"window": settings["attention_window_size"], **switches})

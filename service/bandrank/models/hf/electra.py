@@ -22,7 +22,7 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     """The encoder's tensors under our names. Raises KeyError for a missing tensor."""
     assert isinstance(config, ElectraConfig), "the config of another family. This is a bug."
     translated = bert.encoder_weights(weights, config)
-    if config.is_projected:
+    if config.word_size != config.hidden_size:
         for part in ("weight", "bias"):
             translated[f"encoder.embeddings.project.{part}"] = weights[f"embeddings_project.{part}"]
     return translated

@@ -11,7 +11,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, normalizers
+from tokenizers import AddedToken, Tokenizer, normalizers
 from tokenizers.normalizers import BertNormalizer, Lowercase, Normalizer, Strip
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
@@ -42,6 +42,7 @@ NORMALIZER_SETTINGS = {
 }
 OF_DEBERTA = ("do_lower_case", "split_by_punct")  # would override tokenizer.json
 STRIPS_TEXTS = "ZEConfig"  # of zeroentropy/zerank-1-small, whose code drops white space around both texts
+NAMED = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
 UNCONFIGURED = {"PreTrainedTokenizerFast", "TokenizersBackend"}  # take tokenizer.json as it is
 
 Weights = dict[str, torch.Tensor]
@@ -119,6 +120,7 @@ def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
     else:
         raise BadCheckpoint(f"{folder}: no tokenizer.json and no vocab.txt")
     _configure(tokenizer, folder)
+    _add_tokens(tokenizer, folder)
     first: list[Normalizer] = [Lowercase()] if transformer_settings(folder).get("do_lower_case") else []
     if strip and own_class(read_object(folder / "config.json", optional=True)) == STRIPS_TEXTS:
         first.append(Strip())
@@ -164,6 +166,29 @@ def _configure(tokenizer: Tokenizer, folder: Path) -> None:
     if isinstance(splits, ByteLevel) and kind.lower().startswith("roberta") and "add_prefix_space" in settings:
         splits.add_prefix_space = settings["add_prefix_space"]
         tokenizer.pre_tokenizer = splits
+
+
+def _add_tokens(tokenizer: Tokenizer, folder: Path) -> None:
+    """Adds special tokens that only other files than tokenizer.json name, in transformers' order, on which new ids
+    depend; but none such as "pad_token" that the vocabulary lacks, which hardly any text has. Raises BadCheckpoint.
+    """
+    settings = read_object(folder / "tokenizer_config.json", optional=True)
+    if "added_tokens_decoder" not in settings:
+        settings |= read_object(folder / "special_tokens_map.json", optional=True)
+    listed = sorted((settings.get("added_tokens_decoder") or {}).items(), key=lambda item: int(item[0]))
+    named = [_token(settings[name]) for name in NAMED if settings.get(name)]
+    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    tokens = [_token(token) for _, token in listed]
+    tokens += [token for token in named if tokenizer.token_to_id(token.content) is not None]
+    tokens += map(_token, extra.values() if isinstance(extra, dict) else extra)
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    tokenizer.add_tokens([token for token in tokens if token.content not in known])
+
+
+def _token(saved: str | dict[str, Any]) -> AddedToken:
+    if isinstance(saved, str):
+        return AddedToken(saved, special=True)
+    return AddedToken(**{name: value for name, value in saved.items() if name != "__type"})
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -37,6 +37,7 @@ from bandrank.models.hf.mpnet import MPNET
 from bandrank.models.hf.nomic_bert import NOMIC_BERT
 from bandrank.models.hf.qwen import QWEN
 from bandrank.models.hf.roberta import FLASH, FLASH_ROBERTA, JINA_3, ROBERTA
+from bandrank.models.hf.settings import AS_PUBLISHED, require_sizes
 from bandrank.models.scorer import Scorer
 
 FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
@@ -85,6 +86,7 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
     if family is None:
         raise BadCheckpoint(f"{folder}: model_type {kind!r} is not supported; {SUPPORTED}")
     try:
+        require_sizes(settings)
         saved = read_weights(folder)
         prefix = next((each for each in family.prefixes if any(name.startswith(each) for name in saved)), "")
         weights = {name.removeprefix(prefix): tensor for name, tensor in saved.items()}
@@ -105,6 +107,9 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error
     except StrictDataclassError as error:  # from transformers' classes, with which some families read settings
         raise BadCheckpoint(f"{folder / 'config.json'}: {error}; {SUPPORTED}") from error
+    except (ArithmeticError, AttributeError, IndexError, TypeError) as error:
+        reason = f"a setting in its files is of a wrong kind ({error}); {AS_PUBLISHED}"
+        raise BadCheckpoint(f"{folder}: {reason}") from error
     except ValueError as error:
         raise error if isinstance(error, BadCheckpoint) else BadCheckpoint(f"{folder}: {error}") from error
 

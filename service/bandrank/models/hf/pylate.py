@@ -38,7 +38,7 @@ def read(model: Model) -> Scorer:
         candidate_wording=candidate,
         skipped_ids=model.ids_of_words(string.punctuation if words is None else words),
         dim=len(projection),
-        augment=settings.get("do_query_expansion", True),
+        augment=settings.get("do_query_expansion") is not False,
         attend_to_masks=settings.get("attend_to_expansion_tokens", False),
         max_query_tokens=min(settings.get("query_length") or 32, encoder.max_positions),
         max_candidate_tokens=min(settings.get("document_length") or 180, encoder.max_positions),

@@ -7,19 +7,11 @@ from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
-from bandrank.models.hf.settings import require_numbers
+from bandrank.models.hf.settings import REQUIRED, require_numbers
 from bandrank.models.layers.positions import Rotary
 
 # Longer texts, which these models could read, take gigabytes of memory and quadratic time.
 MAX_DECODER_TOKENS = 8192
-REQUIRED = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
 PARTS: dict[str, str | tuple[str, ...]] = {
     "attention_norm": "input_layernorm",
     "attention_out": "self_attn.o_proj",
@@ -55,7 +47,7 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
 
 def read_sizes(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
     """The fields of GroupedConfig. Raises ValueError for missing settings."""
-    require_numbers(settings, REQUIRED)
+    require_numbers(settings, (*REQUIRED, "num_key_value_heads"))
     hidden_size, num_heads = settings["hidden_size"], settings["num_attention_heads"]
     return {
         "vocab_size": len(weights["embed_tokens.weight"]),

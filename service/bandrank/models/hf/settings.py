@@ -5,6 +5,33 @@ from typing import Any
 
 from bandrank.models.hf.model import SUPPORTED
 
+REQUIRED = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings"
+COUNTS = {
+    *(*REQUIRED, "num_key_value_heads", "head_dim", "embedding_size", "hidden_size_per_layer_input"),
+    *("dim", "n_layers", "n_heads", "hidden_dim"),  # DistilBERT
+    *("n_embd", "n_layer", "n_head", "n_inner", "n_positions"),  # NomicBERT
+    *("d_model", "num_layers", "num_heads", "d_kv", "d_ff"),  # T5
+}
+MAYBE_0 = {"local_attention", "num_decoder_layers", "sliding_window", "type_vocab_size"}
+EPSILONS = {"layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps"}
+NESTED = {"full_attention", "rope_parameters", "rope_scaling", "sliding_attention", "text_config"}
+AS_PUBLISHED = "take the file as the model's authors published it"
+
+
+def require_sizes(settings: Mapping[str, Any]) -> None:
+    """Raises ValueError for numbers that no model has. A null, but for an epsilon, is left to the family."""
+    for name, value in settings.items():
+        if name in NESTED and isinstance(value, dict):
+            require_sizes(value)
+        # UltraBERT has a list of bases.
+        fraction = name in EPSILONS or (name == "rope_theta" and not isinstance(value, list))
+        if not (fraction or name in COUNTS | MAYBE_0) or (value is None and name not in EPSILONS):
+            continue
+        right = isinstance(value, int | float if fraction else int) and not isinstance(value, bool)
+        if not right or value < 0 or (value == 0 and name not in MAYBE_0):
+            expected = f"a {'' if fraction else 'whole '}number{'' if name in MAYBE_0 else ' above 0'}"
+            raise ValueError(f"config.json: {name} must be {expected}, got {value!r}; {AS_PUBLISHED}")
+
 
 def require_numbers(settings: Mapping[str, Any], names: Sequence[str]) -> None:
     """Raises ValueError for settings that are missing or not integers."""

@@ -6,15 +6,8 @@ from typing import Any
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
-from bandrank.models.hf.settings import require_numbers
+from bandrank.models.hf.settings import REQUIRED, require_numbers
 
-REQUIRED = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
 TYPES = "embeddings.token_type_embeddings.weight"
 
 

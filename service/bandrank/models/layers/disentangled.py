@@ -40,7 +40,7 @@ class Distances:
         return self.farthest if self.buckets is None else self.buckets
 
     def rows(self, reach: int) -> Tensor:
-        """(2 * reach + 1,) int64 row of the table for each distance from -reach to reach, ascending."""
+        """(2 * reach + 1,) int64 row of the table for each distance from -reach to reach."""
         distance = torch.arange(-reach, reach + 1)
         if self.buckets is not None:
             near = self.buckets // 2
@@ -78,7 +78,7 @@ class RelativePositions(nn.Module):
         layouts = lay_out(rows, pattern, device=device)
         farthest = reach(rows)
         needed = self.distances.rows(farthest)
-        first, last = int(needed[0]), int(needed[-1])
+        first, last = int(needed.min()), int(needed.max())
         (of_distance,) = to_device([needed - first], device)
         table = self.table.weight[first : last + 1]
         return DisentangledPlan(layouts, farthest, of_distance, table if self.norm is None else self.norm(table))

@@ -17,16 +17,14 @@ class Embeddings(nn.Module):
         *,
         position_table: bool = True,
         bias: bool = True,
-        size: int | None = None,
         normed: bool = True,
     ) -> None:
         """position_table: False for encoders with rotary positions or none.  bias: whether the norm has a bias.
-        size: the width of the tables, if not hidden_size; a projection then follows the norm.  normed: whether there is
-        a norm.
+        normed: whether there is a norm. If words have another width than states, a projection follows.
         """
         super().__init__()
-        self.project = None if size is None else Linear(size, config.hidden_size)
-        size = size or config.hidden_size
+        size = config.word_size
+        self.project = None if size == config.hidden_size else Linear(size, config.hidden_size)
         self.word = nn.Embedding(config.vocab_size, size)
         self.position = nn.Embedding(config.max_positions, size) if position_table else None
         self.token_type = nn.Embedding(config.num_token_types, size) if config.num_token_types else None
