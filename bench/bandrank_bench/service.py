@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-
-import httpx
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 90.0  # a graceful stop answers what was admitted, for up to the request timeout
@@ -30,6 +30,13 @@ class Service:
     def url(self) -> str:
         """The base URL, without a path."""
         return f"http://{self.host}:{self.port}"
+
+    def get(self, path: str) -> tuple[int, str]:
+        """The status and the body of a path. Raises OSError or HTTPException without an answer."""
+        with contextlib.closing(HTTPConnection(self.host, self.port, timeout=10.0)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
 
 
 @contextmanager
@@ -68,7 +75,7 @@ def running(
     ):
         service = Service(port, process.pid)
         try:
-            _wait_until_ready(f"{service.url}{ready}", process, log)
+            _wait_until_ready(service, ready, process, log)
             yield service
         finally:
             process.send_signal(signal.SIGTERM)
@@ -84,11 +91,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_ready(service: Service, path: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(httpx.TransportError):  # nobody listens yet
-            if httpx.get(url, timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
+        with contextlib.suppress(OSError, HTTPException):  # nobody listens yet
+            if service.get(path)[0] == HTTPStatus.OK:
                 return
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.2)  # the pause before the next look; ends when the process does

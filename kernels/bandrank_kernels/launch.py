@@ -272,19 +272,6 @@ def load(kernel: Kernel, device: torch.device) -> _LoadedKernel:
     return loaded
 
 
-@contextmanager
-def in_turn() -> Iterator[None]:
-    """Within it, no launch of a kernel that was loaded before begins while another ends; for measurements."""
-    early = {loaded: loaded.early for loaded in _loaded.values()}
-    for loaded in early:
-        loaded.early = None
-    try:
-        yield
-    finally:
-        for loaded, function in early.items():
-            loaded.early = function
-
-
 def launch(request: Launch, device: torch.device) -> None:
     """Enqueues a launch on torch's current stream of `device`; returns at once.
 

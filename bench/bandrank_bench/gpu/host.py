@@ -1,17 +1,14 @@
-"""Where the host's time goes in a request that a GPU computes: its steps, the functions with the most time of their
-own, and what the cheapest calls cost on this machine.
+"""Where the host's time goes in a request that a GPU computes: its steps, and what the cheapest calls cost on this
+machine.
 """
 
-import cProfile
 import os
 import platform
-import pstats
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
@@ -32,14 +29,13 @@ from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_bench.gpu.whole_model import SIZE, WINDOW
 from bandrank_kernels import transfer
 from bandrank_kernels.graphs import CudaGraphs
-from bandrank_kernels.launch import Launch, launch, load
+from bandrank_kernels.launch import Launch
 from bandrank_kernels.row_norms import cuda as norms
 from bandrank_kernels.row_norms.addend import Addend
 from bandrank_kernels.staging import Staging
 from bandrank_kernels.windowed_attention.cuda import plan
 
 REQUESTS, WARM_REQUESTS = 50, 5
-MOST_CALLS = 15  # of a profile
 SAMPLES, SAMPLE_CALLS = 15, 20
 COPIED_BYTES = 1_536_000  # 1,000 representations of 384 numbers in float32
 
@@ -79,7 +75,7 @@ def targets() -> list[Target]:
         (CudaGraphs, "copy", "copies, enqueued"),
         (torch.cuda.Event, "record", "events"),
         (torch.cuda.Event, "wait", "events"),
-        (torch.cuda.Event, "synchronize", "events"),
+        (torch.cuda.Event, "synchronize", "events, awaited"),
         (torch.cuda.CUDAGraph, "replay", "graph launch"),
         (plan.CudaPlan, "attend", "attention, rest"),
         (plan.CudaPlan, "attend_cls", "attention, rest"),
@@ -154,8 +150,7 @@ class Steps:
 @torch.inference_mode()
 def measured(lab: Lab, make: Callable[[], Request]) -> Facts:
     """Microseconds of each step until a request's scores are on their way, with the card idle before, and of the wait
-    until they have arrived; and the calls with the most time of their own. Raises AssertionError if a graph is asked
-    for and not replayed.
+    until they have arrived. Raises AssertionError if a graph is asked for and not replayed.
     """
     count, steps, waits = 2 if lab.dry else REQUESTS, Steps(), []
     with steps.tapping(targets()):
@@ -178,28 +173,7 @@ def measured(lab: Lab, make: Callable[[], Request]) -> Facts:
         assert scorer.replay.obstacle is None, scorer.replay.obstacle
         (graph,) = scorer.replay._graphs.values()
         facts["graph launch alone, us"] = _alone_us(lab, graph.run, count)
-
-    def whole() -> None:
-        scorer.begin(batch)()
-
-    return facts | {"profile": profiled(whole, count)}
-
-
-def profiled(call: Callable[[], object], count: int) -> list[str]:
-    """The functions with the most time of their own in `count` calls, each with its calls and microseconds per call of
-    `call`. A profiler makes short functions look longer.
-    """
-    profiler = cProfile.Profile()
-    profiler.enable()
-    for _ in range(count):
-        call()
-    profiler.disable()
-    stats: Any = pstats.Stats(profiler)  # the table of functions is not in its types
-    most = sorted(stats.stats.items(), key=lambda item: -item[1][2])[:MOST_CALLS]
-    return [
-        f"{own / count * 1e6:.1f} us, {calls / count:g} calls: {Path(file).name}:{line} {name}"
-        for (file, line, name), (_, calls, own, *_) in most
-    ]
+    return facts
 
 
 def _alone_us(lab: Lab, call: Callable[[], object], count: int) -> float:
@@ -276,9 +250,7 @@ def _on_card(lab: Lab) -> dict[str, Callable[[], object]]:
     memory, room = pinned.numpy(), landing.view(torch.uint8)
     one_node = lab.capture(lambda: ten.add_(1))
     rows, weight = lab.randn(8, SIZE.hidden_size), lab.randn(SIZE.hidden_size)
-    out, addends = torch.empty_like(rows), [Addend(rows), Addend(rows)]
-    planned = norms.plan(addends, weight, weight, 1e-12, out)
-    loaded, address = load(planned.kernel, lab.device), torch.cuda.current_stream(lab.device).cuda_stream
+    addends = [Addend(rows), Addend(rows)]
 
     def in_device() -> None:
         with torch.cuda.device(lab.device):
@@ -302,9 +274,5 @@ def _on_card(lab: Lab) -> dict[str, Callable[[], object]]:
         "torch: 1.5 MB to the card": lambda: room.copy_(pinned, non_blocking=True),
         "torch: 10 numbers from the card": lambda: few[:10].copy_(ten, non_blocking=True),
         "graph of one kernel": one_node,
-        "our kernel: planned": lambda: norms.plan(addends, weight, weight, 1e-12, out),
-        "our kernel: launched": lambda: launch(planned, lab.device),
-        "our kernel: by cupy alone": lambda: planned.call(loaded.function, address),
-        "our kernel: by cupy or the driver": lambda: loaded.enqueue(planned, address),
-        "our kernel: whole operation": lambda: norms.norm_of_sum(addends, weight, weight, 1e-12),
+        "our kernel for norms": lambda: norms.norm_of_sum(addends, weight, weight, 1e-12),
     }

@@ -66,7 +66,8 @@ def page(folder: Path) -> str:
         measured = (measured if run == last else {}) | _by_stage(records)
         last = run
         told = f"The newest ends with `{path.name}`:\n\n{stages([*chain(*measured.values())])}"
-    return PAGE.format(run=told, goals=goals([*chain(*measured.values())]))
+    records = [*chain(*measured.values())]
+    return PAGE.format(run=f"{told}\n\n{service(records)}".rstrip(), goals=goals(records))
 
 
 def _by_stage(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -102,6 +103,19 @@ def stages(records: Sequence[Record]) -> str:
         numbers = [str(counts[status]) for status in ("ok", "failed", "skipped", "cut")]
         rows.append((stage, *numbers, f"{seconds:.0f}"))
     return table(("stage", "ok", "failed", "skipped", "cut", "s"), rows, numbers=False)
+
+
+def service(records: Sequence[Record]) -> str:
+    """A table of what was measured of the service; empty if nothing was."""
+    rows = [
+        (
+            record.case,
+            ", ".join(f"{value:.4g} {name}" for name, value in record.facts.items() if isinstance(value, float)),
+        )
+        for record in records
+        if record.stage == "service" and record.status == "ok"
+    ]
+    return table(("the service over HTTP", "measured"), rows, numbers=False) if rows else ""
 
 
 if __name__ == "__main__":

@@ -30,24 +30,30 @@ def requests(
     candidates: Sequence[int],
     fields: Mapping[str, Any],
     texts_field: str = "candidates",
+    texts: Sequence[str] = (),
 ) -> Iterator[Request]:
     """Yields requests without end.
 
     Equal seeds give equal texts, except for the numbers with which they begin. Texts are new if `numbers` never repeat,
     and equally long if their numbers have equally many digits. Lengths are W1's: log-normal, 75 tokens on average.
     candidates: numbers of candidates to draw from, with equal chances.  fields: further fields of the body.
-    texts_field: the service's name for the candidates.
+    texts_field: the service's name for the candidates.  texts: the candidates of every request, instead of new ones.
     """
     rng = random.Random(seed)
     while True:
         count = rng.choice(candidates)
         body = {
             "query": _text(QUERY_WORDS, next(numbers), rng),
-            texts_field: [_text(_passage_words(rng), next(numbers), rng) for _ in range(count)],
+            texts_field: texts or passages(count, numbers, rng),
             **fields,
         }
         content = json.dumps(body, separators=(",", ":")).encode()
         yield Request(HEAD.format(length=len(content)).encode() + content, count)
+
+
+def passages(count: int, numbers: Iterator[int], rng: random.Random) -> list[str]:
+    """Candidates of W1's lengths."""
+    return [_text(_passage_words(rng), next(numbers), rng) for _ in range(count)]
 
 
 def _passage_words(rng: random.Random) -> int:

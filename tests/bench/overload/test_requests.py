@@ -38,6 +38,14 @@ def test_no_text_comes_twice() -> None:
     assert len(set(texts)) == len(texts)
 
 
+def test_candidates_may_be_the_same_in_every_request() -> None:
+    stream = requests(seed=0, numbers=itertools.count(1_000_000), candidates=(2,), fields={}, texts=["one", "two"])
+    first, second = map(body_of, itertools.islice(stream, 2))
+
+    assert first["candidates"] == second["candidates"] == ["one", "two"]
+    assert first["query"] != second["query"]
+
+
 def test_equal_seeds_give_equal_requests() -> None:
     assert taken(5) == taken(5)
     assert taken(5) != taken(5, seed=1)
