@@ -60,6 +60,8 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
         ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": null, "scores": []}', "no attribute"),
         ('{"collection": "c", "query": 7, "candidates": ["a"], "labels": null, "scores": {}}', "must be texts"),
         ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": ["1"], "scores": {}}', "must be integers"),
+        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": [-1], "scores": {}}', "of at least 0"),
+        ('{"collection": "c", "query": "q", "candidates": ["a", "a"], "labels": null, "scores": {}}', "there twice"),
         (
             '{"collection": "c", "query": "q", "candidates": ["a"], "labels": [1], "scores": {"x": ["2"]}}',
             "be finite numbers",

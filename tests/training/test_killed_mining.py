@@ -16,6 +16,7 @@ from support.training import toml
 from bandrank_training import miner, mining
 from bandrank_training.__main__ import main
 from bandrank_training.bm25 import BM25
+from bandrank_training.errors import BadInput
 from bandrank_training.groups import read_groups
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
@@ -107,6 +108,21 @@ def test_a_killed_run_goes_on_inside_a_source(folder: Path, monkeypatch: pytest.
     assert [path.suffix for path in (folder / "kept").iterdir()] == [".gz"]
     mine(replace(recipe, out=str(folder / "whole.jsonl")))
     assert list(read_groups(folder / "groups.jsonl")) == list(read_groups(folder / "whole.jsonl"))
+
+
+@pytest.mark.parametrize("damaged", ["*.gz", "*.npy"])
+def test_a_damaged_file_of_an_earlier_run_is_told(folder: Path, damaged: str) -> None:
+    """When the power fails, a file may be left empty: its groups must not be missing silently."""
+    retriever, kept = save_bi_encoder(folder / "retriever"), folder / "kept"
+    recipe = MiningRecipe(str(folder / "groups.jsonl"), (Source(str(folder / "col")),), retriever=str(retriever))
+    mine(recipe, kept=kept)
+    for file in kept.iterdir():
+        file.unlink()
+        if file.match(damaged):
+            file.touch()
+
+    with pytest.raises(BadInput, match="; delete this file, and run the command again"):
+        mine(recipe, kept=kept)
 
 
 def test_scores_of_another_dtype_are_not_taken_for_these(folder: Path, tmp_path: Path) -> None:

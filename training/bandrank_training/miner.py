@@ -15,7 +15,7 @@ from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, Collection, by_text, documents_of
 from bandrank_training.dense import DenseIndex
 from bandrank_training.forms import keywords
-from bandrank_training.groups import Group, read_groups, write_groups
+from bandrank_training.groups import Group, read_kept, write_groups
 from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.scoring import OfflineScorer, Question
 
@@ -68,7 +68,7 @@ class Miner:
                     bar.update(len(part))
                 else:
                     write_groups(file, groups)
-                yield from read_groups(file)
+                yield from read_kept(file)
 
     def _part(
         self, asked: Sequence[tuple[str, Mapping[str, int]]], chance: random.Random, bar: "tqdm[NoReturn]"

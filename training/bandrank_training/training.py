@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from pickle import UnpicklingError
 from statistics import mean
 from typing import Any, NoReturn
 
@@ -282,10 +281,12 @@ class Trainer:
         path = self.out / STATE
         if not path.is_file():
             return
-        try:
-            state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
-        except (EOFError, UnpicklingError, RuntimeError) as error:
-            raise BadRecipe(f"{path} cannot be read; delete it to begin anew ({error or 'it is empty'})") from error
+        with path.open("rb") as file:
+            try:
+                state: dict[str, Any] = torch.load(file, map_location=self.device, weights_only=True)
+            except Exception as error:  # damaged bytes can be instructions that fail in any way
+                said = str(error).partition("\n")[0] or "it is empty"
+                raise BadRecipe(f"{path} cannot be read; delete it to begin anew ({said})") from error
         if "recipe" not in state:
             raise BadRecipe(f"{path} is not of a training run; choose another `out`")
         changed = _changed(state["recipe"], asdict(self.recipe))
