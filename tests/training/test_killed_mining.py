@@ -20,6 +20,7 @@ from bandrank_training.errors import BadInput
 from bandrank_training.groups import read_groups
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
+from bandrank_training.mixture import MixtureRecipe, mix
 from bandrank_training.placement import CPU, Placement
 
 
@@ -123,6 +124,13 @@ def test_a_damaged_file_of_an_earlier_run_is_told(folder: Path, damaged: str) ->
 
     with pytest.raises(BadInput, match="; delete this file, and run the command again"):
         mine(recipe, kept=kept)
+
+
+def test_a_mixture_with_a_damaged_recipe_is_told(tmp_path: Path) -> None:
+    for name in ("counts.md", "recipe.json"):
+        (tmp_path / name).touch()
+    with pytest.raises(BadInput, match=r"recipe\.json: .*; delete the folder, and run the command again"):
+        mix(MixtureRecipe(str(tmp_path), ()))
 
 
 def test_scores_of_another_dtype_are_not_taken_for_these(folder: Path, tmp_path: Path) -> None:

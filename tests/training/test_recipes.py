@@ -40,6 +40,7 @@ from bandrank_training.recipe import BadRecipe, read_recipe
             "[[parts]]\ncollection = 'x'\ndomain = ''\nmax_documents = 9\ntitles = -1",
             "titles must be at least 0",
         ),
+        ("mix", "out = 'x'\nparts = []", "no query is left"),
         ("mine", "out = 'x'\ndev_out = 'x'\nsources = []", "recipe.toml: dev_out: x is the file of `out`"),
         ("mix", "out = 'x'\n[[parts]]\ncollection = 'y/../x'\ndomain = ''\nmax_documents = 9", "would be written over"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),

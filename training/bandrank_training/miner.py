@@ -134,6 +134,8 @@ def queries_of(source: Source, corpus: Corpus, chance: random.Random) -> list[tu
     if source.queries == "titles":
         first_words = [re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0] for text in corpus.texts]
         fitting = [words for words in dict.fromkeys(first_words) if 3 <= len(words.split()) <= 30]
+        if not fitting:
+            raise BadCollection(f"{corpus.collection.name}: no document begins with a sentence of 3 to 30 words")
         return [(text, {}) for text in chance.sample(fitting, min(source.max_queries, len(fitting)))]
     queries, qrels = corpus.collection.queries(), corpus.collection.qrels(source.split)
     if not (queries and qrels):
