@@ -165,9 +165,7 @@ def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("content", [b"", b"PK half of an archive", b"no archive", b"hello", 5000])
 def test_a_damaged_state_is_told(toy: Path, tmp_path: Path, content: bytes | int) -> None:
-    """A disk that failed may leave such a state, or so many of its bytes; the error says what to do, where torch's does
-    not.
-    """
+    """A disk that failed may leave such a state, or its first bytes; the error says what to do; torch's does not."""
     train(toy, tmp_path / "out", optimiser={"steps": 1})
     state = tmp_path / "out" / "state.pt"
     state.write_bytes(state.read_bytes()[:content] if isinstance(content, int) else content)

@@ -267,10 +267,10 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 def open_text(path: Path) -> TextIO:
     """Opens a UTF-8 text file, with or without a byte order mark; decompresses it if its name ends in .gz.
 
-    Raises EOFError for a .gz without a byte, which gzip takes for a whole file.
+    Raises EOFError for a .gz of 0 bytes, which gzip takes for whole.
     """
     if path.suffix == ".gz":
         if not path.stat().st_size:
-            raise EOFError("the file is cut: a compressed file has a header")
+            raise EOFError("the file has 0 bytes")
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="\n")
     return path.open(encoding="utf-8-sig", newline="\n")

@@ -110,7 +110,7 @@ def read_groups(path: Path) -> Iterator[Group]:
 
 
 def read_kept(path: Path) -> Iterator[Group]:
-    """Reads a file that an earlier run kept, as `read_groups` does; the error also says how to go on."""
+    """`read_groups` of a file that an earlier run kept; the error also says how to go on."""
     try:
         yield from read_groups(path)
     except BadGroups as error:

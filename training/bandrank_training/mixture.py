@@ -104,7 +104,7 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
     drawn = [one.keeping(list(of_length(one.passages, texts, recipe.pieces))) for one in drawn]
     drawn = _thinned(drawn, recipe)
     if not any(one.queries for one in drawn):
-        raise BadCollection("no query is left: parts are missing, or no relevant passage has enough `pieces`")
+        raise BadCollection("no query is left: no relevant passage has enough `pieces`, or there are no parts")
     folder.mkdir(parents=True, exist_ok=True)
     _write_lines(
         folder / "corpus.jsonl.gz",

@@ -51,8 +51,6 @@ class DataRecipe:
     without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.groups:
-            raise ValueError("groups must name a file")
         check_least(self, 1, "group_size", "batch_rows", "batch_groups", "max_candidate_tokens")
         check_least(self, 0, "max_relevant")
 
@@ -124,7 +122,6 @@ class ModelLossRecipe:
     def __post_init__(self) -> None:
         if self.name not in MODEL_LOSSES:
             raise ValueError(f"model loss {self.name!r} is unknown; there are {', '.join(MODEL_LOSSES)}")
-        check_least(self, 0, "weight")
 
 
 @dataclass(frozen=True)
