@@ -96,4 +96,4 @@ def test_a_start_that_adds_to_another_is_told(toy: Path, tmp_path: Path, capsys:
     write_lines(tmp_path / "recipe.toml", toml(plain))
 
     assert main(["train", str(tmp_path / "recipe.toml")]) == 0
-    assert "adds to the scores of good; without [fusion] the result stands alone" in capsys.readouterr().err
+    assert "adds to 0.5 times the scores of good; without [fusion] the result stands alone" in capsys.readouterr().err

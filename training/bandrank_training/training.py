@@ -325,8 +325,8 @@ def run(args: argparse.Namespace) -> int:
     folder = trainer.model.folder
     further = recipe.model.architecture is None and checkpoint.is_checkpoint(folder)
     if further and recipe.fusion is None and (fusion := checkpoint.load_fusion(folder)):
-        said = f"{recipe.model.start} adds to the scores of {fusion.scorer}; without [fusion] the result stands alone"
-        print(said, file=sys.stderr)  # noqa: T201
+        adds = f"{recipe.model.start} adds to {fusion.weight:g} times the scores of {fusion.scorer}"
+        print(f"{adds}; without [fusion] the result stands alone", file=sys.stderr)  # noqa: T201
     trainer.out.mkdir(parents=True, exist_ok=True)
     copy = trainer.out / "recipe.toml"
     if not (copy.exists() and copy.samefile(args.recipe)):
