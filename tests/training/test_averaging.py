@@ -69,6 +69,8 @@ def test_a_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     assert main(["average", one, other]) == 2
     assert "is one model; average takes the folder to write, and then two models or more" in capsys.readouterr().err
+    assert main(["average", one, other, other]) == 2
+    assert "a, the folder to write, holds a model; choose another, or delete it" in capsys.readouterr().err
     assert main(["average", one, other, one]) == 2
     assert main(["export", one, one]) == 2
     assert capsys.readouterr().err.count("is the folder of a model that is read; choose another") == 2

@@ -144,6 +144,9 @@ def test_a_run_is_read(tmp_path: Path, name: str) -> None:
         ("corpus.jsonl", '["d1", "text"]'),
         ("corpus.jsonl", '{"_id": "d1", "text": "the'),
         ("corpus.jsonl", r'{"_id": "d1", "text": "\ud800"}'),
+        ("corpus.jsonl", '{"_id": "d1", "text": ["the", "a"]}'),
+        ("corpus.jsonl", '{"_id": "d1", "text": "the", "title": NaN}'),
+        ("queries.jsonl", '{"_id": null, "text": "who"}'),
         ("queries.jsonl", '{"text": "who"}'),
         ("queries.jsonl.gz", "who"),
         ("qrels/test.tsv", "q1\td1"),
@@ -181,10 +184,10 @@ def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path, name: str) -> None:
         READ[name](tmp_path)
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:-12], lambda _: b"plain", lambda c: c[:12] + c[11:]])
+@pytest.mark.parametrize("damage", [lambda c: c[:-12], lambda _: b"plain", lambda c: c[:12] + c[11:], lambda _: b""])
 @pytest.mark.parametrize("name", ["queries.jsonl.gz", "run.trec.gz"])
 def test_a_damaged_gz_file_is_named(tmp_path: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
-    """The file is cut short, was never compressed, or has one byte too many."""
+    """The file is cut short, was never compressed, has one byte too many, or has none."""
     write_collection(tmp_path)
     (tmp_path / "queries.jsonl").unlink()
     (tmp_path / name).write_bytes(damage(gzip.compress(b'{"_id": "q", "text": ""}\n' * 20)))

@@ -1,5 +1,7 @@
 """Files of groups: they are written whole or not at all, and an error names the damaged line."""
 
+import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,27 +49,27 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+GOOD = {"collection": "c", "query": "q", "candidates": ["a"], "labels": None, "scores": {}}
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
-    [
-        ("{", "Expecting property name"),
-        ("[]", "argument after"),
-        ('{"collection": "c"}', "missing 4 required"),
-        ('{"collection": "c", "query": "q", "candidates": [], "labels": null, "scores": {}}', "needs a candidate"),
-        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": [], "scores": {}}', "one entry for each"),
-        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": [1, 0], "scores": {}}', "one entry for"),
-        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": null, "scores": {"x": []}}', "one entry"),
-        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": null, "scores": []}', "no attribute"),
-        ('{"collection": "c", "query": 7, "candidates": ["a"], "labels": null, "scores": {}}', "must be texts"),
-        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": ["1"], "scores": {}}', "must be integers"),
-        (
-            '{"collection": "c", "query": "q", "candidates": ["a"], "labels": [1], "scores": {"x": ["2"]}}',
-            "be finite numbers",
-        ),
-        (
-            '{"collection": "c", "query": "q", "candidates": ["a"], "labels": [1], "scores": {"x": [NaN]}}',
-            "be finite numbers",
-        ),
+    [("{", "Expecting property name"), ("[]", "argument after"), ('{"collection": "c"}', "missing 4 required")]
+    + [
+        (json.dumps(GOOD | change), message)
+        for change, message in [
+            ({"candidates": []}, "needs a candidate"),
+            ({"candidates": ["a", "a"]}, "there twice"),
+            ({"labels": []}, "one entry for each"),
+            ({"labels": [1, 0]}, "one entry for"),
+            ({"labels": ["1"]}, "must be integers"),
+            ({"labels": [-1]}, "of at least 0"),
+            ({"scores": {"x": []}}, "one entry"),
+            ({"scores": []}, "no attribute"),
+            ({"scores": {"x": ["2"]}}, "be finite numbers"),
+            ({"scores": {"x": [math.nan]}}, "be finite numbers"),
+            ({"query": 7}, "must be texts"),
+        ]
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str, message: str) -> None:

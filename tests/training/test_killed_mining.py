@@ -16,9 +16,11 @@ from support.training import toml
 from bandrank_training import miner, mining
 from bandrank_training.__main__ import main
 from bandrank_training.bm25 import BM25
+from bandrank_training.errors import BadInput
 from bandrank_training.groups import read_groups
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
+from bandrank_training.mixture import MixtureRecipe, mix
 from bandrank_training.placement import CPU, Placement
 
 
@@ -107,6 +109,28 @@ def test_a_killed_run_goes_on_inside_a_source(folder: Path, monkeypatch: pytest.
     assert [path.suffix for path in (folder / "kept").iterdir()] == [".gz"]
     mine(replace(recipe, out=str(folder / "whole.jsonl")))
     assert list(read_groups(folder / "groups.jsonl")) == list(read_groups(folder / "whole.jsonl"))
+
+
+@pytest.mark.parametrize("damaged", ["*.gz", "*.npy"])
+def test_a_damaged_file_of_an_earlier_run_is_told(folder: Path, damaged: str) -> None:
+    """When the power fails, a file may be left empty: its groups must not be missing silently."""
+    retriever = str(save_bi_encoder(folder / "retriever"))
+    recipe = MiningRecipe(str(folder / "groups.jsonl"), (Source(str(folder / "col")),), retriever=retriever)
+    mine(recipe, kept=folder / "kept")
+    for file in (folder / "kept").iterdir():
+        file.unlink()
+        if file.match(damaged):
+            file.touch()
+
+    with pytest.raises(BadInput, match="; delete this file"):
+        mine(recipe, kept=folder / "kept")
+
+
+def test_a_mixture_with_a_damaged_recipe_is_told(tmp_path: Path) -> None:
+    for name in ("counts.md", "recipe.json"):
+        (tmp_path / name).touch()
+    with pytest.raises(BadInput, match=r"recipe\.json: .*; delete the folder"):
+        mix(MixtureRecipe(str(tmp_path), ()))
 
 
 def test_scores_of_another_dtype_are_not_taken_for_these(folder: Path, tmp_path: Path) -> None:

@@ -268,6 +268,8 @@ def test_denoising_leaves_out_negatives_that_the_teacher_likes() -> None:
         ({"name": "ranknet", "teacher": TEACHER, "denoise": 1.0}, "denoise goes with the loss 'contrastive'"),
         ({"name": "in_batch", "teacher": TEACHER}, "loss 'in_batch' takes no teacher"),
         ({"name": "ranknet", "temperature": 0.0}, "temperature must be above 0, got 0.0"),
+        ({"name": "ranknet", "temperature": math.nan}, "temperature must be above 0, got nan"),
+        ({"name": "ranknet", "weight": -1.0}, "weight must be at least 0, got -1.0"),
     ],
 )
 def test_a_bad_loss_is_told(arguments: dict[str, Any], message: str) -> None:

@@ -43,6 +43,14 @@ def test_a_query_without_a_ranking_gets_0() -> None:
     assert means(values) == pytest.approx(dict.fromkeys(MEASURES, 1 / 3))
 
 
+def test_judgements_below_0_count_as_0() -> None:
+    """TREC marks spam with -2; a query of such judgements alone crashed the process."""
+    values = measure({"q1": ["b", "a"], "q2": ["a"]}, {"q1": {"a": 1, "b": -2}, "q2": {"a": -2}})
+
+    assert values["q1"]["nDCG@10"] == pytest.approx(1 / math.log2(3))
+    assert set(values["q2"].values()) == {0.0}
+
+
 def test_queries_with_nothing_to_find_are_left_out() -> None:
     """A query counts only if a document was judged to be at least as relevant as asked for."""
     qrels = {"q1": {"a": 2, "b": 0}, "q2": {"a": 1}, "q3": {"a": 0}, "q4": {"a": -1}}

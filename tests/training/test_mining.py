@@ -215,6 +215,9 @@ def test_titles_are_judged_by_nobody(folder: Path, tmp_path: Path) -> None:
     for group in groups:
         assert group.labels is None
         assert any(documents[name].startswith(group.query) for name in group.candidates)
+    write_collection(tmp_path / "col", documents={"d": "蜂回家"})
+    with pytest.raises(BadCollection, match="col: no document begins with a sentence of 3"):
+        mined(tmp_path, tmp_path / "none.jsonl", {"queries": "titles"}, teachers={})
 
 
 def test_queries_that_are_left_out_are_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

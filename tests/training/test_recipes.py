@@ -27,6 +27,7 @@ from bandrank_training.recipe import BadRecipe, read_recipe
         ("train", "[data]\ngroups = 'a.jsonl'", "recipe.toml: data: groups: expected a list, got 'a.jsonl'"),
         ("train", "[[losses]]\nname = 'x'", "recipe.toml: losses: loss 'x' is unknown; there are margin_mse,"),
         ("train", "[dev]\ngroups = 'x'\nevery_steps = 0", "recipe.toml: dev: every_steps must be at least 1, got 0"),
+        ("train", "[dev]\ngroups = 'x'\npatience = -1", "patience must be at least 0, got -1"),
         ("mine", "[[sources]]\ncollection = 'x'\nqueries = 'y'", "recipe.toml: sources: queries: 'y' is none of"),
         ("mine", "out = 'x'\ndepth = 0\nsources = []", "recipe.toml: depth must be at least 1, got 0"),
         ("mix", "out = 'x'\nparts = []\n[mining]\nhard = -1", "recipe.toml: mining: hard must be at least 0, got -1"),
@@ -37,6 +38,7 @@ from bandrank_training.recipe import BadRecipe, read_recipe
             "[[parts]]\ncollection = 'x'\ndomain = ''\nmax_documents = 9\ntitles = -1",
             "titles must be at least 0",
         ),
+        ("mix", "out = 'x'\nparts = []", "no query is left"),
         ("mine", "out = 'x'\ndev_out = 'x'\nsources = []", "recipe.toml: dev_out: x is the file of `out`"),
         ("mix", "out = 'x'\n[[parts]]\ncollection = 'y/../x'\ndomain = ''\nmax_documents = 9", "would be written over"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),
@@ -76,8 +78,12 @@ def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:
     write_lines(tmp_path / "recipe.toml", toml(plain))
     with pytest.raises(BadRecipe, match=r"recipe\.toml: a recipe needs at least one"):
         read_recipe(tmp_path / "recipe.toml")
-    write_lines(tmp_path / "recipe.toml", toml(plain | {"losses": [{"name": "ranknet"}], "precision": "float16"}))
+    plain["losses"] = [{"name": "ranknet"}]
+    write_lines(tmp_path / "recipe.toml", toml(plain | {"precision": "float16"}))
     with pytest.raises(BadRecipe, match=r"recipe\.toml: precision: float16 would need a scaled loss"):
+        read_recipe(tmp_path / "recipe.toml")
+    write_lines(tmp_path / "recipe.toml", toml(plain | {"seed": 2**32}))
+    with pytest.raises(BadRecipe, match="seed must be below"):
         read_recipe(tmp_path / "recipe.toml")
     with pytest.raises(BadRecipe, match=r"none\.toml: .*No such file"):
         read_recipe(tmp_path / "none.toml")
@@ -90,4 +96,4 @@ def test_a_start_that_adds_to_another_is_told(toy: Path, tmp_path: Path, capsys:
     write_lines(tmp_path / "recipe.toml", toml(plain))
 
     assert main(["train", str(tmp_path / "recipe.toml")]) == 0
-    assert "adds to the scores of good; without [fusion] the result stands alone" in capsys.readouterr().err
+    assert "adds to 0.5 times the scores of good; without [fusion] the result stands alone" in capsys.readouterr().err

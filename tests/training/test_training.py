@@ -163,11 +163,12 @@ def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "state.pt.partial cannot be written; the disk may be full" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"", b"PK half of an archive", b"no archive"])
-def test_a_damaged_state_is_told(toy: Path, tmp_path: Path, content: bytes) -> None:
-    """A disk that failed may leave such a state; the error says what to do, where torch's does not."""
+@pytest.mark.parametrize("content", [b"", b"PK half of an archive", b"no archive", b"hello", 5000])
+def test_a_damaged_state_is_told(toy: Path, tmp_path: Path, content: bytes | int) -> None:
+    """A disk that failed may leave such a state, or its first bytes; the error says what to do; torch's does not."""
     train(toy, tmp_path / "out", optimiser={"steps": 1})
-    (tmp_path / "out" / "state.pt").write_bytes(content)
+    state = tmp_path / "out" / "state.pt"
+    state.write_bytes(state.read_bytes()[:content] if isinstance(content, int) else content)
 
     with pytest.raises(BadRecipe, match=r"state\.pt cannot be read; delete it to begin anew"):
         Trainer(recipe(toy, tmp_path / "out"), device=CPU)

@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
         raise BadInput(f"{args.models[0]} is one model; average takes the folder to write, and then two models or more")
     models = [load_start(name) for name in args.models]
     check_other_folder(args.out, models)
+    if (args.out / "config.json").exists():
+        raise BadInput(f"{args.out}, the folder to write, holds a model; choose another, or delete it")
     weights = args.weights or [1.0] * len(models)
     if len(weights) != len(models):
         raise BadInput(f"--weights: {len(weights)} of them for {len(models)} models")

@@ -102,7 +102,7 @@ class BeirFolder:
     def titled_documents(self) -> Iterator[tuple[str, str, str]]:
         """Yields the id, the title (which may be empty) and the text of each document."""
         for row in self._json_lines("corpus.jsonl"):
-            yield row["_id"], str(row["title"] or "").strip(), row["text"]
+            yield row["_id"], row["title"].strip(), row["text"]
 
     def pages(self) -> dict[str, str]:
         return {row["_id"]: str(row["page"]) for row in self._json_lines("corpus.jsonl") if row["page"]}
@@ -135,8 +135,9 @@ class BeirFolder:
         for number, line in numbered_lines(path):
             try:
                 row = json.loads(line)
-                read = {"_id": str(row["_id"]), "text": "" if row["text"] is None else str(row["text"])}
-                read |= {name: row.get(name) for name in ("title", "page")}
+                read = {"_id": _text(row["_id"]), "page": row.get("page")}
+                optional = ("text", row["text"]), ("title", row.get("title"))
+                read |= {name: "" if value is None else _text(value) for name, value in optional}
                 "".join(map(str, read.values())).encode()  # JSON can escape lone surrogates, which are not text
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 expected = f"expected an object with `_id` and `text`: {type(error).__name__}: {error}"
@@ -152,6 +153,13 @@ class BeirFolder:
             f"{self.folder} has no {name}[.gz]; expected corpus.jsonl, queries.jsonl and qrels/<split>.tsv"
             + (f"; there are judgements of {splits}" if splits else "")
         )
+
+
+def _text(value: object) -> str:
+    """A text, or a whole number as one. Raises TypeError: of a list, or the NaN of a missing cell, none is made."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise TypeError(f"{value!r:.80} is no text")
+    return str(value)
 
 
 def _judgement(line: str) -> tuple[str, str, int]:
@@ -257,7 +265,12 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def open_text(path: Path) -> TextIO:
-    """Opens a UTF-8 text file, with or without a byte order mark; decompresses it if its name ends in .gz."""
+    """Opens a UTF-8 text file, with or without a byte order mark; decompresses it if its name ends in .gz.
+
+    Raises EOFError for a .gz of 0 bytes, which gzip takes for whole.
+    """
     if path.suffix == ".gz":
+        if not path.stat().st_size:
+            raise EOFError("the file has 0 bytes")
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="\n")
     return path.open(encoding="utf-8-sig", newline="\n")

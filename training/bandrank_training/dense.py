@@ -85,7 +85,10 @@ class DenseIndex:
             return self._vectors(read(self._encoder, texts))
         path = self._folder / f"{digest([self._name, what, *texts])}.npy"
         if path.is_file():
-            kept: Vectors = np.load(path)
+            try:
+                kept: Vectors = np.load(path)
+            except (EOFError, ValueError) as error:
+                raise BadInput(f"{path}: {error}; delete this file, and run the command again") from error
             return kept
         vectors = self._vectors(read(self._encoder, texts))
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -44,8 +44,10 @@ class Group:
             raise ValueError("labels and scores must have one entry for each candidate")
         if not all(isinstance(text, str) for text in (self.collection, self.query, *self.candidates)):
             raise ValueError("collection, query and candidates must be texts")
-        if not all(isinstance(label, int) for label in self.labels or []):
-            raise ValueError("labels must be integers")
+        if len(set(self.candidates)) < len(self.candidates):
+            raise ValueError("a candidate is there twice")
+        if not all(isinstance(label, int) and label >= 0 for label in self.labels or []):
+            raise ValueError("labels must be integers of at least 0, or null in place of the list")
         if not all(isinstance(score, int | float) and isfinite(score) for row in self.scores.values() for score in row):
             raise ValueError("scores must be finite numbers")
 
@@ -105,3 +107,11 @@ def read_groups(path: Path) -> Iterator[Group]:
                 raise BadGroups(f"{path}, line {number}: {error}") from error
     except BadCollection as error:
         raise BadGroups(str(error)) from error
+
+
+def read_kept(path: Path) -> Iterator[Group]:
+    """`read_groups` of a file that an earlier run kept; the error also says how to go on."""
+    try:
+        yield from read_groups(path)
+    except BadGroups as error:
+        raise BadGroups(f"{error}; delete this file, and run the command again") from error

@@ -63,8 +63,10 @@ class LossRecipe:
             raise ValueError("denoise goes with the loss 'contrastive' and a teacher")
         if self.name == "in_batch" and self.teacher:
             raise ValueError("loss 'in_batch' takes no teacher: teachers scored a query's own candidates only")
-        if self.temperature <= 0:
+        if not self.temperature > 0:  # as nan is not
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        if not self.weight >= 0:
+            raise ValueError(f"weight must be at least 0, got {self.weight}")
 
     @property
     def learns_from_labels(self) -> bool:

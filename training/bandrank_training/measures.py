@@ -39,8 +39,10 @@ def measure(rankings: Mapping[str, Sequence[str]], qrels: Qrels, *, min_relevanc
         for query_id, ranking in rankings.items()
         if query_id in qrels and ranking
     }
+    # pytrec_eval ends the process where all judgements of a query are below -1; they count as 0.
+    known = {query_id: {each: max(0, label) for each, label in labels.items()} for query_id, labels in qrels.items()}
     values: Values = {query_id: dict.fromkeys(MEASURES, 0.0) for query_id in qrels}
-    for metric in ir_measures.iter_calc(list(named.values()), qrels, run):
+    for metric in ir_measures.iter_calc(list(named.values()), known, run):
         values[metric.query_id][names[metric.measure]] = float(metric.value)
     return values
 

@@ -15,7 +15,7 @@ from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, Collection, by_text, documents_of
 from bandrank_training.dense import DenseIndex
 from bandrank_training.forms import keywords
-from bandrank_training.groups import Group, read_groups, write_groups
+from bandrank_training.groups import Group, read_kept, write_groups
 from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.scoring import OfflineScorer, Question
 
@@ -68,7 +68,7 @@ class Miner:
                     bar.update(len(part))
                 else:
                     write_groups(file, groups)
-                yield from read_groups(file)
+                yield from read_kept(file)
 
     def _part(
         self, asked: Sequence[tuple[str, Mapping[str, int]]], chance: random.Random, bar: "tqdm[NoReturn]"
@@ -134,6 +134,8 @@ def queries_of(source: Source, corpus: Corpus, chance: random.Random) -> list[tu
     if source.queries == "titles":
         first_words = [re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0] for text in corpus.texts]
         fitting = [words for words in dict.fromkeys(first_words) if 3 <= len(words.split()) <= 30]
+        if not fitting:
+            raise BadCollection(f"{corpus.collection.name}: no document begins with a sentence of 3 to 30 words")
         return [(text, {}) for text in chance.sample(fitting, min(source.max_queries, len(fitting)))]
     queries, qrels = corpus.collection.queries(), corpus.collection.qrels(source.split)
     if not (queries and qrels):

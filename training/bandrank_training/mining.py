@@ -20,7 +20,7 @@ from bandrank_training.collection import BadCollection, open_collection
 from bandrank_training.contents import digest, of_documents, of_judgements, of_model
 from bandrank_training.dense import DenseIndex
 from bandrank_training.errors import BadInput
-from bandrank_training.groups import Group, read_groups, write_groups
+from bandrank_training.groups import Group, read_groups, read_kept, write_groups
 from bandrank_training.miner import Corpus, Miner
 from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.placement import CPU, Placement
@@ -135,7 +135,7 @@ def _all_groups(
     for source in recipe.sources:
         file = files.of(source) if files else None
         if file is not None and file.is_file():
-            yield from read_groups(file)
+            yield from read_kept(file)
             continue
         if (source.collection, source.max_documents) != opened:
             opened = source.collection, source.max_documents
@@ -154,4 +154,4 @@ def _all_groups(
             parts = file.with_name(f"{file.name}.parts")
             write_groups(file, miner.mine(parts))
             shutil.rmtree(parts, ignore_errors=True)
-            yield from read_groups(file)
+            yield from read_kept(file)

@@ -13,7 +13,7 @@ from typing import Any
 from bandrank.models.checkpoint import write_whole
 from bandrank.models.ids import ID_BYTES
 from bandrank.models.texts import TextEncoder
-from bandrank_training.collection import BeirFolder, write_qrels
+from bandrank_training.collection import BadCollection, BeirFolder, write_qrels
 from bandrank_training.contents import digest, of_documents, of_judgements
 from bandrank_training.errors import BadRecipe
 from bandrank_training.forms import words
@@ -86,7 +86,10 @@ def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
     if not (folder / COUNTS).is_file():
         _write(folder, recipe)
     else:
-        saved = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+        try:
+            saved = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError) as error:
+            raise BadRecipe(f"{folder / RECIPE}: {error}; delete the folder, and run the command again") from error
         if any(saved.get(name, value) != value for name, value in _drawn_by(recipe).items()):  # older files lack some
             raise BadRecipe(f"{folder} is a mixture of other parts or texts; choose another `out`, or delete it")
     for split, name in zip(SPLITS, ("groups.jsonl.gz", "dev.jsonl.gz"), strict=True):
@@ -100,6 +103,8 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
     drawn = [draw(part, BeirFolder(Path(part.collection)), recipe.seed) for part in recipe.parts]
     drawn = [one.keeping(list(of_length(one.passages, texts, recipe.pieces))) for one in drawn]
     drawn = _thinned(drawn, recipe)
+    if not any(one.queries for one in drawn):
+        raise BadCollection("no query is left: no relevant passage has enough `pieces`, or there are no parts")
     folder.mkdir(parents=True, exist_ok=True)
     _write_lines(
         folder / "corpus.jsonl.gz",

@@ -105,6 +105,7 @@ class DevRecipe:
 
     def __post_init__(self) -> None:
         check_least(self, 1, "every_steps")
+        check_least(self, 0, *(["patience"] if self.patience is not None else []))
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ class TrainingRecipe:
             raise ValueError("data: max_relevant must be at least 1 for a loss that learns from labels")
         if self.data.group_size == 1 and any(loss.name != "in_batch" for loss in self.losses):
             raise ValueError("data: group_size must be at least 2 for a loss that compares the candidates of a query")
+        if not abs(self.seed) < 2**32:
+            raise ValueError(f"seed must be below 2**32, got {self.seed}")
         if self.precision == "float16":
             raise ValueError("precision: float16 would need a scaled loss, which bfloat16 does without")
         if self.fusion is not None and any(loss.name == "in_batch" for loss in self.losses):

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from pickle import UnpicklingError
 from statistics import mean
 from typing import Any, NoReturn
 
@@ -282,10 +281,12 @@ class Trainer:
         path = self.out / STATE
         if not path.is_file():
             return
-        try:
-            state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
-        except (EOFError, UnpicklingError, RuntimeError) as error:
-            raise BadRecipe(f"{path} cannot be read; delete it to begin anew ({error or 'it is empty'})") from error
+        with path.open("rb") as file:
+            try:
+                state: dict[str, Any] = torch.load(file, map_location=self.device, weights_only=True)
+            except Exception as error:  # damaged bytes can be instructions that fail in any way
+                said = str(error).partition("\n")[0] or "it is empty"
+                raise BadRecipe(f"{path} cannot be read; delete it to begin anew ({said})") from error
         if "recipe" not in state:
             raise BadRecipe(f"{path} is not of a training run; choose another `out`")
         changed = _changed(state["recipe"], asdict(self.recipe))
@@ -324,8 +325,8 @@ def run(args: argparse.Namespace) -> int:
     folder = trainer.model.folder
     further = recipe.model.architecture is None and checkpoint.is_checkpoint(folder)
     if further and recipe.fusion is None and (fusion := checkpoint.load_fusion(folder)):
-        said = f"{recipe.model.start} adds to the scores of {fusion.scorer}; without [fusion] the result stands alone"
-        print(said, file=sys.stderr)  # noqa: T201
+        adds = f"{recipe.model.start} adds to {fusion.weight:g} times the scores of {fusion.scorer}"
+        print(f"{adds}; without [fusion] the result stands alone", file=sys.stderr)  # noqa: T201
     trainer.out.mkdir(parents=True, exist_ok=True)
     copy = trainer.out / "recipe.toml"
     if not (copy.exists() and copy.samefile(args.recipe)):
