@@ -102,6 +102,8 @@ def whole(path: Path) -> Iterator[Path]:
     partial = path.with_name(f"{path.name}.partial")
     try:
         yield partial
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())  # or a power failure could leave an empty file under the name
         partial.replace(path)
     except OSError as error:
         if error.errno is not None and error.filename is None:
