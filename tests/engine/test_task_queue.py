@@ -167,6 +167,29 @@ def test_discarding_the_last_task_leaves_the_consumer_waiting() -> None:
     assert batches == [[TaskSlice(next_one, 0, 1)]]
 
 
+def test_a_late_task_counts_as_dropped_once() -> None:
+    """Its request gives it up in another thread, just when the queue finds that it is late."""
+    drops: list[str] = []
+    given_up = threading.Event()
+
+    def count(reason: str) -> None:
+        drops.append(reason)
+        if reason == "expired":
+            giving_up.start()
+            given_up.wait(0.02)
+        else:
+            given_up.set()
+
+    queue = TaskQueue(max_waiting_rows=10, max_wait_s=1.0, clock=(clock := Clock()), on_drop=count)
+    queue.put(task := task_of([1], deadline=1.0))
+    giving_up = threading.Thread(target=queue.discard, args=(task, "cancelled"))
+    clock.now = 1.0
+    queue.take_batch(1, wait=False)
+    giving_up.join(HANG_S)
+
+    assert drops == ["expired"]
+
+
 def test_refusals_do_not_pile_up() -> None:
     """A raised error collects a traceback, so each refusal must be a new one."""
     queue = TaskQueue(max_waiting_rows=1, max_wait_s=1.0, clock=Clock())
