@@ -1,6 +1,7 @@
 """The tokenizer's pool and its queue are shared fairly: no client is kept waiting by how much another has waiting."""
 
 import asyncio
+import gc
 import threading
 import time
 from collections import Counter
@@ -118,6 +119,24 @@ async def test_what_was_begun_for_a_client_that_hung_up_counts_as_its_own() -> N
 
     assert held.cancelled()
     assert order == ["polite", "polite", "greedy"]
+
+
+async def test_what_fails_once_its_client_hung_up_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    pool, going = FairPool(1, max_size=100, name="test"), threading.Event()
+
+    def fail() -> None:
+        going.wait(HANG_S)
+        raise MemoryError
+
+    call = asyncio.create_task(pool.run(POLITE, 1, 1, fail))
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait([call])
+    going.set()
+    assert await pool.run(POLITE, 2, 1, lambda: "done") == "done"
+    gc.collect()
+
+    assert not caplog.records
 
 
 async def test_a_thread_that_was_handed_to_a_call_that_is_cancelled_is_handed_on() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tasks import HANG_S, Clock, task_of
+from support.tasks import HANG_S, Clock, task_of, wait_until
 from support.working import Dies, open_queue, work_off
 
 from bandrank.engine.tasks import AnySlice, Outcome, Outcomes
@@ -156,6 +156,20 @@ def test_an_answer_does_not_wait_for_another_request() -> None:
     assert task.future.result(timeout=HANG_S) == [0.0, 1.0]
     queue.close()
     worker.join()
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_thread_that_waits_keeps_no_task_in_memory(overlaps: bool) -> None:
+    task = task_of([1.0], lane=Device(on_wait=lambda _: [0]).lane("gpu", overlaps=overlaps))
+    kept = weakref.ref(task)
+    queue = open_queue(task)
+    worker = ScoringWorker(queue, max_batch_rows=1, metrics=Metrics(), clock=Clock())
+    worker.start()
+    assert task.future.result(timeout=HANG_S) == [0.0]
+    del task
+    wait_until(lambda: kept() is None, within_s=5)
+    queue.close()
+    assert worker.join(HANG_S)
 
 
 def test_batches_in_flight_are_handed_out_before_a_failed_one_is_retried() -> None:

@@ -1,5 +1,6 @@
 """The task queue under any order of events, and under several threads."""
 
+import asyncio
 import math
 import threading
 from collections import defaultdict
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.tasks import HANG_S, Clock, NamedLane, task_of
 
+from bandrank.engine.submit import submit
 from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.errors import NotReady
@@ -165,6 +167,44 @@ def test_discarding_the_last_task_leaves_the_consumer_waiting() -> None:
     consumer.join(HANG_S)
 
     assert batches == [[TaskSlice(next_one, 0, 1)]]
+
+
+def test_a_late_task_counts_as_dropped_once() -> None:
+    """Its request gives it up in another thread, just when the queue finds that it is late."""
+    drops: list[str] = []
+    given_up = threading.Event()
+
+    def count(reason: str) -> None:
+        drops.append(reason)
+        if reason == "expired":
+            giving_up.start()
+            given_up.wait(0.02)
+        else:
+            given_up.set()
+
+    queue = TaskQueue(max_waiting_rows=10, max_wait_s=1.0, clock=(clock := Clock()), on_drop=count)
+    queue.put(task := task_of([1], deadline=1.0))
+    giving_up = threading.Thread(target=queue.discard, args=(task, "cancelled"))
+    clock.now = 1.0
+    queue.take_batch(1, wait=False)
+    giving_up.join(HANG_S)
+
+    assert drops == ["expired"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("now", "reason"), [(0.5, "cancelled"), (1.0, "expired")])
+async def test_a_task_that_is_given_up_at_its_deadline_has_expired(now: float, reason: str) -> None:
+    """A timeout around the call cancels it, if it comes before the call's own."""
+    drops: list[str] = []
+    queue = TaskQueue(max_waiting_rows=10, max_wait_s=1.0, clock=(clock := Clock()), on_drop=drops.append)
+    call = asyncio.create_task(submit(queue, task_of([1], deadline=1.0)))
+    await asyncio.sleep(0)
+    clock.now = now
+    call.cancel()
+    await asyncio.wait([call])
+
+    assert drops == [reason]
 
 
 def test_refusals_do_not_pile_up() -> None:

@@ -72,7 +72,8 @@ class FairPool:
         loop = asyncio.get_running_loop()
         start = loop.time()
 
-        def end(_: asyncio.Future[Result]) -> None:
+        def end(ended: asyncio.Future[Result]) -> None:
+            ended.exception()  # retrieved even if nobody waits for it any more, or asyncio would log it
             seconds = loop.time() - start
             self._speed.report(LANE, size, seconds)
             self._waiting.charge(client, seconds)

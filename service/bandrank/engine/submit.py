@@ -31,7 +31,8 @@ async def submit(queue: TaskQueue, task: Task[Candidates, Result], *, answer_by:
         raise deadline_exceeded()
     finally:
         if not task.future.done():
-            queue.discard(task, reason)
+            late = reason == "cancelled" and queue.clock() >= task.deadline  # a timeout around the call came first
+            queue.discard(task, "expired" if late else reason)
 
 
 def _seen(future: asyncio.Future[list[Result]]) -> None:

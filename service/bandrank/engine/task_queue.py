@@ -189,9 +189,9 @@ class TaskQueue:
 
     def discard(self, task: AnyTask, reason: str) -> None:
         """Abandons an unfinished task; its queued rows are freed at once."""
-        if task.future.cancel():
-            self._count_drop(task, reason)
-        with self._changed:
+        with self._changed:  # or `_drop_dead`, in the other thread, might count the task as well
+            if task.future.cancel():
+                self._count_drop(task, reason)
             self._drop_dead()
 
     def close(self, refusal: ScoringFailed | None = None) -> None:

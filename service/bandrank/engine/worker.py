@@ -150,21 +150,26 @@ class ScoringWorker:
 
     def _run_batches(self) -> None:
         """Runs until the queue is closed and empty. Batches in flight are finished before the thread waits for more."""
-        while True:
-            if not self._in_flight:
-                self._busy_since = None
-            else:
-                for part, outcome in self._in_flight[-1].early():
-                    self._hand_out(part, outcome)
-                    self._busy_since = self._clock()
-            if slices := self._queue.take_batch(self.max_batch_rows, wait=not self._in_flight):
-                self._taken, self._busy_since = slices, self._clock()
-                self._run_batch(slices)
-                self._taken = ()
-            elif self._in_flight:
-                self._finish_all_but(0)
-            else:
-                return
+        while self._run_next():  # whose frame ends each time, or a waiting thread would keep the last batch's memory
+            pass
+
+    def _run_next(self) -> bool:
+        """Runs the next batch or, if none is to begin yet, finishes those in flight; returns False at the end."""
+        if not self._in_flight:
+            self._busy_since = None
+        else:
+            for part, outcome in self._in_flight[-1].early():
+                self._hand_out(part, outcome)
+                self._busy_since = self._clock()
+        if slices := self._queue.take_batch(self.max_batch_rows, wait=not self._in_flight):
+            self._taken, self._busy_since = slices, self._clock()
+            self._run_batch(slices)
+            self._taken = ()
+        elif self._in_flight:
+            self._finish_all_but(0)
+        else:
+            return False
+        return True
 
     def _run_batch(self, slices: Sequence[AnySlice]) -> None:
         """Starts a batch and finishes those before it; finishes the batch too unless its lane overlaps."""

@@ -214,12 +214,15 @@ async def test_a_probe_that_gets_no_turn_says_nothing_of_redis() -> None:
 
 
 async def test_closing_ends_calls_that_are_under_way() -> None:
+    """Those that wait for their turn ask nothing after that."""
     async with scripted() as one:
-        tasks = [await one.ask() for _ in range(3)]
+        tasks = [await one.ask() for _ in range(MAX_CONNECTIONS)]
+        tasks += [asyncio.create_task(one.client.get_many([b"a"])) for _ in range(MAX_CONNECTIONS + 1)]
+        await asyncio.sleep(0)
         await one.client.close()
 
-        assert await asyncio.gather(*tasks) == [None, None, None]
-        assert one.commands.cancelled == 3
+        assert await asyncio.gather(*tasks) == [None] * len(tasks)
+        assert len(one.commands.answers) == one.commands.cancelled == MAX_CONNECTIONS
         assert await one.client.get_many([b"a"]) is None
 
 

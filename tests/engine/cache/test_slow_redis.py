@@ -203,13 +203,16 @@ async def test_a_large_text_has_the_time_that_it_takes() -> None:
 
 
 async def test_writes_that_wait_are_bounded_in_bytes_and_none_comes_after_the_end() -> None:
-    """Keys and values count, an entry that just fits has room, and a dropped one is reported by `drained` once."""
+    """Keys and values count, an entry that just fits has room, one that waits already needs none, and a dropped one is
+    reported by `drained` once.
+    """
     line = SlowLine()
     writes = write_behind(line, max_pending_bytes=30)
     writes.put({bytes([number]) * 4: b"value!" for number in range(5)})
     assert not await writes.drained()
     assert [key[0] for key in line.stored] == [0, 1, 2]
-    writes.put({b"more": b""})
+    for _ in range(2):
+        writes.put({b"more": b"a" * 26})
     assert await writes.drained()
     await writes.close()
     writes.put({b"late": b""})

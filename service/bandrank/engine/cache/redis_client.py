@@ -161,9 +161,9 @@ class RedisClient:
     async def close(self) -> None:
         """Ends all calls and closes all connections."""
         self._closed = True
-        for task in self._running:
-            task.cancel()
-        if self._running:
+        while self._running:  # when a call ends, one that waits for its turn begins
+            for task in self._running:
+                task.cancel()
             await asyncio.wait(self._running)
         with suppress(Exception):  # a connection that cannot be closed is gone already
             async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -39,12 +39,14 @@ class WriteBehind:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, entries: Mapping[bytes, bytes]) -> None:
-        """Queues entries; drops those that do not fit, and all of them while Redis does not answer."""
+        """Queues new entries; drops those that do not fit, and all of them while Redis does not answer."""
         writable = not self._closed and self._redis.available
         for key, value in entries.items():
+            if key in self._pending:
+                continue  # an entry that waits already needs no room
             if not writable or not self._has_room(len(key) + len(value)):
                 self._lose(1, "dropped")
-            elif key not in self._pending:
+            else:
                 self._pending[key] = value
                 self._resize(len(key) + len(value))
         if self._pending and (self._task is None or self._task.done()):
