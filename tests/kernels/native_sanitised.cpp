@@ -2,6 +2,7 @@
 // end; with an argument, it prints what the functions gave, which is to be nearly the same on every processor.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 
 #include "exports.cpp"
@@ -82,6 +83,19 @@ void try_layers(int64_t rows, int64_t size, int64_t inner) {
     std::vector<float> bias = padded_floats(1, inner + 1, padded(inner + 1));
     bandrank_dense(x.data(), rows, size, transposed.data(), bias.data(), inner + 1, wide.data());
     keep(wide);
+}
+
+void try_norms(int64_t rows, int64_t size) {
+    std::vector<float> words = floats(5 * size), x = floats(rows * size), norm = floats(size), out(rows * size);
+    std::vector<int64_t> ids(rows);
+    for (int64_t& id : ids) id = (int64_t)(numbers() % 5);
+    const Norm each{norm.data(), norm.data(), 1e-12f};
+    const Addend addends[]{{words.data(), ids.data(), 5, size}, {x.data(), nullptr, rows, size}};
+    bandrank_norm_of_sum(addends, 2, &each, 0, rows, size, out.data());
+    keep(out);
+    if (!rows) return;
+    ids[rows - 1] = 5;
+    if (!bandrank_norm_of_sum(addends, 2, &each, 0, rows, size, out.data())) abort();
 }
 
 // Rows whose numbers have no steps; what is made of them differs between processors.
@@ -225,6 +239,7 @@ int main(int argc, char**) {
     for (int64_t rows : {0, 1, 5, 6, 7, 96, 97, 131, 193}) {
         try_layers(rows, 16, 16);
         try_layers(rows, 48, 80);
+        try_norms(rows, 48);
     }
     for (int64_t head_dim : {2, 16, 24, 32, 64, 100})
         for (int64_t rows : {0, 1, 9, 97}) try_projection(2, head_dim, rows);

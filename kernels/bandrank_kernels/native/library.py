@@ -11,6 +11,7 @@ from bandrank_kernels.native.variants import usable_variants
 
 log = logging.getLogger(__name__)
 ADDRESS, LONG = ctypes.c_void_p, ctypes.c_int64
+NO_SUCH_ROW = 2  # as in exports.cpp
 
 
 class SplitStruct(ctypes.Structure):
@@ -37,6 +38,12 @@ class NormStruct(ctypes.Structure):
     """`Norm` of rows.h."""
 
     _fields_ = (("weight", ADDRESS), ("bias", ADDRESS), ("eps", ctypes.c_float), ("centred", ctypes.c_int32))
+
+
+class AddendStruct(ctypes.Structure):
+    """`Addend` of rows.h."""
+
+    _fields_ = (("rows", ADDRESS), ("numbers", ADDRESS), ("num_rows", LONG), ("stride", LONG))
 
 
 class TurnStruct(ctypes.Structure):
@@ -144,6 +151,7 @@ SIGNATURES: dict[str, list[type]] = {
         *(ctypes.POINTER(SequencesStruct), ctypes.POINTER(LayerStruct), LONG),
         *(ADDRESS, ADDRESS, ADDRESS, LONG, ADDRESS),
     ],
+    "norm_of_sum": [*(ctypes.POINTER(AddendStruct), LONG, ctypes.POINTER(NormStruct), LONG, LONG, LONG, ADDRESS)],
     "dense": [ADDRESS, LONG, LONG, ADDRESS, ADDRESS, LONG, ADDRESS],
 }
 
@@ -153,7 +161,8 @@ class CannotLoad(RuntimeError):
 
 
 class Library:
-    """The functions of one built variant. They raise MemoryError if memory runs out, and let other Python threads run.
+    """The functions of one built variant. They raise MemoryError if memory runs out, IndexError if a table lacks a row,
+    and let other Python threads run.
 
     variant: its name.  panel: outputs of a layer that are packed together.  depth: bytes of a row that are multiplied
     together.  block_rows: rows that go through a chain of layers together.  bias_room: numbers after the biases of a
@@ -177,7 +186,7 @@ class Library:
 
         def typed(name: str) -> Callable[..., None]:
             function = getattr(functions, f"bandrank_{name}")
-            function.argtypes, function.errcheck = SIGNATURES[name], _raise_if_no_memory
+            function.argtypes, function.errcheck = SIGNATURES[name], _raise_error
             return function  # type: ignore[no-any-return]
 
         self.pack, self.linear, self.post_norm = typed("pack"), typed("linear"), typed("post_norm")
@@ -185,6 +194,7 @@ class Library:
         self.joint_sequences = typed("joint_sequences")
         self.attend, self.attend_shared, self.dense = typed("attend"), typed("attend_shared"), typed("dense")
         self.stack, self.pre_norm, self.project = typed("stack"), typed("pre_norm"), typed("project")
+        self.norm_of_sum = typed("norm_of_sum")
 
     def padded(self, outputs: int) -> int:
         """The outputs of a layer, rounded up to whole panels."""
@@ -195,8 +205,10 @@ class Library:
         return -(-num_bytes // self.depth) * self.depth
 
 
-def _raise_if_no_memory(failed: int, *_: object) -> None:
-    if failed:
+def _raise_error(error: int, *_: object) -> None:
+    if error == NO_SUCH_ROW:
+        raise IndexError("a number is outside its table of rows")
+    if error:
         raise MemoryError("the CPU kernels were given no memory")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, layer_norm
 
 from bandrank_kernels.dispatch import Backend, choose_backend
-from bandrank_kernels.row_norms import cuda, reference
+from bandrank_kernels.row_norms import cuda, native, reference
 from bandrank_kernels.row_norms.addend import Addend
 
 NormOfSum = Callable[[Sequence[Addend], Tensor, Tensor, float], Tensor]
@@ -68,6 +68,8 @@ def _backend(
             return cuda.norm_of_sum
         case "reference":
             return reference.norm_of_sum
+        case "native" if not differentiated and native.why_unsupported(device, dtype, hidden_size) is None:
+            return native.norm_of_sum
     return vectorized
 
 

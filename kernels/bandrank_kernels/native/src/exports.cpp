@@ -6,14 +6,16 @@ using namespace bandrank;
 
 namespace {
 
-// Returns 0, or 1 if memory ran out: an exception that leaves a C function ends the process.
+constexpr int NO_MEMORY = 1, NO_SUCH_ROW = 2;
+
+// Returns 0, or NO_MEMORY if it ran out: an exception that leaves a C function ends the process.
 template <class Call>
 int done(Call call) {
     try {
         call();
         return 0;
     } catch (const std::bad_alloc&) {
-        return 1;
+        return NO_MEMORY;
     }
 }
 
@@ -32,7 +34,7 @@ int bandrank_tiled() { return TILED; }
 // How many numbers past the last bias of a head may be read.
 int bandrank_bias_room() { return 2 * LANES; }
 
-// All others return 0, or 1 if memory ran out, and what they wrote is then of no use.
+// All others return 0, or the number of an error, and what they wrote is then of no use.
 
 int bandrank_pack(const int8_t* weight, int64_t outputs, int64_t given, int64_t bytes, int8_t* panels, int32_t* sums) {
     return done([=] { pack(weight, outputs, given, bytes, panels, sums); });
@@ -97,6 +99,12 @@ int bandrank_stack(const Sequences* sequences, const Layer* layers, int64_t coun
         float* const states[2] = {even, odd};
         stack(*sequences, layers, count, hidden, states, first, out);
     });
+}
+
+// The norm of a sum of rows, from row `begin` to row `end`.
+int bandrank_norm_of_sum(const Addend* addends, int64_t count, const Norm* norm, int64_t begin, int64_t end, int64_t n,
+                         float* out) {
+    return norm_of_sum(addends, count, *norm, begin, end, n, out) ? 0 : NO_SUCH_ROW;
 }
 
 int bandrank_dense(const float* x, int64_t rows, int64_t inputs, const float* transposed, const float* bias,

@@ -109,6 +109,35 @@ inline void normalise(const float* x, const Norm& norm, int64_t n, float* out) {
     }
 }
 
+// Rows of n numbers, `stride` numbers apart, to be taken by their `numbers`, or one after the other where it is null.
+struct Addend {
+    const float* rows;
+    const int64_t* numbers;
+    int64_t num_rows, stride;
+};
+
+// out: rows `begin` to `end` of the norm of a sum of addends, added in order. False if a number is outside its table.
+inline bool norm_of_sum(const Addend* addends, int64_t count, const Norm& norm, int64_t begin, int64_t end, int64_t n,
+                        float* out) {
+    constexpr int64_t AHEAD = 3, LINE = 16;  // rows of the first table; numbers of a cache line
+    for (int64_t row = begin; row < end; ++row, out += n) {
+        const int64_t later = addends->numbers && row + AHEAD < end ? addends->numbers[row + AHEAD] : -1;
+        if (0 <= later && later < addends->num_rows)
+            for (int64_t i = 0; i < n; i += LINE) __builtin_prefetch(addends->rows + later * addends->stride + i);
+        for (const Addend* each = addends; each < addends + count; ++each) {
+            const int64_t number = each->numbers ? each->numbers[row] : row;
+            if (number < 0 || number >= each->num_rows) return false;
+            const float* from = each->rows + number * each->stride;
+            for (int64_t i = 0; i < n; i += LANES) {
+                const Floats x = load<Floats>(from + i);
+                store(out + i, each == addends ? x : load<Floats>(out + i) + x);
+            }
+        }
+        normalise(out, norm, n, out);
+    }
+    return true;
+}
+
 // GELU in its erf form, x * Phi(x), to 3e-5 of the larger of 1 and the result: a minimax polynomial in x^2 for
 // (Phi(x) - 1/2) / x over |x| <= 4.4.
 inline Floats gelu(Floats x) {

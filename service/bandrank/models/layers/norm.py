@@ -24,7 +24,8 @@ class LayerNorm(nn.LayerNorm):
 
     def runs_fused(self, rows: Tensor) -> bool:
         """Whether sums on the device of `rows` use the fused operations, which need a bias."""
-        return self.bias is not None and infers_on_gpu(rows)
+        natively = self.execution.backend == "native" and not rows.is_cuda and not torch.is_grad_enabled()
+        return self.bias is not None and (natively or infers_on_gpu(rows))
 
 
 class RMSNorm(LayerNorm):
