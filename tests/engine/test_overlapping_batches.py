@@ -1,8 +1,10 @@
 """While a device computes a batch, the host prepares the next; no result is lost, swapped or held back by that."""
 
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 import pytest
 import torch
@@ -95,6 +97,45 @@ def test_what_comes_until_there_is_room_is_one_batch() -> None:
     assert worker.join(HANG_S)
 
     assert device.events == ["begin cpu 1", "begin cpu 3", "end cpu 1", "end cpu 3"]
+
+
+def test_a_task_that_comes_while_a_batch_is_computed_begins_at_once() -> None:
+    """Where a lane can be woken, the thread does not wait for the end of a batch that has room behind it."""
+    begun, woken = SimpleQueue[str](), SimpleQueue[None]()
+    free = threading.Event()
+
+    class Lane(DeviceLane):
+        def begin(self, slices: Sequence[AnySlice]) -> Outcomes[float]:
+            begun.put(self.name)
+            if self.name == "second":
+                return super().begin(slices)
+
+            def outcomes() -> list[Outcome[float]]:
+                assert free.wait(HANG_S)
+                return [[0.0]]
+
+            def early() -> Iterator[tuple[int, Outcome[float]]]:
+                woken.get(timeout=HANG_S)
+                return iter(())
+
+            return Arriving(outcomes, early, lambda: woken.put(None), free.is_set)
+
+    first, second = (task_of([1.0], lane=Lane(name, True, Device())) for name in ("first", "second"))
+    queue = open_queue(first)
+    worker = ScoringWorker(queue, max_batch_rows=10, metrics=Metrics(), clock=Clock())
+    worker.start()
+    assert begun.get(timeout=HANG_S) == "first"
+    woken.put(None)  # its last part has begun
+    wait_until(woken.empty)
+    queue.put(second)
+    try:
+        assert begun.get(timeout=HANG_S) == "second"
+        assert not first.future.done()
+    finally:
+        free.set()
+        queue.close()
+    assert worker.join(HANG_S)
+    assert first.future.result(timeout=0) == second.future.result(timeout=0) == [0.0]
 
 
 def test_a_request_is_answered_before_the_rest_of_its_batch_ends() -> None:

@@ -93,6 +93,29 @@ def test_parts_come_early_until_the_last_one_begins() -> None:
         begun()
 
 
+def test_who_waits_for_parts_is_woken_once_or_by_their_end() -> None:
+    """Once the last part has begun, each call of `early` waits for a call of `wake`, or for the end, even of a part
+    that fails. Each result comes once.
+    """
+    pool, go_on = Workers(2), [threading.Event(), threading.Event()]
+
+    def compute(part: int) -> int:
+        assert go_on[part].wait(20)
+        return 1 // part
+
+    begun = pool.begin(compute, [0, 1])
+    assert [*begun.early()] == []
+    assert begun.wake is not None
+    begun.wake()
+    assert [*begun.early()] == []
+    assert not begun.ended()
+    go_on[1].set()
+    threading.Timer(0.05, go_on[0].set).start()
+    assert [*begun.early()] == [(1, 1)]
+    assert begun.ended()
+    assert [*begun.early()] == []
+
+
 def test_a_part_that_threads_share_leaves_room_when_it_has_ended() -> None:
     """The part is computed beside the workers with all threads, and leaves room even if it fails."""
     pool, go_on = workers(2), threading.Event()

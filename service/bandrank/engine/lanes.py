@@ -115,9 +115,10 @@ def _by_slice(
     def checked(results: list[Result]) -> Outcome[Result]:
         return results if np.isfinite(np.asarray(results)).all() else not_finite()
 
+    results: dict[int, Result] = {}  # early ones, by candidate
+    waiting = dict(rows)
+
     def early() -> Iterator[tuple[int, Outcome[Result]]]:
-        results: dict[int, Result] = {}  # by candidate
-        waiting = dict(rows)
         for run, given in arriving.early():
             results.update(zip(range(run.start, run.stop), read(given), strict=True))
             for index, part in [*waiting.items()]:
@@ -126,10 +127,10 @@ def _by_slice(
                     yield index, checked([results.pop(row) for row in range(part.start, part.stop)])
 
     def outcomes() -> list[Outcome[Result]]:
-        results = read(arriving())
-        return [checked(results[rows[index]]) for index in range(len(slices))]
+        whole = read(arriving())
+        return [checked(whole[rows[index]]) for index in range(len(slices))]
 
-    return Arriving(outcomes, early)
+    return Arriving(outcomes, early, arriving.wake, arriving.ended)
 
 
 def collate(

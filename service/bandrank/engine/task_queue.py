@@ -61,6 +61,7 @@ class TaskQueue:
         self._patience = patience
         self.clock = clock
         self._on_drop = on_drop
+        self.on_put: Callable[[], None] = lambda: None  # called with each task, once it can be taken
         self.throughput = Throughput(clock)
         self._changed = threading.Condition()
         self._queues = ClientQueues(self.throughput, max_batch_rows)
@@ -157,6 +158,7 @@ class TaskQueue:
             ticket.expected_s = max(0.0, ticket.expected_s - least_s)
             self._queues.put(task, ticket.turn)
             self._changed.notify()
+        self.on_put()
 
     def take_batch(self, max_batch_rows: int, *, wait: bool = True) -> list[AnySlice]:
         """The next batch, as soon as anything waits; the empty list once the queue is closed and empty.

@@ -48,6 +48,22 @@ class _Batch:
             self._arriving = error
         return self
 
+    @property
+    def waits(self) -> bool:
+        """Whether `early` waits for more, when called again, and `wake` ends that."""
+        return isinstance(self._arriving, Arriving) and self._arriving.wake is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its results are known to be complete."""
+        return not isinstance(self._arriving, Arriving) or self._arriving.ended()
+
+    def wake(self) -> None:
+        """Makes `early` return, from any thread."""
+        arriving = self._arriving  # another thread may take it away
+        if isinstance(arriving, Arriving) and arriving.wake is not None:
+            arriving.wake()
+
     def early(self) -> Iterator[tuple[AnySlice, Outcome[Any]]]:
         """Waits until the next batch would begin soon, and yields the slices that are complete meanwhile."""
         if not isinstance(self._arriving, Arriving):
@@ -74,9 +90,9 @@ class ScoringWorker:
     empty.
 
     While a GPU computes a batch, the host prepares and enqueues the next one, so that the GPU does not pause between
-    batches. On a CPU the next one starts once all parts of the batch have begun, so that no worker waits for the
-    slowest. Tasks that arrive in the meantime go into the batch after that; those whose parts have ended get their
-    results.
+    batches. On a CPU the next one starts once all parts of the batch have begun and a task waits, so that no worker
+    waits for the slowest. Tasks that arrive after that go into the batch after it; those whose parts have ended get
+    their results.
 
     device: of the lanes' scorers; the thread dies if this process loses it.
     """
@@ -97,6 +113,7 @@ class ScoringWorker:
         self._metrics = metrics
         self._clock = clock
         self.on_death = on_death
+        queue.on_put = self._wake
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._in_flight: deque[_Batch] = deque()  # in the order of their starts
         self.died = False
@@ -154,22 +171,31 @@ class ScoringWorker:
             pass
 
     def _run_next(self) -> bool:
-        """Runs the next batch or, if none is to begin yet, finishes those in flight; returns False at the end."""
-        if not self._in_flight:
+        """Runs the next batch or, if none is to begin yet, waits for those in flight; returns False at the end."""
+        newest = self._in_flight[-1] if self._in_flight else None
+        if newest is None:
             self._busy_since = None
         else:
-            for part, outcome in self._in_flight[-1].early():
+            for part, outcome in newest.early():
                 self._hand_out(part, outcome)
                 self._busy_since = self._clock()
+            if newest.ended:
+                self._finish_all_but(0)
+                return True
         if slices := self._queue.take_batch(self.max_batch_rows, wait=not self._in_flight):
             self._taken, self._busy_since = slices, self._clock()
             self._run_batch(slices)
             self._taken = ()
-        elif self._in_flight:
-            self._finish_all_but(0)
-        else:
+        elif newest is None:
             return False
+        elif not newest.waits:
+            self._finish_all_but(0)
         return True
+
+    def _wake(self) -> None:
+        """Lets the thread look at the queue although a batch is being computed."""
+        with suppress(IndexError):  # none is, any more
+            self._in_flight[-1].wake()
 
     def _run_batch(self, slices: Sequence[AnySlice]) -> None:
         """Starts a batch and finishes those before it; finishes the batch too unless its lane overlaps."""

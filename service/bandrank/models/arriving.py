@@ -12,17 +12,25 @@ def _nothing() -> Iterator[Piece]:
     return iter(())
 
 
+def _unknown() -> bool:
+    return False
+
+
 @dataclass(frozen=True, eq=False)
 class Arriving(Generic[Piece, Whole]):
     """A computation that has begun; calling it waits for its end and returns all of its results, or raises its error.
 
     early: waits until another computation would begin soon, so that requests that arrive until then can join that one;
     meanwhile it yields the pieces of the results that are complete. Some may be missing; none comes from a part that
-    failed.
+    failed. Called again, it goes on until `wake` is called or all has ended.
+    wake: makes `early` return, from any thread; None if it cannot wait.
+    ended: whether all has ended, as far as is known.
     """
 
     whole: Callable[[], Whole]
     early: Callable[[], Iterator[Piece]] = _nothing
+    wake: Callable[[], None] | None = None
+    ended: Callable[[], bool] = _unknown
 
     def __call__(self) -> Whole:
         return self.whole()

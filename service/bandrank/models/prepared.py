@@ -147,7 +147,12 @@ class PreparedScorer:
         if not self._splits:
             return Arriving(to_host(self.score(batch).float()))
         begun = self._begin(lambda part: (self.scorer.score(part).float(),), batch)
-        return Arriving(lambda: begun()[0], lambda: ((run, scores) for run, (scores,) in begun.early()))
+        return Arriving(
+            lambda: begun()[0],
+            lambda: ((run, scores) for run, (scores,) in begun.early()),
+            begun.wake,
+            begun.ended,
+        )
 
     def begin_passages(self, batch: ScoreBatch) -> Arriving[tuple[slice, Sequence[Tensor]], Sequence[Tensor]]:
         """Like `begin`; the scores come with each candidate's best passage, (C,) int64 indices into its
@@ -226,6 +231,8 @@ class PreparedScorer:
         return Arriving(
             lambda: [cut.concatenated(results) for results in zip(*begun(), strict=True)],
             lambda: ((cut.runs[part], results) for part, results in begun.early() if cut.order is None),
+            begun.wake,
+            begun.ended,
         )
 
     def _rows_again(self, query_tokens: int, lengths: Ints) -> float:

@@ -52,21 +52,24 @@ class Workers:
     ) -> Arriving[tuple[int, Result], list[Result]]:
         """Queues the parts behind those of earlier calls, and gives their results in order, or an error like `run`.
 
-        Early come the index and the result of each part that has ended, until the last part begins.
+        Early come the index and the result of each part that has ended, first until the last part begins.
         """
-        ended = _Ended[tuple[int, Result]]()
+        ended = _Ended[tuple[int, Result]](len(parts))
 
         def compute_apart(number: int, part: Part) -> Result:
             if number == len(parts) - 1:
-                ended.stop()
-            with self._processors.apart(), torch.inference_mode():
-                result = compute(part)
-            ended.put((number, result))
-            return result
+                ended.wake()
+            try:
+                with self._processors.apart(), torch.inference_mode():
+                    result = compute(part)
+                ended.put((number, result))
+                return result
+            finally:
+                ended.count()
 
         futures = [_submit(self._pool, compute_apart, number, part) for number, part in enumerate(parts)]
         if not parts:
-            ended.stop()
+            ended.wake()
 
         def results() -> list[Result]:
             errors = [error for future in futures if (error := future.exception()) is not None]
@@ -74,7 +77,7 @@ class Workers:
                 raise errors[0]
             return [future.result() for future in futures]
 
-        return Arriving(results, ended.until_stopped)
+        return Arriving(results, ended.until_woken, ended.wake, ended.all)
 
     def begin_together(
         self, compute: Callable[[Part], Result], part: Part
@@ -82,36 +85,55 @@ class Workers:
         """Like `begin`, for a single part, whose layers each use as many threads as there are workers. Nothing comes
         early, and there is room for others once it has ended.
         """
-        ended = _Ended[tuple[int, Result]]()
+        ended = _Ended[tuple[int, Result]](1)
 
         def compute_together() -> Result:
             try:
                 with torch.inference_mode():
                     return compute(part)
             finally:
-                ended.stop()
+                ended.count()
 
         future = _submit(self._together, compute_together)
-        return Arriving(lambda: [future.result()], ended.until_stopped)
+        return Arriving(lambda: [future.result()], ended.until_woken, ended=ended.all)
 
 
 class _Ended(Generic[Result]):
-    """Hands results from the workers that compute them to the thread that waits for them."""
+    """Hands results from the workers that compute them to the thread that waits for them.
 
-    def __init__(self) -> None:
-        self._results = SimpleQueue[Result | None]()  # None stops the thread that waits
+    parts: how many there will be.
+    """
+
+    def __init__(self, parts: int) -> None:
+        self._results = SimpleQueue[Result | None]()  # None wakes the thread that waits
+        self._left = parts
+        self._lock = threading.Lock()
 
     def put(self, result: Result) -> None:
         self._results.put(result)
 
-    def stop(self) -> None:
+    def wake(self) -> None:
         self._results.put(None)
 
-    def until_stopped(self) -> Iterator[Result]:
-        """The results, as they come, that were put before `stop` was called; returns at once if called again."""
+    def count(self) -> None:
+        """Counts a part that has ended, whether or not it has a result."""
+        with self._lock:
+            self._left -= 1
+        if self.all():
+            self.wake()
+
+    def all(self) -> bool:
+        """Whether all parts have ended."""
+        return self._left == 0
+
+    def until_woken(self) -> Iterator[Result]:
+        """The results, as they come, that are put before the next call of `wake`, of those that no call gave before;
+        returns at once if called again once all have ended.
+        """
         while (result := self._results.get()) is not None:
             yield result
-        self.stop()
+        if self.all():
+            self.wake()
 
 
 def _submit(pool: ThreadPoolExecutor, compute: Callable[..., Result], *arguments: Any) -> Future[Result]:
