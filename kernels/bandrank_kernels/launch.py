@@ -122,6 +122,11 @@ def is_vectorizable(tensor: torch.Tensor) -> bool:
     return tensor.stride(-1) == 1 and all(step % VECTOR_BYTES == 0 for step in apart)
 
 
+def in_pieces(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of it that is vectorizable if its runs are whole 16-byte pieces."""
+    return tensor if is_vectorizable(tensor) else tensor.clone(memory_format=torch.contiguous_format)
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One kernel of one source: `expression` names it, template arguments and all.

@@ -19,7 +19,7 @@ from bandrank_kernels.launch import (
     Kernel,
     Launch,
     device_capability,
-    is_vectorizable,
+    in_pieces,
     launch,
     plan_launch,
     struct_layout,
@@ -158,7 +158,7 @@ def _check(names: str, left: Tensor, right: Tensor) -> None:
 def _matrices(rows: Tensor) -> Tensor:
     """(num_matrices, length, dim), rows in whole 16-byte pieces."""
     matrices = rows.reshape(-1, *rows.shape[-2:])
-    return matrices if is_vectorizable(matrices) else matrices.clone(memory_format=torch.contiguous_format)
+    return in_pieces(matrices)
 
 
 def _columns(length: int, window: int) -> Iterator[tuple[int, slice, slice]]:

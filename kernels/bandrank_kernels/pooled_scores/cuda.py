@@ -1,6 +1,7 @@
 """The CUDA backend: plans the one launch of pooled_scores.cu from shapes alone."""
 
 import functools
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from bandrank_kernels.launch import (
     Kernel,
     Launch,
     device_capability,
-    is_vectorizable,
+    in_pieces,
     launch,
     plan_launch,
     struct_layout,
@@ -24,7 +25,7 @@ PARAMS = struct_layout(addresses="rows weight bias vector constant out", longs="
 # As in the source.
 ROWS_PER_BLOCK = 16
 DEPTH = 32
-ACTIVATIONS = ("tanh", "gelu", "relu")
+HeadActivation = Literal["tanh", "gelu", "relu"]
 FLOAT_BYTES = 4
 MAX_SIZE = 384  # a block reads the whole weight: beyond this, a product that spreads it over the card takes less time
 
@@ -43,22 +44,29 @@ def why_unsupported(dtype: torch.dtype, inputs: int, outputs: int, device: torch
 
 
 @functools.cache
-def kernel(dtype: torch.dtype, activation: str) -> Kernel:
+def kernel(dtype: torch.dtype, activation: HeadActivation) -> Kernel:
     """The kernel for rows and weights of a dtype, and for an activation."""
     source = read_source("cuda/primitives.cuh", FILE)
-    return Kernel(source, f"pooled_scores<{C_TYPES[dtype_name(dtype)]}, {ACTIVATIONS.index(activation)}>")
+    return Kernel(source, f"pooled_scores<{C_TYPES[dtype_name(dtype)]}, {get_args(HeadActivation).index(activation)}>")
 
 
 def instances() -> list[Kernel]:
     """All kernels that `plan` can choose."""
-    return [kernel(getattr(torch, name), activation) for name in HALF_DTYPES for activation in ACTIVATIONS]
+    return [kernel(getattr(torch, name), activation) for name in HALF_DTYPES for activation in get_args(HeadActivation)]
 
 
 def plan(
-    rows: Tensor, weight: Tensor, bias: Tensor, vector: Tensor, constant: Tensor, *, activation: str, out: Tensor
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    vector: Tensor,
+    constant: Tensor,
+    *,
+    activation: HeadActivation,
+    out: Tensor,
 ) -> Launch:
     """The launch that writes `out`, (n,) float32, not empty. Rows are copied unless 16 bytes can be read at once."""
-    rows = rows if is_vectorizable(rows) else rows.clone(memory_format=torch.contiguous_format)
+    rows = in_pieces(rows)
     outputs, inputs = weight.shape
     return plan_launch(
         kernel(rows.dtype, activation),
@@ -79,7 +87,7 @@ def plan(
 
 
 def pooled_scores(
-    rows: Tensor, weight: Tensor, bias: Tensor, vector: Tensor, constant: Tensor, *, activation: str
+    rows: Tensor, weight: Tensor, bias: Tensor, vector: Tensor, constant: Tensor, *, activation: HeadActivation
 ) -> Tensor:
     """(n,) float32."""
     out = bias.new_empty(len(rows))

@@ -1,7 +1,6 @@
 """The pooler of BERT and a classifier with one output (Devlin et al. 2019, section 3), from pooled rows to scores."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,8 +8,8 @@ from torch.nn import functional
 
 from bandrank_kernels.dispatch import Backend, choose_backend
 from bandrank_kernels.pooled_scores import cuda
+from bandrank_kernels.pooled_scores.cuda import HeadActivation
 
-HeadActivation = Literal["tanh", "gelu", "relu"]
 ACTIVATIONS: Mapping[HeadActivation, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "gelu": functional.gelu,  # the exact erf form

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.cuda import C_TYPES, Dtype, dtype_name, read_source
-from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, launch, plan_launch, struct_layout
+from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, in_pieces, launch, plan_launch, struct_layout
 from bandrank_kernels.row_norms.addend import Addend
 
 FILE = "norm_of_sum.cu"
@@ -104,7 +104,7 @@ def _in_pieces(tensor: Tensor) -> Tensor:
     # Nearly always true, and ten times as fast to check: hidden_size is a multiple of 8.
     if tensor.is_contiguous() and tensor.data_ptr() % VECTOR_BYTES == 0:
         return tensor
-    return tensor if is_vectorizable(tensor) else tensor.clone(memory_format=torch.contiguous_format)
+    return in_pieces(tensor)
 
 
 def norm_of_sum(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float) -> Tensor:

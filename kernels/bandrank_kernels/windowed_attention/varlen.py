@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bandrank_kernels.arrays import Offsets, lengths_of, offsets, ranges
 from bandrank_kernels.cuda import is_half
-from bandrank_kernels.launch import device_capability, gpu_obstacle, is_vectorizable
+from bandrank_kernels.launch import device_capability, gpu_obstacle, in_pieces
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention.capacity import Capacity, power_of_two
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
@@ -32,7 +32,7 @@ def flash(qkv: Sequence[Tensor], cu_seqlens: Sequence[Tensor], longest: tuple[in
     longest: rows of the longest sequence of both.  window: the most positions to a key, or None. Query rows beyond the
     last sequence get arbitrary values, rows of a sequence without keys zeros.
     """
-    rows = (each if is_vectorizable(each) else each.clone(memory_format=torch.contiguous_format) for each in qkv)
+    rows = (in_pieces(each) for each in qkv)
     # The operator behind `torch.nn.attention.varlen.varlen_attn`, which would also fill a tensor in each call.
     out, *_ = torch.ops.aten._flash_attention_forward(
         *rows,

@@ -118,19 +118,19 @@ def _by_slice(
     results: dict[int, Result] = {}  # early ones, by candidate
     waiting = dict(rows)
 
-    def early() -> Iterator[tuple[int, Outcome[Result]]]:
-        for run, given in arriving.early():
+    def early(pieces: Iterator[tuple[slice, Given]]) -> Iterator[tuple[int, Outcome[Result]]]:
+        for run, given in pieces:
             results.update(zip(range(run.start, run.stop), read(given), strict=True))
             for index, part in [*waiting.items()]:
                 if all(row in results for row in range(part.start, part.stop)):
                     del waiting[index]
                     yield index, checked([results.pop(row) for row in range(part.start, part.stop)])
 
-    def outcomes() -> list[Outcome[Result]]:
-        whole = read(arriving())
+    def outcomes(given: Given) -> list[Outcome[Result]]:
+        whole = read(given)
         return [checked(whole[rows[index]]) for index in range(len(slices))]
 
-    return Arriving(outcomes, early, arriving.wake, arriving.ended)
+    return arriving.read(outcomes, early)
 
 
 def collate(

@@ -6,6 +6,8 @@ from typing import Generic, TypeVar
 
 Piece = TypeVar("Piece")
 Whole = TypeVar("Whole")
+OtherPiece = TypeVar("OtherPiece")
+OtherWhole = TypeVar("OtherWhole")
 
 
 def _nothing() -> Iterator[Piece]:
@@ -34,3 +36,9 @@ class Arriving(Generic[Piece, Whole]):
 
     def __call__(self) -> Whole:
         return self.whole()
+
+    def read(
+        self, whole: Callable[[Whole], OtherWhole], pieces: Callable[[Iterator[Piece]], Iterator[OtherPiece]]
+    ) -> "Arriving[OtherPiece, OtherWhole]":
+        """The same computation, with its results and its early pieces read by functions."""
+        return Arriving(lambda: whole(self()), lambda: pieces(self.early()), self.wake, self.ended)

@@ -147,12 +147,7 @@ class PreparedScorer:
         if not self._splits:
             return Arriving(to_host(self.score(batch).float()))
         begun = self._begin(lambda part: (self.scorer.score(part).float(),), batch)
-        return Arriving(
-            lambda: begun()[0],
-            lambda: ((run, scores) for run, (scores,) in begun.early()),
-            begun.wake,
-            begun.ended,
-        )
+        return begun.read(lambda whole: whole[0], lambda pieces: ((run, scores) for run, (scores,) in pieces))
 
     def begin_passages(self, batch: ScoreBatch) -> Arriving[tuple[slice, Sequence[Tensor]], Sequence[Tensor]]:
         """Like `begin`; the scores come with each candidate's best passage, (C,) int64 indices into its
@@ -228,11 +223,9 @@ class PreparedScorer:
         batches = cut.batches(batch)
         shared = len(batches) == 1 and lengths.sum() + of_queries.sum() >= 2 * MIN_PART_ROWS
         begun = self._workers.begin_together(compute, batches[0]) if shared else self._workers.begin(compute, batches)
-        return Arriving(
-            lambda: [cut.concatenated(results) for results in zip(*begun(), strict=True)],
-            lambda: ((cut.runs[part], results) for part, results in begun.early() if cut.order is None),
-            begun.wake,
-            begun.ended,
+        return begun.read(
+            lambda whole: [cut.concatenated(results) for results in zip(*whole, strict=True)],
+            lambda pieces: ((cut.runs[part], results) for part, results in pieces if cut.order is None),
         )
 
     def _rows_again(self, query_tokens: int, lengths: Ints) -> float:
