@@ -6,7 +6,6 @@ the tensors, so that they do not depend on the order in which modules are made.
 """
 
 import json
-import platform
 import zlib
 from pathlib import Path
 from typing import Any
@@ -24,15 +23,6 @@ def recorded() -> dict[str, Any]:
     """The content of `FILE`."""
     content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
-
-
-def machine() -> dict[str, str]:
-    """What may change the last bits of a matrix product: the processor, and torch with the libraries it brings."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
-    # The flags decide which instructions a library picks; the name alone does not tell them.
-    facts = sorted({line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "flags"))})
-    processor = f"{platform.machine()} {zlib.crc32(' '.join(facts).encode()):08x}"
-    return {"processor": processor, "torch": torch.__version__, "threads": str(torch.get_num_threads())}
 
 
 def draw_by_name(module: nn.Module) -> None:
