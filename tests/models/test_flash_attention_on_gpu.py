@@ -7,6 +7,7 @@ import torch
 from support.models import random_ids, random_scorer, score_batch, tiny_bi_encoder, tiny_encoder_config
 from support.on_gpu import GPU, awaiting_nothing, needs_gpu
 from support.tokenizer import CLS_ID, SEP_ID
+from torch.profiler import ProfilerActivity, profile
 
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
@@ -76,3 +77,22 @@ def test_texts_have_the_vectors_of_the_cpu(pooling: str) -> None:
 
     assert prepared.why_no_kernels is None
     assert (prepared.encode_candidates(texts).values.float().cpu() - right).norm() <= 0.01 * right.norm()
+
+
+def test_training_in_bfloat16_has_the_gradients_of_the_cpu() -> None:
+    """The weights are in float32, but autocast makes queries, keys and values that FlashAttention takes."""
+    encoder = EncoderConfig(tiny_encoder_config().vocab_size, 384, 3, 12, 768, 512)
+    config = CrossEncoderConfig(encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID)
+    exact, trained = (random_scorer(CrossEncoder(config), seed=0) for _ in range(2))
+    trained.to(GPU)
+    with torch.autocast("cuda", torch.bfloat16), profile(activities=[ProfilerActivity.CPU]) as seen:
+        scores = trained.score(BATCHES[1]).float()
+    name = "encoder.layers.1.qkv.weight"
+    right, gradient = (
+        torch.autograd.grad(out.square().sum(), dict(scorer.named_parameters())[name])[0].cpu()
+        for scorer, out in ((exact, exact.score(BATCHES[1])), (trained, scores))
+    )
+
+    assert any("_flash_attention_forward" in event.key for event in seen.key_averages())
+    torch.testing.assert_close(scores.detach().cpu(), exact.score(BATCHES[1]).detach(), rtol=0, atol=0.15)
+    assert (gradient - right).norm() <= 0.1 * right.norm()

@@ -19,6 +19,7 @@ from support.training import write_toy
 from bandrank.models.ids import ID_BYTES
 from bandrank.models.scorer import Scorer
 from bandrank.models.texts import TextEncoder
+from bandrank_training.ahead import read_ahead
 from bandrank_training.batches import GroupReader, TrainingBatch, choose, read_documents
 from bandrank_training.collection import BadCollection
 from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
@@ -51,6 +52,22 @@ def shown(batch: TrainingBatch) -> tuple[object, ...]:
     teachers = {name: scores.tolist() for name, scores in batch.teachers.items()}
     bounds = batch.batch.cu_candidates.tolist()
     return pieces, bounds, batch.texts, batch.labels.tolist(), teachers, batch.groups_read
+
+
+@pytest.mark.parametrize("groups_read", [0, 7])
+def test_batches_that_are_read_ahead_are_the_same(toy: dict[str, Path], groups_read: int) -> None:
+    ahead = [shown(batch) for batch in islice(read_ahead(reader(toy), groups_read), 12)]
+
+    assert ahead == [shown(batch) for batch in islice(reader(toy).batches(groups_read), 12)]
+
+
+def test_what_is_wrong_with_a_batch_that_is_read_ahead_is_said(toy: dict[str, Path], tmp_path: Path) -> None:
+    groups = shutil.copy(toy["groups"], tmp_path)
+    read = reader({"groups": Path(groups)})
+    Path(groups).write_bytes(b"not a group")
+
+    with pytest.raises(BadGroups, match="line 1"):
+        next(read_ahead(read))
 
 
 def test_the_seed_decides(toy: dict[str, Path]) -> None:

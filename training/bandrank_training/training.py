@@ -25,6 +25,7 @@ from bandrank.models.hashing import parts_of_weights
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank_kernels.arrays import offsets
+from bandrank_training.ahead import batches_for
 from bandrank_training.batches import GroupReader, TrainingBatch, of_groups
 from bandrank_training.contents import digest, of_model
 from bandrank_training.dev import DevSet
@@ -110,7 +111,7 @@ class Trainer:
         self.out.mkdir(parents=True, exist_ok=True)
         steps = self.recipe.optimiser.steps
         saved = time.monotonic()
-        batches = self.reader.batches(self.progress.groups_read)
+        batches = batches_for(self.device, self.reader, self.progress.groups_read)
         with tqdm(total=steps, initial=self.progress.step, desc=self.out.name, unit="step") as bar:
             if self.dev and self.progress.best == float("-inf"):
                 self._measure(bar)  # the start is kept if no step improves on it
@@ -344,5 +345,6 @@ def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Names the changed settings that keep a run from being resumed. Another dev set or more steps do not."""
     changed = [name for name in ("losses", "model_losses", "fusion", "seed", "precision") if then[name] != now[name]]
     for part in ("model", "data", "optimiser"):
-        changed += [f"{part}.{name}" for name in now[part] if then[part].get(name) != now[part][name]]
+        old = then[part]  # of an older state, it lacks settings that were not there
+        changed += [f"{part}.{name}" for name, new in now[part].items() if (old.get(name) or None) != (new or None)]
     return [name for name in changed if name not in {"optimiser.steps", "optimiser.decay_steps"}]

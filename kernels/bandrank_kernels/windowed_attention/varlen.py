@@ -32,6 +32,8 @@ def flash(qkv: Sequence[Tensor], cu_seqlens: Sequence[Tensor], longest: tuple[in
     longest: rows of the longest sequence of both.  window: the most positions to a key, or None. Query rows beyond the
     last sequence get arbitrary values, rows of a sequence without keys zeros.
     """
+    if not is_half(qkv[0].dtype):  # autocast leaves queries and keys in float32 that are turned by their positions
+        qkv = [each.to(torch.get_autocast_dtype(each.device.type)) for each in qkv]
     rows = (in_pieces(each) for each in qkv)
     # The operator behind `torch.nn.attention.varlen.varlen_attn`, which would also fill a tensor in each call.
     out, *_ = torch.ops.aten._flash_attention_forward(

@@ -48,6 +48,12 @@ class Stack(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.embeddings.word.weight.dtype
 
+    @property
+    def _projected(self) -> torch.dtype:
+        """The dtype of queries, keys and values: that of the weights, or on a GPU under autocast that of products."""
+        autocast = self.device.type == "cuda" and torch.is_autocast_enabled("cuda")
+        return torch.get_autocast_dtype("cuda") if autocast else self.dtype
+
     def word_vectors(self, ids: Tensor) -> Tensor:
         return self.embeddings.word(ids)  # type: ignore[no-any-return]
 
@@ -66,7 +72,7 @@ class Stack(nn.Module):
                 rows,
                 narrowed(pattern, window),
                 device=self.device,
-                dtype=self.dtype,
+                dtype=self._projected,
                 head_dim=self.head_dims[window],
                 backend=self.execution.backend,
                 capacity=capacity,
@@ -77,7 +83,7 @@ class Stack(nn.Module):
     def plan_texts(self, cu_seqlens: Offsets) -> AttentionPlan:
         # Texts are packed as queries without candidates.
         rows = PackedRows(cu_seqlens, offsets([]), np.zeros(0, np.int64))
-        device, dtype, backend = self.device, self.dtype, self.execution.backend
+        device, dtype, backend = self.device, self._projected, self.execution.backend
 
         def plan_for(window: int | None) -> AttentionPlan:
             if window is not None:
