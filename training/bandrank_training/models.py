@@ -17,6 +17,7 @@ from bandrank.models.scorer import Scorer
 from bandrank.models.texts import punctuation_ids
 from bandrank_training.errors import BadInput, BadRecipe
 from bandrank_training.recipe import ModelRecipe
+from bandrank_training.shortening import with_layers, with_words
 from bandrank_training.start import load_start
 
 AnyScorer = TypeVar("AnyScorer", bound=Scorer)
@@ -40,6 +41,8 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
     Raises BadRecipe for an unknown architecture or an invalid config, and BadCheckpoint.
     """
     start = load_start(recipe.start)
+    start = with_layers(start, recipe.layers) if recipe.layers else start
+    start = with_words(start, load_start(recipe.words)) if recipe.words else start
     name = recipe.architecture or start.scorer.architecture
     if name not in ARCHITECTURES:
         raise BadRecipe(f"architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")

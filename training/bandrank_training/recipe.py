@@ -19,6 +19,8 @@ class ModelRecipe:
     """The scorer to train.
 
     start: the checkpoint whose weights it starts from; "all-MiniLM-L6-v2" needs no network.
+    layers: the layers of the start to keep, from 0; by default all.
+    words: a model with the same vocabulary, whose table of words replaces the start's.
     architecture, config: of the new scorer; without an architecture, the start itself is trained further.
     add_sentence_token: adds a token to the vocabulary that precedes each sentence of a candidate (QDS-Transformer).
     """
@@ -27,6 +29,8 @@ class ModelRecipe:
     architecture: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     add_sentence_token: bool = False
+    layers: tuple[int, ...] = ()
+    words: str = ""
 
 
 @dataclass(frozen=True)
