@@ -7,8 +7,8 @@ import pytest
 from bandrank.__main__ import main
 from bandrank.known_models import markdown
 from bandrank.models.hf.decoder_reranker import PROMPTS
+from bandrank.models.hf.families import FAMILIES
 from bandrank.models.hf.known import KNOWN_FAMILIES
-from bandrank.models.hf.load import FAMILIES
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS
 from bandrank.models.shipped import names
 

@@ -7,6 +7,7 @@ from support import bert_likes
 from support.models import edit_json, save_cross_encoder, write_json
 from support.tokenizer import CLS_ID, SEP_ID, tiny_tokenizer
 from tokenizers.processors import TemplateProcessing
+from transformers.utils import import_utils
 
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.hf import files
@@ -34,7 +35,7 @@ def test_a_tokenizer_that_is_written_in_python(tmp_path: Path) -> None:
 def test_a_sentencepiece_model_without_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The packages with which transformers reads such a file are no dependencies of bandrank."""
     (tmp_path / "spiece.model").touch()
-    monkeypatch.setattr(files, "is_sentencepiece_available", lambda: False)
+    monkeypatch.setattr(import_utils, "is_sentencepiece_available", lambda: False)
     with pytest.raises(BadCheckpoint, match="pip install sentencepiece protobuf"):
         files.load_tokenizer(tmp_path)
 

@@ -5,7 +5,7 @@ A change of the layout is made here, and raises FORMAT.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,6 +15,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as serialise
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from bandrank.dtypes import DtypeName
 from bandrank.models import compact
@@ -188,12 +190,21 @@ def save_precision(folder: Path, precision: Precision) -> None:
     write_whole(path, (json.dumps(config, indent=2) + "\n").encode())
 
 
+class _Undrawn(TorchFunctionMode):
+    """Draws no random weights: on the device "meta", torch would import its compiler for it, which takes a second."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
 def assemble(architecture: type[AnyScorer], config: Any, weights: dict[str, torch.Tensor], *, source: str) -> AnyScorer:
     """A scorer of this config with these weights, in eval mode. Raises BadCheckpoint if names or shapes do not fit.
 
     config: an instance of the architecture's `config_class`.  source: named in the error.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         scorer = architecture(config)
     expected = {name: tensor.shape for name, tensor in scorer.state_dict().items()}
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())

@@ -14,8 +14,6 @@ from safetensors.torch import load_file
 from tokenizers import AddedToken, Tokenizer, normalizers
 from tokenizers.normalizers import BertNormalizer, Lowercase, Normalizer, Strip
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import AutoTokenizer
-from transformers.utils.import_utils import is_protobuf_available, is_sentencepiece_available
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object, unread
 
@@ -138,6 +136,12 @@ def _converted(folder: Path) -> Tokenizer:
     Raises BadCheckpoint if the library cannot make it, as when it is written in Python and needs a package that splits
     words (vinai/phobert-base), or if it has no vocabulary, because the file that its class reads is missing.
     """
+    from transformers import AutoTokenizer  # noqa: PLC0415  # takes half a second, which few folders need
+    from transformers.utils.import_utils import (  # noqa: PLC0415
+        is_protobuf_available,
+        is_sentencepiece_available,
+    )
+
     failed = f"{folder}: no tokenizer.json, and none can be made of the other files"
     if (folder / SENTENCEPIECE).is_file() and not (is_sentencepiece_available() and is_protobuf_available()):
         raise BadCheckpoint(f"{failed} without two packages: pip install sentencepiece protobuf")
