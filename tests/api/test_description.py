@@ -168,7 +168,7 @@ async def test_every_endpoint_has_the_answers_of_its_connection() -> None:
     def error_of(path: str, status: str) -> str:
         special = dict.fromkeys((PATH, *OTHER_PATHS), "OpenAIErrorBody") | {DASHSCOPE: "DashScopeErrorBody"}
         if status == "422":
-            special["/infinity/rerank"] = "FaultsBody"
+            special |= dict.fromkeys(("/infinity/rerank", "/infinity/embeddings"), "FaultsBody")
         return f"#/components/schemas/{special.get(path, 'ErrorBody')}"
 
     for path, operations in document["paths"].items():

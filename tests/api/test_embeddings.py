@@ -261,7 +261,7 @@ async def test_models_are_named_as_elsewhere() -> None:
         ({"encoding_format": "hex"}, "encoding_format"),
         ({"task": 1}, "task"),
         ({"dimensions": 16}, "have 32 dimensions, and cannot have 16"),
-        ({"dimensions": 0}, "dimensions"),
+        ({"dimensions": -1}, "dimensions"),
         ({"output_dimension": 16}, "have 32 dimensions, and cannot have 16"),
         ({"output_dtype": "int8"}, "output_dtype: Input should be 'float'"),
         ({"embedding_type": "binary"}, "embedding_type"),
@@ -276,17 +276,22 @@ async def test_what_cannot_be_embedded_is_refused(fields: dict[str, Any], said: 
 
 
 async def test_clients_embed_below_the_base_url_by_which_they_rank() -> None:
-    """Clients of Voyage and of infinity have one base URL for both, and read the same answers."""
+    """Clients of Voyage and of infinity have one base URL for both, and read the same answers. infinity's client sends
+    0 for the dimensions, and fails at a 422 without a list.
+    """
     async with running_app(tiny_bi_encoder()) as running:
         answers = [
-            [await running.client.post(path, json={"input": text, "output_dimension": 32}) for text in ("man", [])]
+            [await running.client.post(path, json={"input": text, "dimensions": 0}) for text in ("man", [])]
             for path in ("/v1/embeddings", "/voyage/v1/embeddings", "/infinity/embeddings", "/embeddings")
         ]
         models = (await running.client.get("/infinity/models")).json()
 
     embedded, refused = zip(*([answer.json() for answer in pair] for pair in answers), strict=True)
     assert all(answer["data"] == embedded[0]["data"] for answer in embedded)
-    assert all(answer == refused[0] for answer in refused)
+    message = refused[0]["message"]
+    for answer in refused:
+        listed = {"detail": [{"loc": ["body"], "msg": message, "type": "invalid_input"}], "error": message}
+        assert answer == (refused[0] | listed if answer is refused[2] else refused[0])
     assert models["data"][0]["capabilities"] == ["rerank", "embed"]
 
 

@@ -17,7 +17,7 @@ from bandrank.api.access_log import AccessLog
 from bandrank.api.admission import SECURITY_SCHEMES
 from bandrank.api.description import overview
 from bandrank.api.dialects import DIALECTS
-from bandrank.api.error_bodies import AnyErrorBody, ErrorBody, OpenAIErrorBody
+from bandrank.api.error_bodies import AnyErrorBody, ErrorBody
 from bandrank.api.error_responses import CLIENT_GONE, add_handlers, path_of
 from bandrank.api.only_probes import PROBES
 from bandrank.api.pace import Paced
@@ -76,7 +76,7 @@ def create_app(service: Service) -> FastAPI:
 def _error_body(path: str, status: int) -> type[AnyErrorBody]:
     """The body of an error that clients of a path can read."""
     if path in {embeddings.PATH, *embeddings.OTHER_PATHS}:
-        return OpenAIErrorBody
+        return embeddings.error_of(path, status)
     return DIALECTS[path][-1].error_of(status) if path in DIALECTS else ErrorBody
 
 

@@ -13,23 +13,24 @@ from bandrank.api.admission import REFUSALS, SECURED, Ranking
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Float32s, check_lengths
-from bandrank.api.dialects.fields import Size, TextOrObject, TextsOrObjects
+from bandrank.api.dialects.fields import Limit, TextOrObject, TextsOrObjects
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
-from bandrank.api.error_bodies import OpenAIErrorBody
+from bandrank.api.error_bodies import AnyErrorBody, FaultsBody, OpenAIErrorBody
 from bandrank.api.parsing import Json, load, media_type, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
 from bandrank.engine.embedding import Embeddings, embed
 from bandrank.engine.memory import Account
-from bandrank.errors import InputTooLarge, NoEmbeddings
+from bandrank.errors import InputTooLarge, InvalidInput, NoEmbeddings
 
 router = new_router()
 
 PATH = "/v1/embeddings"
 # Clients of Voyage and infinity have one base URL for everything; /embeddings is infinity's own path.
-OTHER_PATHS = (f"/voyage{PATH}", "/infinity/embeddings", "/embeddings")
+INFINITY_PATH = "/infinity/embeddings"
+OTHER_PATHS = (f"/voyage{PATH}", INFINITY_PATH, "/embeddings")
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]
 QUERY_TYPES = {"query", "search_query", "retrieval.query"}  # what Voyage, Cohere and Jina call them
@@ -68,8 +69,8 @@ class EmbeddingsRequest(NamesModel):
     )
     task: str | None = Field(default=None, description="Jina's name for input_type.")
     embedding_type: Encoding | None = Field(default=None, description="Jina's name for encoding_format.")
-    dimensions: Size | None = Field(default=None, description="Only the model's own size.")
-    output_dimension: Size | None = Field(default=None, description="Voyage's name for dimensions.")
+    dimensions: Limit = Field(default=None, description="Only the model's own size. null or 0: that one.")
+    output_dimension: Limit = Field(default=None, description="Voyage's name for dimensions.")
     output_dtype: Literal["float"] | None = Field(default=None, description="Voyage's type of numbers, always float.")
 
     @property
@@ -128,9 +129,9 @@ class EmbeddingsResponse(BaseModel):
     meta: EmbeddingsMeta
 
 
+ERRORS = errors(NoEmbeddings.status, *REFUSALS, 404, 413, 415, 500, 503, 504, body=OpenAIErrorBody)
 DESCRIBED: dict[str, Any] = {
     "response_model": EmbeddingsResponse,
-    "responses": errors(NoEmbeddings.status, *REFUSALS, 404, 413, 415, 422, 500, 503, 504, body=OpenAIErrorBody),
     "openapi_extra": body_schema(EmbeddingsRequest) | SECURED,
 }
 
@@ -154,8 +155,13 @@ async def embed_texts(request: Request, service: ServiceOfApp, account: Ranking)
     return JsonInParts(await _write(embedded, body.encoding, service, account))
 
 
+def error_of(path: str, status: int) -> type[AnyErrorBody]:
+    """The body of an error at one of the paths. infinity's client reads that of a 422 alone, as a list of faults."""
+    return FaultsBody if (path, status) == (INFINITY_PATH, InvalidInput.status) else OpenAIErrorBody
+
+
 for path in (PATH, *OTHER_PATHS):
-    router.post(path, **DESCRIBED)(embed_texts)
+    router.post(path, responses=ERRORS | errors(422, body=error_of(path, 422)), **DESCRIBED)(embed_texts)
 
 
 def _read(body: Json, max_texts: int) -> EmbeddingsRequest:

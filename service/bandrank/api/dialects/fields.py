@@ -41,7 +41,6 @@ def _as_flag(value: object) -> object:
 
 Query = Annotated[str, Field(json_schema_extra={"pattern": NOT_BLANK}), AfterValidator(not_blank)]
 Count = Annotated[int, Field(ge=0), BeforeValidator(_as_number)]
-Size = Annotated[int, Field(ge=1), BeforeValidator(_as_number)]
 Flag = Annotated[
     StrictBool | None,
     BeforeValidator(_as_flag),
@@ -55,7 +54,7 @@ Instruction = Annotated[
         "rank without it, which the answer's `meta.warnings` says, if its format has `meta`.",
     ),
 ]
-# The most tokens or passages that are read; 0 means all, as in other services.
+# How many tokens, passages or dimensions; 0 stands for null, as in other services.
 Limit = Annotated[Count | None, AfterValidator(lambda limit: limit or None)]
 # Like Limit, mostly for results; in vLLM, and for clients written for it, -1 means all too.
 AnyLimit = Annotated[
