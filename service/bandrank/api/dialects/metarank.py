@@ -1,6 +1,6 @@
 """Metarank's dialect of cross-encoders: pairs of a query and a text in, raw scores in the same order out.
 
-The scores are raw because Metarank uses them as a feature of its own ranking model.
+The scores are raw, as Metarank's own are.
 """
 
 from dataclasses import dataclass
@@ -30,8 +30,9 @@ class MetarankRequest(BaseModel):
 
 
 class MetarankResponse(BaseModel):
-    """The scorer's own score of each pair, in the order of the request."""
+    """The scorer's own score of each pair, in the order of the request. took: milliseconds."""
 
+    took: int
     scores: list[float]
 
 
@@ -47,7 +48,7 @@ def read(request: MetarankRequest) -> Call:
 
 def write(exchange: Exchange[MetarankRequest]) -> bytes:
     """The JSON of the MetarankResponse."""
-    return json_of(MetarankResponse(scores=exchange.scores_as_sent))
+    return json_of(MetarankResponse(took=round(exchange.total_s * 1000), scores=exchange.scores_as_sent))
 
 
 METARANK = Dialect(MetarankRequest, MetarankResponse, read, write)
