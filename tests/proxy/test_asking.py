@@ -275,6 +275,8 @@ def test_numbers_are_nobodys_words() -> None:
         (b'{"sort":["_score",{"id":"asc"}]}', b"", "sorted"),
         (b"{}", b"sort=date", "sorted"),
         (b'{"pit":{"id":"x"}}', b"", "paged"),
+        (b'{"retriever":{"standard":{"sort":["date"]}}}', b"", "sorted"),
+        (b'{"retriever":{"standard":{"search_after":[1]}}}', b"", "paged"),
         (b"{}", b"explain", "explained"),
         (b"{}", b"format=yaml", "partial_answer"),
     ],

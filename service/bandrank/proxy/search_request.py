@@ -76,7 +76,7 @@ def read_search(
     given = {_parameter_name(part): unquote_plus(part.partition(b"=")[2].decode("latin-1")) for part in parameters}
     text, members = _members(body)
     fields = {part.key: part.value for part in members}
-    _check_order(given, fields)
+    _check_order(given, _of_standard(fields.get("retriever")) | fields)
     start, size = _number(given, fields, "from", 0), _number(given, fields, "size", DEFAULT_SIZE)
     if size == 0:
         raise Skipped(SkipReason.NO_HITS_WANTED)
@@ -126,6 +126,12 @@ def _check_order(given: dict[str, str], fields: dict[str, Any]) -> None:
         raise Skipped(SkipReason.PARTIAL_ANSWER)
     if "source" in given:
         raise Skipped(SkipReason.UNREADABLE_REQUEST)
+
+
+def _of_standard(retriever: object) -> dict[str, Any]:
+    """The members of Elasticsearch's standard retriever, which may sort hits and page through them; none of others."""
+    standard = retriever.get("standard") if isinstance(retriever, dict) else None
+    return standard if isinstance(standard, dict) else {}
 
 
 def _query_text(fields: dict[str, Any]) -> str:
