@@ -4,6 +4,7 @@ import argparse
 import base64
 import http.client
 import json
+import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -99,6 +100,8 @@ class Client:
             connection.request(method, address.path.rstrip("/") + path, content or None, headers)
             response = connection.getresponse()
             text = response.read().decode(errors="replace")
+        except ssl.SSLCertVerificationError as error:
+            raise SetUpError(f"{self.url} is not trusted, {error.verify_message}: set SSL_CERT_FILE") from error
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"cannot reach {self.url}: {error or type(error).__name__}") from error
         finally:

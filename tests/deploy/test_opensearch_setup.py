@@ -13,9 +13,11 @@ import client
 import pytest
 import sample
 import set_up_opensearch
+from support.certificates import make_certificate
 from support.deploy import DEPLOY
 from support.opensearch import PRIVATE, TRUSTED, OpenSearch, State
 from support.recording import Answer, RecordedCall, serving_calls
+from support.search_engine import SearchEngine, running_engine
 
 SCRIPT = DEPLOY / "search" / "set_up_opensearch.py"
 PASSWORD = "correct-horse"  # noqa: S105 -- of a stand-in
@@ -236,6 +238,12 @@ class TestFailures:
         wrong.write_text("guess", encoding="ascii")
 
         assert "refuses the login (401): its password is another one" in self.told(url, wrong)
+
+    def test_a_certificate_that_is_not_trusted(self, password_file: Path, tmp_path: Path) -> None:
+        """The script does not wait, and names the variable that helps."""
+        with running_engine(SearchEngine([]), make_certificate(tmp_path)) as engine:
+            told = self.told(engine.url, password_file)
+        assert re.search("failed: https:.* is not trusted, self.signed certificate: set SSL_CERT_FILE", told)
 
     def test_no_password(self, url: str, tmp_path: Path) -> None:
         """The message names the file that is missing or empty."""

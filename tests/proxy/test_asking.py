@@ -232,7 +232,7 @@ def test_a_deeper_search_is_the_clients_but_for_its_page() -> None:
 
 
 def test_texts_that_the_client_leaves_out_are_asked_for() -> None:
-    """The proxy adds the texts to the client's own `fields`, but only if `_source` is filtered in some way."""
+    """The proxy adds the texts to the client's own `fields`, but only if `_source` may be filtered or missing."""
     assert deeper(b' {"query":{"match":{"a":"b"}},"_source":false}')[1] == (
         b' {"fields": ["title", "body"], "query":{"match":{"a":"b"}},"_source":false}'
     )
@@ -241,6 +241,8 @@ def test_texts_that_the_client_leaves_out_are_asked_for() -> None:
     same = {"query": MATCH, "_source": {"excludes": ["v"]}, "fields": [{"field": "*"}]}
     assert json.loads(deeper(same)[1]) == same
     assert json.loads(deeper(b"", b"q=a&_source_includes=x")[1]) == {"fields": ["title", "body"]}
+    scripted = {"query": MATCH, "script_fields": {"title": {}}}
+    assert json.loads(deeper(scripted)[1])["fields"] == ["body"]
     whole = {"query": MATCH, "_source": True, "fields": ["x"]}
     assert json.loads(deeper(whole)[1]) == whole
 
@@ -273,6 +275,8 @@ def test_numbers_are_nobodys_words() -> None:
         (b'{"sort":["_score",{"id":"asc"}]}', b"", "sorted"),
         (b"{}", b"sort=date", "sorted"),
         (b'{"pit":{"id":"x"}}', b"", "paged"),
+        (b'{"retriever":{"standard":{"sort":["date"]}}}', b"", "sorted"),
+        (b'{"retriever":{"standard":{"search_after":[1]}}}', b"", "paged"),
         (b"{}", b"explain", "explained"),
         (b"{}", b"format=yaml", "partial_answer"),
     ],

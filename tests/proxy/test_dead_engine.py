@@ -58,13 +58,14 @@ def test_an_engine_that_does_not_speak_http_is_502() -> None:
     assert (response.status_code, response.json()["error_type"]) == (502, "bad_gateway")
 
 
-def test_an_answer_that_breaks_off_ends_the_connection() -> None:
-    """The status has already been sent, so only the cut connection tells the client that the body is incomplete."""
+def test_an_answer_that_breaks_off_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """The status has already been sent, so only the cut connection tells the client, and the log tells why."""
     answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 100\r\n\r\nonly this"
     with scripted_server(answer) as server, proxied(server.url) as proxy, proxy.client() as client:
         with pytest.raises(httpx.RemoteProtocolError):
             client.get("/")
         assert client.get(READY).status_code == 200
+    assert "an answer was cut short: the search engine ended the connection" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,9 @@ class Forwarding:
                 marks = [] if isinstance(error, ShareUsed) else [Mark(Outcome.UNANSWERED)]
             elif not isinstance(error, BandrankError):
                 log.exception("a request failed unexpectedly")
-            if not client.started:  # else it is cut short: the closed connection tells the client
+            if client.started:  # the closed connection tells the client
+                log.warning("an answer was cut short: %s", error)
+            else:
                 await client.answer(*answer_of(error))
         finally:
             for mark in marks:

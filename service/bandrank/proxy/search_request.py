@@ -23,6 +23,7 @@ MAX_PARAMETERS = 1024  # of a query string
 MAX_PATTERNS, MAX_PATTERN_CHARACTERS = 1024, 8 << 10  # of fields: each is compared with all fields that are ranked
 BY_SCORE = ("_score", {"_score": "desc"}, {"_score": {"order": "desc"}})
 SOURCE_FILTERS = frozenset({"_source", "_source_includes", "_source_excludes", "stored_fields"})
+WITHOUT_SOURCE = frozenset({"script_fields", "stored_fields"})  # unless the body asks for `_source` as well
 PAGING = frozenset({"search_after", "pit", "slice"})
 
 
@@ -75,7 +76,7 @@ def read_search(
     given = {_parameter_name(part): unquote_plus(part.partition(b"=")[2].decode("latin-1")) for part in parameters}
     text, members = _members(body)
     fields = {part.key: part.value for part in members}
-    _check_order(given, fields)
+    _check_order(given, _of_standard(fields.get("retriever")) | fields)
     start, size = _number(given, fields, "from", 0), _number(given, fields, "size", DEFAULT_SIZE)
     if size == 0:
         raise Skipped(SkipReason.NO_HITS_WANTED)
@@ -86,7 +87,8 @@ def read_search(
     kept = [part for part in parameters if part and _parameter_name(part) not in {"from", "size"}]
     target_query = b"&".join([*kept, b"from=0", b"size=%d" % options.depth])
     added: list[str] = []
-    if given.keys() & SOURCE_FILTERS or "stored_fields" in fields or fields.get("_source", True) is not True:
+    filtered = given.keys() & SOURCE_FILTERS or fields.keys() & WITHOUT_SOURCE
+    if filtered or fields.get("_source", True) is not True:
         added = not_asked_for(options.fields, _asked_for(given, fields))
     edits = [_more_fields(text, members, added)] if added else []
     if page_in_body:
@@ -124,6 +126,12 @@ def _check_order(given: dict[str, str], fields: dict[str, Any]) -> None:
         raise Skipped(SkipReason.PARTIAL_ANSWER)
     if "source" in given:
         raise Skipped(SkipReason.UNREADABLE_REQUEST)
+
+
+def _of_standard(retriever: object) -> dict[str, Any]:
+    """The members of Elasticsearch's standard retriever, which may sort hits and page through them; none of others."""
+    standard = retriever.get("standard") if isinstance(retriever, dict) else None
+    return standard if isinstance(standard, dict) else {}
 
 
 def _query_text(fields: dict[str, Any]) -> str:
