@@ -59,7 +59,7 @@ class _Batch:
         return not isinstance(self._arriving, Arriving) or self._arriving.ended()
 
     def wake(self) -> None:
-        """Makes `early` return, from any thread."""
+        """Makes `early` return, from any thread, if there is room already."""
         arriving = self._arriving  # another thread may take it away
         if isinstance(arriving, Arriving) and arriving.wake is not None:
             arriving.wake()
