@@ -62,7 +62,7 @@ class Metrics:
         self.step_seconds = {step: seconds(f"{step}_seconds", text) for step, text in STEPS.items()}
         tokens, tasks = (partial(self._add, partial(Histogram, buckets=buckets)) for buckets in (TOKENS, TASKS))
         self.batch_tokens = tokens("batch_tokens", "Rows the model computed in a batch.")
-        self.batch_tasks = tasks("batch_tasks", "Requests that shared a batch.")
+        self.batch_tasks = tasks("batch_tasks", "Tasks that shared a batch: what stages of requests score or encode.")
         self.candidates = counter("candidates", "Candidates scored in answered requests.")
         self.tokens = counter("tokens", "Token ids of answered requests: the query once, and every candidate.")
         self.truncated_tokens = counter("truncated_tokens", "Word pieces cut from texts longer than the model takes.")
@@ -74,12 +74,12 @@ class Metrics:
         self.embedded_texts = counter("embedded_texts", "Texts whose embeddings were answered.")
         self.dropped_tasks = counter(
             "dropped_tasks",
-            "Requests given up before they were scored; cut: one stage, whose request was answered by another.",
+            "Tasks given up before they were scored; cut: of a stage whose request was answered by another.",
             reason=("cancelled", "expired", "cut"),
         )
         self.failed_batches = counter("failed_batches", "Batches that raised an error and were retried in parts.")
         self.waiting_tokens = gauge("waiting_tokens", "Rows that wait to be scored.")
-        self.waiting_tasks = gauge("waiting_tasks", "Requests that wait to be scored, in whole or in part.")
+        self.waiting_tasks = gauge("waiting_tasks", "Tasks that wait to be scored, in whole or in part.")
 
         self.token_cache_lookups = counter(
             "token_cache_lookups", "Texts looked up among recently tokenised ones.", outcome=LOOKUP

@@ -15,7 +15,7 @@ from support.tasks import HANG_S, until
 from bandrank.engine.clients import SHADOW, Client
 from bandrank.engine.fair_pool import FairPool
 from bandrank.engine.fair_queue import FairQueue
-from bandrank.errors import Overloaded
+from bandrank.errors import NotReady, Overloaded
 
 pytestmark = pytest.mark.anyio
 
@@ -197,4 +197,4 @@ async def test_whoever_waits_while_the_threads_end_hears_of_it() -> None:
     assert await begun
     async with asyncio.timeout(HANG_S):
         ends = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(each) for each in ends] == [RuntimeError] * 2
+    assert [type(each) for each in ends] == [NotReady] * 2

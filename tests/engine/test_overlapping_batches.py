@@ -1,10 +1,10 @@
 """While a device computes a batch, the host prepares the next; no result is lost, swapped or held back by that."""
 
+import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from queue import SimpleQueue
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 from bandrank.models.arriving import Arriving
+from bandrank.models.workers import Workers
 
 Watch = Callable[[Sequence[AnySlice]], None]
 
@@ -78,64 +79,56 @@ def test_the_next_batch_starts_before_the_last_is_awaited() -> None:
     assert task.future.result(timeout=0) == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
-def test_what_comes_until_there_is_room_is_one_batch() -> None:
-    """The next batch is taken only once the lane has room for it."""
-    device = Device()
-    lane = device.lane("cpu")
-    late = [task_of([1.0] * size, lane=lane) for size in (1, 2)]
-    queue = open_queue(task_of([1.0], lane=lane))
+@dataclass(frozen=True, eq=False)
+class PartsLane(DeviceLane):
+    """A lane whose slices are parts for two workers; a part ends once the event of its number of rows is set."""
 
-    def arrive(_: Sequence[AnySlice]) -> Iterable[int]:
-        while late:
-            queue.put(late.pop(0))
-        queue.close()
-        return ()
+    pool: Workers = field(default_factory=lambda: Workers(2))
+    ends: Sequence[threading.Event] = field(default_factory=lambda: [threading.Event() for _ in range(6)])
 
-    device.on_wait = arrive
-    worker = ScoringWorker(queue, max_batch_rows=10, metrics=Metrics(), clock=Clock())
+    def begin(self, slices: Sequence[AnySlice]) -> Outcomes[float]:
+        self.device.events.append(f"begin {[part.rows for part in slices]}")
+
+        def compute(part: AnySlice) -> list[float]:
+            assert self.ends[int(part.rows)].wait(HANG_S)
+            return [part.rows]
+
+        return self.pool.begin(compute, slices).read(list, iter)
+
+
+def test_a_batch_begins_behind_another_once_all_parts_of_that_have_begun() -> None:
+    """Tasks that come before are one batch. Each task is answered when its part ends, but not before those of the batch
+    ahead; a batch that ends before that one tells no speed.
+    """
+    ahead, clock = PartsLane("ahead", True, Device()), Clock()
+    behind = replace(ahead, name="behind")
+    tasks = [task_of([rows], lane=ahead) for rows in (1.0, 2.0, 3.0)]
+    late = [task_of([rows], lane=behind) for rows in (4.0, 5.0)]
+    queue = open_queue(*tasks, clock=clock)
+    worker = ScoringWorker(queue, max_batch_rows=10, metrics=Metrics(), clock=clock)
     worker.start()
-    assert worker.join(HANG_S)
-
-    assert device.events == ["begin cpu 1", "begin cpu 3", "end cpu 1", "end cpu 3"]
-
-
-def test_a_task_that_comes_while_a_batch_is_computed_begins_at_once() -> None:
-    """Where a lane can be woken, the thread does not wait for the end of a batch that has room behind it."""
-    begun, woken = SimpleQueue[str](), SimpleQueue[None]()
-    free = threading.Event()
-
-    class Lane(DeviceLane):
-        def begin(self, slices: Sequence[AnySlice]) -> Outcomes[float]:
-            begun.put(self.name)
-            if self.name == "second":
-                return super().begin(slices)
-
-            def outcomes() -> list[Outcome[float]]:
-                assert free.wait(HANG_S)
-                return [[0.0]]
-
-            def early() -> Iterator[tuple[int, Outcome[float]]]:
-                woken.get(timeout=HANG_S)
-                return iter(())
-
-            return Arriving(outcomes, early, lambda: woken.put(None), free.is_set)
-
-    first, second = (task_of([1.0], lane=Lane(name, True, Device())) for name in ("first", "second"))
-    queue = open_queue(first)
-    worker = ScoringWorker(queue, max_batch_rows=10, metrics=Metrics(), clock=Clock())
-    worker.start()
-    assert begun.get(timeout=HANG_S) == "first"
-    woken.put(None)  # its last part has begun
-    wait_until(woken.empty)
-    queue.put(second)
     try:
-        assert begun.get(timeout=HANG_S) == "second"
-        assert not first.future.done()
+        wait_until(lambda: not queue.waiting_tasks)
+        queue.put(late[0])
+        with pytest.raises(TimeoutError):
+            wait_until(lambda: not queue.waiting_tasks, within_s=0.05)
+        queue.put(late[1])
+        ahead.ends[1].set()
+        wait_until(lambda: not queue.waiting_tasks)
+        for end in ahead.ends[3:]:
+            end.set()
+        assert tasks[2].future.result(timeout=HANG_S) == [3.0]
+        ahead.pool.run(abs, [0, 0])  # by the worker that has ended all other parts
+        clock.now = 1.0
     finally:
-        free.set()
+        for end in ahead.ends:
+            end.set()
         queue.close()
     assert worker.join(HANG_S)
-    assert first.future.result(timeout=0) == second.future.result(timeout=0) == [0.0]
+    assert [task.future.result(timeout=0) for task in (*tasks, *late)] == [[1.0], [2.0], [3.0], [4.0], [5.0]]
+    assert ahead.device.events == ["begin [1.0, 2.0, 3.0]", "begin [4.0, 5.0]"]
+    assert queue.throughput.seconds("ahead", 6) == 1.0
+    assert queue.throughput.age_s("behind") == math.inf
 
 
 def test_a_request_is_answered_before_the_rest_of_its_batch_ends() -> None:

@@ -61,6 +61,8 @@ def test_parts_that_are_begun_follow_those_before_them() -> None:
 
     first = pool.begin(compute, [0, 1, 2])
     second = pool.begin(compute, [3, 4])
+    assert second.wake is not None
+    second.wake()
     waiting = threading.Thread(target=lambda: [*second.early()], daemon=True)
     waiting.start()
     waiting.join(0.05)

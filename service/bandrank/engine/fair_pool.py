@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from bandrank.engine.clients import Client, Shares
 from bandrank.engine.fair_queue import FairQueue
-from bandrank.engine.task_queue import MAX_RETRY_AFTER_S
+from bandrank.engine.task_queue import MAX_RETRY_AFTER_S, STOPPING
 from bandrank.engine.throughput import Throughput
-from bandrank.errors import InputTooLarge, Overloaded
+from bandrank.errors import InputTooLarge, NotReady, Overloaded
 
 LANE = "tokenize"
 
@@ -63,6 +63,7 @@ class FairPool:
         """Runs a slice of `size` characters in a thread when its turn comes, and returns its result.
 
         Even if the call is cancelled, a slice that has begun keeps its thread to the end and is charged to its client.
+        Raises NotReady once the pool is closed.
         """
         if self._free:
             self._free -= 1
@@ -83,7 +84,7 @@ class FairPool:
             working = loop.run_in_executor(self._threads, work)
         except RuntimeError:  # the pool is closed, which the next in line must learn too
             self._hand_over()
-            raise
+            raise NotReady(STOPPING) from None
         working.add_done_callback(end)
         return await asyncio.shield(working)
 

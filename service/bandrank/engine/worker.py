@@ -32,6 +32,7 @@ class _Batch:
         self.lane = slices[0].task.lane
         self.background = slices[0].task.ticket.client.background
         self.rows = sum(part.rows for part in slices)
+        self.hidden = False  # whether it ended before the batch ahead, so that nobody knows how long it took
         self._early: set[int] = set()  # the indices of slices whose outcome has come
         self._arriving: Outcomes[Any] | Exception | None = None
 
@@ -59,7 +60,7 @@ class _Batch:
         return not isinstance(self._arriving, Arriving) or self._arriving.ended()
 
     def wake(self) -> None:
-        """Makes `early` return, from any thread."""
+        """Makes `early` return, from any thread, if there is room already."""
         arriving = self._arriving  # another thread may take it away
         if isinstance(arriving, Arriving) and arriving.wake is not None:
             arriving.wake()
@@ -176,9 +177,7 @@ class ScoringWorker:
         if newest is None:
             self._busy_since = None
         else:
-            for part, outcome in newest.early():
-                self._hand_out(part, outcome)
-                self._busy_since = self._clock()
+            self._hand_out_early(newest)
             if newest.ended:
                 self._finish_all_but(0)
                 return True
@@ -212,6 +211,8 @@ class ScoringWorker:
         while len(self._in_flight) > last:
             self._finish(self._in_flight[0])
             self._in_flight.popleft()
+            for behind in self._in_flight:
+                behind.hidden = behind.ended
 
     def _finish(self, batch: _Batch) -> None:
         """Hands out the results of a batch; a batch that failed is run again in halves.
@@ -219,6 +220,8 @@ class ScoringWorker:
         So only a slice that cannot be scored alone fails. Background work fails as a whole: requests would wait for
         further attempts.
         """
+        while batch.waits and not batch.ended:  # requests are answered while another batch is behind, too
+            self._hand_out_early(batch)
         try:
             outcomes = batch.outcomes()
             self._busy_since = self._clock()
@@ -241,7 +244,8 @@ class ScoringWorker:
             self._metrics.shadow_rows.inc(batch.rows)
         else:
             self._metrics.batch_tokens.observe(batch.rows)
-        self._queue.throughput.report(batch.lane.name, batch.rows, self.last_success - started)
+        if not batch.hidden:
+            self._queue.throughput.report(batch.lane.name, batch.rows, self.last_success - started)
         self._limit.succeed(batch.rows)
         for part, outcome in outcomes:
             self._hand_out(part, outcome)
@@ -273,6 +277,11 @@ class ScoringWorker:
             self._run_now([AnySlice(part.task, middle, part.stop)])
             return
         self._fail(slices, error)
+
+    def _hand_out_early(self, batch: _Batch) -> None:
+        for part, outcome in batch.early():
+            self._hand_out(part, outcome)
+            self._busy_since = self._clock()
 
     @staticmethod
     def _hand_out(part: AnySlice, outcome: Outcome[Any]) -> None:

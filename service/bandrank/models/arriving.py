@@ -25,7 +25,7 @@ class Arriving(Generic[Piece, Whole]):
     early: waits until another computation would begin soon, so that requests that arrive until then can join that one;
     meanwhile it yields the pieces of the results that are complete. Some may be missing; none comes from a part that
     failed. Called again, it goes on until `wake` is called or all has ended.
-    wake: makes `early` return, from any thread; None if it cannot wait.
+    wake: makes `early` return, from any thread, if there is room already; None if it cannot wait.
     ended: whether all has ended, as far as is known.
     """
 

@@ -58,7 +58,7 @@ class Workers:
 
         def compute_apart(number: int, part: Part) -> Result:
             if number == len(parts) - 1:
-                ended.wake()
+                ended.make_room()
             try:
                 with self._processors.apart(), torch.inference_mode():
                     result = compute(part)
@@ -69,7 +69,7 @@ class Workers:
 
         futures = [_submit(self._pool, compute_apart, number, part) for number, part in enumerate(parts)]
         if not parts:
-            ended.wake()
+            ended.make_room()
 
         def results() -> list[Result]:
             errors = [error for future in futures if (error := future.exception()) is not None]
@@ -107,20 +107,27 @@ class _Ended(Generic[Result]):
     def __init__(self, parts: int) -> None:
         self._results = SimpleQueue[Result | None]()  # None wakes the thread that waits
         self._left = parts
+        self._has_room = False
         self._lock = threading.Lock()
 
     def put(self, result: Result) -> None:
         self._results.put(result)
 
-    def wake(self) -> None:
+    def make_room(self) -> None:
+        """Wakes the thread that waits, and lets `wake` do so from now on."""
+        self._has_room = True
         self._results.put(None)
+
+    def wake(self) -> None:
+        if self._has_room:
+            self._results.put(None)
 
     def count(self) -> None:
         """Counts a part that has ended, whether or not it has a result."""
         with self._lock:
             self._left -= 1
         if self.all():
-            self.wake()
+            self.make_room()
 
     def all(self) -> bool:
         """Whether all parts have ended."""
