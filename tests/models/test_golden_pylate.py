@@ -32,6 +32,7 @@ CLOSE = 1e-4  # float32; a sum of 11 cosines
         {"do_query_expansion": False},
         {"do_query_expansion": None},
         {"skiplist_words": None},
+        {"similarity_fn_name": "cosine"},
         {"skiplist_words": []},
         {"query_prefix": None, "document_prefix": None},
         {"query_prefix": "", "document_prefix": "[unused1]"},

@@ -56,8 +56,10 @@ def read_projection(model: Model, folder: Path) -> torch.Tensor:
 
 
 def require_maxsim(model: Model, library: Mapping[str, Any]) -> None:
-    """Raises BadCheckpoint if config_sentence_transformers.json names another similarity."""
-    if (similarity := library.get("similarity_fn_name")) not in ("MaxSim", "maxsim", None):
+    """Raises BadCheckpoint if config_sentence_transformers.json names another similarity than MaxSim, which PyLate
+    called "cosine" before 2025.
+    """
+    if (similarity := library.get("similarity_fn_name")) not in ("MaxSim", "maxsim", "cosine", None):
         raise model.refuse(f"similarity {similarity!r} is not supported, only MaxSim")
 
 
