@@ -17,6 +17,7 @@ from bandrank.models.hf.files import load_tokenizer
 from bandrank.models.loading import load_model
 
 NEW, MASK = ({"__type": "AddedToken", "content": token, "special": True} for token in ("[NEW]", "[MASK]"))
+LEFT = {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
 TEXTS = ["The MAN", "m\u00e1n after", "the \u4e2d\u56fd man", "the man", "a [NEW][new] [unused0] the [MASK] [PAD]y"]
 
 
@@ -153,22 +154,24 @@ def test_a_sparse_cross_encoder_reads_more_than_its_tokenizer_says(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("file", "settings", "message"),
     [
-        ({"query_length": 5, "document_length": 6}, r"\{'query_length': 5, 'document_length': 6\}"),
-        ({"processing_kwargs": {"text": {"max_length": 6}}}, r"\{'processing_kwargs.text': "),
-        ({"truncation_side": "left"}, r"\{'truncation_side': 'left'\}"),
+        ("sentence_bert_config", {"query_length": 5, "document_length": 6}, "'query_length': 5, 'document_length': 6"),
+        ("sentence_bert_config", {"processing_kwargs": {"text": {"max_length": 6}}}, "'processing_kwargs.text': "),
+        ("tokenizer_config", {"truncation_side": "left"}, "'truncation_side': 'left'"),
+        ("tokenizer", {"truncation": LEFT}, "'truncation_side': 'left'"),
     ],
 )
-def test_texts_that_are_read_otherwise_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_texts_that_are_read_otherwise_are_refused(
+    tmp_path: Path, file: str, settings: dict[str, Any], message: str
+) -> None:
     """Settings that change nothing are not refused."""
     folder = save_bi_encoder(tmp_path)
     harmless = {"processing_kwargs": {"chat_template": {"x": 1}}, "tokenizer_args": {"trust_remote_code": True}}
     write_json(folder / "sentence_bert_config.json", harmless)
     load_model(str(folder))
-    for name in ("sentence_bert_config", "tokenizer_config"):
-        edit_json(folder / f"{name}.json", settings)
-    with pytest.raises(BadCheckpoint, match=f"texts that are read by {message}.*are not supported"):
+    edit_json(folder / f"{file}.json", settings)
+    with pytest.raises(BadCheckpoint, match=rf"texts that are read by \{{{message}.*are not supported"):
         load_model(str(folder))
 
 

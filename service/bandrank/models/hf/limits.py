@@ -23,8 +23,9 @@ def most_tokens(
     other = {name: settings[name] for name in OF_A_SIDE if settings.get(name) and not by_side}
     called_with = settings.get("processing_kwargs") or {}
     other |= {f"processing_kwargs.{name}": called_with[name] for name in ("text", "common") if called_with.get(name)}
-    if tokenizer.get("truncation_side", "right") != "right":
-        other["truncation_side"] = tokenizer["truncation_side"]
+    truncation = read_object(model.folder / "tokenizer.json", optional=True).get("truncation") or {}
+    if (side := tokenizer.get("truncation_side") or truncation.get("direction", "right").lower()) != "right":
+        other["truncation_side"] = side
     if puts_into_messages(model.folder) and not in_messages:
         raise model.refuse(
             "texts that are put into a chat template (`message` in modality_config) are not supported, unless it only "
