@@ -103,7 +103,7 @@ def test_a_long_candidate_is_scored_by_its_best_passage(tmp_path: Path) -> None:
     ("name", "model", "asked"),
     [
         ("InRanker-base", T5, (WORDS, *TRUE_FALSE)),
-        ("my-reranker", T5, (WORDS, *TRUE_FALSE)),
+        ("split5", T5, (WORDS, *TRUE_FALSE)),
         ("mt5-base-mmarco-v2", MT5, (WORDS, *YES_NO)),
         ("mt5-3B-mmarco-en-pt", MT5, (WORDS, "▁true", "▁")),
         ("ptt5-base-pt-msmarco-10k-v2", T5, (WORDS, "▁sim", "▁não")),
@@ -124,7 +124,7 @@ def test_the_name_tells_the_words_of_the_prompt(
 
     assert t5_tokenizer().decode([*prompt.head, *prompt.between, *prompt.tail]) == f"{asked[0]}</s>"
     torch.testing.assert_close(scorer.state_dict()["head.classifier.weight"][0], yes - no)
-    assert ("neither its files nor its name" in caplog.text) == (name == "my-reranker")
+    assert ("neither its files nor its name" in caplog.text) == (name == "split5")
 
 
 @pytest.mark.parametrize(

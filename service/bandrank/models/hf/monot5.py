@@ -32,7 +32,7 @@ ASKED_BY_NAME = {  # of which the first counts
     "ptt5": (ENGLISH, "▁sim", "▁não"),
     "mt5-3b-mmarco": (ENGLISH, "▁true", "▁"),
 }
-OTHERS = re.compile("duot5|rankt5|listt5|lit5|mt5-13b")  # compare candidates, or answer with other tokens
+OTHERS = re.compile("(?<![a-z])(duot5|rankt5|listt5|lit5|mt5-13b)")  # compare candidates, or answer with other tokens
 OWN = {"own_norm": "layer.0.layer_norm", "own_value": "layer.0.SelfAttention.v", "own_out": "layer.0.SelfAttention.o"}
 
 
