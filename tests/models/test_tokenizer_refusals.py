@@ -1,5 +1,7 @@
 """Tokenizers of Hugging Face folders that are refused, with a message that says why."""
 
+import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,16 @@ def test_a_tokenizer_that_is_written_in_python(tmp_path: Path) -> None:
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PhobertTokenizer"})
     with pytest.raises(BadCheckpoint, match=r"no tokenizer\.json, and none can be made .*PhobertTokenizer"):
         load_model(str(folder))
+
+
+def test_code_beside_a_vocabulary_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library would ask on the terminal whether to run it."""
+    write_json(tmp_path / "config.json", {"model_type": "new", "auto_map": {"AutoConfig": "code.Config"}})
+    (tmp_path / "code.py").write_text("raise SystemExit", encoding="utf-8")
+    (tmp_path / "vocab.txt").touch()
+    monkeypatch.setattr(sys, "stdin", StringIO("y"))
+    with pytest.raises(BadCheckpoint, match="none can be made of the other files"):
+        files.load_tokenizer(tmp_path)
 
 
 def test_a_sentencepiece_model_without_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def _converted(folder: Path) -> Tokenizer:
     if (folder / SENTENCEPIECE).is_file() and not (is_sentencepiece_available() and is_protobuf_available()):
         raise BadCheckpoint(f"{failed} without two packages: pip install sentencepiece protobuf")
     try:
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder).backend_tokenizer
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
     except Exception as error:  # the packages raise anything, and the library an AttributeError
         raise BadCheckpoint(f"{failed}: {error}") from error
     if tokenizer.get_vocab_size() == len(tokenizer.get_added_tokens_decoder()):
