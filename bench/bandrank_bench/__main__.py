@@ -2,7 +2,7 @@
 
 cpu           side by side with other runtimes on one checkpoint: docs/benchmarks.md
 profile       where the time of a request goes, by operator: docs/benchmarks-profile.md
-families      the same at the sizes of XLM-R-base, ModernBERT-base and Qwen3-0.6B: docs/benchmarks-families.md
+families      side by side at the sizes of XLM-R-base, ModernBERT-base and Qwen3-0.6B: docs/benchmarks-families.md
 precomputed   scorers whose candidates are cached, beside the cross-encoder: docs/benchmarks-precomputed.md
 cascade       quality and cost of a cascade, by its depth: docs/benchmarks-cascade.md
 dialects      what each wire format costs, compared with our own: docs/benchmarks-dialects.md
@@ -42,6 +42,7 @@ def main() -> int:
     if command not in COMMANDS:
         print(__doc__, file=sys.stderr)
         return 2
+    sys.argv[0] = f"python -m bandrank_bench {command}"  # as its help names it
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as in the service, before torch is loaded
     code: int = import_module(COMMANDS[command]).main(sys.argv[2:])
     return code

@@ -136,16 +136,17 @@ def secret(file: Path) -> str:
     return text
 
 
-def command_line(description: str, *, url: str, user: str) -> argparse.ArgumentParser:
-    """The options that all set-up scripts share."""
+def command_line(description: str, *, url: str, user: str = "") -> argparse.ArgumentParser:
+    """The options of a set-up script.  user: who logs in; empty if the engine takes a key and knows its re-ranker."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--url", default=url, help="of the search engine")
-    parser.add_argument("--user", default=user, help="who may change it")
-    parser.add_argument("--password-file", type=Path, help="the user's password; without it no login")
-    parser.add_argument("--reranker", default="http://bandrank:8000", help="bandrank, as the search engine reaches it")
-    parser.add_argument("--reranker-key-file", type=Path, help="an API key of bandrank, if it asks for one")
+    parser.add_argument("--password-file", type=Path, help="the user's password, or an API key; without it no login")
     parser.add_argument("--index", default="sample", help="the index to make and fill")
     parser.add_argument("--wait-s", type=float, default=300.0, help="seconds until the search engine must be ready")
+    if user:
+        parser.add_argument("--user", default=user, help="who may change it")
+        parser.add_argument("--reranker", default="http://bandrank:8000", help="bandrank, as the engine reaches it")
+        parser.add_argument("--reranker-key-file", type=Path, help="an API key of bandrank, if it asks for one")
     return parser
 
 

@@ -108,4 +108,4 @@ def _is_ready(client: Client) -> bool:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run(set_up, command_line(__doc__.splitlines()[0], url="http://weaviate:8080", user="admin")))
+    raise SystemExit(run(set_up, command_line(__doc__.splitlines()[0], url="http://weaviate:8080")))

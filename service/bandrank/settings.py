@@ -77,7 +77,7 @@ class Settings(BaseModel):
     """What a request in another service's wire format gets if it names a model that is not served, such as one of that
     service's own: the first model, or 404."""
     host: str = "127.0.0.1"  # a start from a checkout is not meant to serve the network
-    """Address to listen on; `::` is that of all IPv6 addresses, without IPv4, and the flag `--host=` of all."""
+    """Address to listen on; `::` stands for all IPv6 addresses, without IPv4, and the flag `--host=` for all."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on."""
     keys: str = ""

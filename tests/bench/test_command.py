@@ -12,13 +12,15 @@ from bandrank_bench.__main__ import COMMANDS, main
 def test_a_command_lists_its_options(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A benchmark shows its help without the libraries that it measures."""
+    """A benchmark shows its help, with the command to type, without the libraries that it measures."""
     monkeypatch.setattr(sys, "argv", ["bandrank_bench", command, "--help"])
     monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "1")
     with pytest.raises(SystemExit, match="0"):
         main()
 
-    assert "--out" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: python -m bandrank_bench {command} ")
+    assert "--out" in shown
 
 
 def test_an_unknown_command_gets_a_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

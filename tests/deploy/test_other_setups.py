@@ -140,6 +140,12 @@ class TestWeaviate:
             run(set_up_weaviate.set_up, url)
         assert engine.writes == []
 
+    def test_options_without_effect_are_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit, match="2"):
+            client.command_line("test", url="http://weaviate:8080").parse_args(["--reranker-key-file", "FILE"])
+
+        assert "unrecognized arguments: --reranker-key-file" in capsys.readouterr().err
+
     def test_a_re_ranker_that_fails_is_told(self, engine: Weaviate, url: str, run: Run) -> None:
         """GraphQL reports a failure with status 200 and a list of errors."""
 

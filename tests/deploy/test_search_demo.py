@@ -53,7 +53,7 @@ def opensearch(bandrank: str, password_file: Path) -> Iterator[tuple[OpenSearch,
     """Yields a cluster that the script has set up for the service, and its URL."""
     engine = OpenSearch(PASSWORD)
     with engine.serving() as url:
-        said = set_up("set_up_opensearch.py", url, password_file, bandrank)
+        said = set_up("set_up_opensearch.py", url, password_file, "--reranker", bandrank)
         assert said[-2:] == [
             '"how to get rid of hiccups", before: Getting rid of furniture; A launch with hiccups; Black and green tea',
             '"how to get rid of hiccups", after: A twitch of the diaphragm; A launch with hiccups; '
@@ -62,10 +62,10 @@ def opensearch(bandrank: str, password_file: Path) -> Iterator[tuple[OpenSearch,
         yield engine, url
 
 
-def set_up(script: str, url: str, password_file: Path, reranker: str) -> list[str]:
+def set_up(script: str, url: str, password_file: Path, *options: str) -> list[str]:
     """Runs a set-up script, and returns the lines that it prints."""
     ended = subprocess.run(
-        [sys.executable, SEARCH / script, "--url", url, "--password-file", password_file, "--reranker", reranker],
+        [sys.executable, SEARCH / script, "--url", url, "--password-file", password_file, *options],
         capture_output=True,
         text=True,
         timeout=120,
@@ -187,7 +187,7 @@ class TestElasticsearch:
         """The answer comes first both in what the set-up prints and in what the example's commands print."""
         section = (DEPLOY / "examples" / "elasticsearch" / "README.md").read_text(encoding="utf-8")
         with Elasticsearch(PASSWORD).serving() as url:
-            said = set_up("set_up_elasticsearch.py", url, password_file, bandrank)
+            said = set_up("set_up_elasticsearch.py", url, password_file, "--reranker", bandrank)
             found = answers(shell_blocks(section)[1], "http://127.0.0.1:9202", url, password_file)
         before, after = ([hit["_source"]["title"] for hit in answer["hits"]["hits"]] for answer in found)
 
@@ -210,7 +210,7 @@ class TestWeaviate:
         """The answer comes first both in what the set-up prints and in what the example's commands print."""
         section = (DEPLOY / "examples" / "weaviate" / "README.md").read_text(encoding="utf-8")
         with Weaviate(PASSWORD, bandrank).serving() as url:
-            said = set_up("set_up_weaviate.py", url, password_file, bandrank)
+            said = set_up("set_up_weaviate.py", url, password_file)
             found = answers(shell_blocks(section)[1], "http://127.0.0.1:8081", url, password_file)
         before, after = ([hit["title"] for hit in answer["data"]["Get"]["Sample"]] for answer in found)
 

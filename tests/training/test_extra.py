@@ -68,4 +68,4 @@ def test_arguments_that_make_no_sense_are_refused(arguments: list[str], capsys: 
         main(arguments)
 
     assert ended.value.code == 2
-    assert "usage: bandrank_training" in capsys.readouterr().err
+    assert "usage: python -m bandrank_training" in capsys.readouterr().err

@@ -84,7 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bandrank_training", description="Trains and evaluates bandrank's scorers.")
+    about = "Trains and evaluates bandrank's scorers."
+    parser = argparse.ArgumentParser(prog="python -m bandrank_training", description=about)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
         text = (module.__doc__ or "").removeprefix(f"{name}: ")

@@ -42,8 +42,8 @@ def _no_token_ids(value: object) -> object:
     items = value if isinstance(value, list) else [value]
     if items and isinstance(items[0], int | list):
         raise ValueError(
-            "send texts: token ids are those of another model's vocabulary "
-            "(of LangChain's OpenAIEmbeddings with check_embedding_ctx_length=False)"
+            "send texts: token ids belong to another model's vocabulary (LangChain's OpenAIEmbeddings sends texts if "
+            "you set check_embedding_ctx_length=False)"
         )
     return value
 
