@@ -110,7 +110,7 @@ def read_reranker(model: Model) -> Scorer:
         query_wording=QUERY,
         candidate_wording=CANDIDATE,
     )
-    head = {f"head.{name}": tensor.float() / temperature for name, tensor in model.head_weights.items()}
+    head = {name: tensor / temperature for name, tensor in model.head_weights.items()}
     return assemble(SequenceCrossEncoder, config, model.encoder_weights | head, source=str(model.folder))
 
 
