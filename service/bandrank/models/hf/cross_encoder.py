@@ -3,7 +3,6 @@
 from typing import Any
 
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
-from bandrank.models.checkpoint import assemble
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import require_no_prompt
@@ -29,7 +28,7 @@ def read(model: Model) -> Scorer:
         query_separators=model.query_separators,
         token_types=model.settings.get("token_type_embedding", has_types),
     )
-    return assemble(CrossEncoder, config, model.encoder_weights | head, source=str(model.folder))
+    return model.assemble(CrossEncoder, config, head)
 
 
 def _pattern(settings: dict[str, Any]) -> AttentionPattern:

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from bandrank.models.checkpoint import BadCheckpoint, read_object
+from bandrank.models.checkpoint import AnyScorer, BadCheckpoint, assemble, read_object
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
 from bandrank.models.hf.frame import Frame
@@ -87,6 +87,12 @@ class Model:
         if (outputs := "none" if classifier is None else len(classifier)) != 1:
             raise self.refuse(f"a re-ranker needs a classifier with one output, but this model has {outputs}")
         return {f"head.{ours}": self.weights[theirs].float() for ours, theirs in names.items()}
+
+    def assemble(self, architecture: type[AnyScorer], config: Any, others: Weights) -> AnyScorer:
+        """The scorer of a config, with the encoder's tensors and others. Raises BadCheckpoint, and KeyError for a
+        missing tensor.
+        """
+        return assemble(architecture, config, self.encoder_weights | others, source=str(self.folder))
 
     def refuse(self, reason: str) -> BadCheckpoint:
         """An error that names the folder, the reason, and what is supported."""

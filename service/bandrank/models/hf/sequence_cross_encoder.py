@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder, SequenceCrossEncoderConfig
-from bandrank.models.checkpoint import assemble, read_json, read_object
+from bandrank.models.checkpoint import read_json, read_object
 from bandrank.models.hf.dense import activation
 from bandrank.models.hf.files import Weights, read_weights
 from bandrank.models.hf.limits import most_tokens
@@ -85,4 +85,4 @@ def build(model: Model, pooling: Literal["cls", "late", "mean"], head: Weights) 
         max_tokens=max_tokens,
         max_query_tokens=min(256, max_tokens // 2),
     )
-    return assemble(SequenceCrossEncoder, config, model.encoder_weights | head, source=str(model.folder))
+    return model.assemble(SequenceCrossEncoder, config, head)
