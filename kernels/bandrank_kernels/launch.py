@@ -85,17 +85,13 @@ def struct_layout(*, addresses: str, longs: str, ints: str = "", floats: str = "
     )  # as a C compiler does
 
 
-def struct_of(layout: np.dtype[np.void], **values: object) -> Struct:
-    """One struct of `layout` with these values, in an array of one, which cupy passes by value.
+def struct_of(layout: np.dtype[np.void], values: Mapping[str, object]) -> tuple[Struct, list[torch.Tensor]]:
+    """One struct of `layout` with these values, in an array of one, which cupy passes by value; and the tensors among
+    the values.
 
     A tensor stands for its address, None for the null pointer.
     Raises ValueError if fields are missing or unknown, OverflowError if a value does not fit its field.
     """
-    return _filled(layout, values)[0]
-
-
-def _filled(layout: np.dtype[np.void], values: Mapping[str, object]) -> tuple[Struct, list[torch.Tensor]]:
-    """The struct of `struct_of`, and the tensors among its values."""
     names = layout.names or ()
     if values.keys() != set(names):
         raise ValueError(f"a struct of {names} cannot be made of {tuple(values)}")
@@ -199,7 +195,7 @@ def plan_launch(
     """A launch with one struct of `layout`, whose values are those of `struct_of`; it holds the tensors among them, and
     those of `holds`.
     """
-    struct, tensors = _filled(layout, values)
+    struct, tensors = struct_of(layout, values)
     return Launch(kernel, blocks, threads, struct, shared_bytes, (*holds, *tensors))
 
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bandrank.engine.occlusion import Scope, Words, excerpts, windows
+from bandrank.engine.occlusion import Scope, Window, excerpts, windows
 
 
-def in_all(text: str, most: int, max_rows: float = 1e9) -> list[Words]:
+def in_all(text: str, most: int, max_rows: float = 1e9) -> list[Window]:
     """Windows of a single scope: the whole text, which takes one row a window."""
     return windows(text, [Scope(0, len(text), 1.0)], max_windows=most, max_rows=max_rows)
 

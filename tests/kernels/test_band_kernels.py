@@ -101,8 +101,7 @@ def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
     values = dict(zip(PARAMS.names or (), [2**40, 2, 3, 4, -5, *range(6, 13)], strict=True))
     out = np.zeros(13, np.int64)
     source = next(iter(variants().values())).source
-    Emulation(source + ECHO, ["echo"]).launch(
-        "echo", grid=(1, 1, 1), block=(1, 1, 1), arguments=[struct_of(PARAMS, **values)[0], out]
-    )
+    struct, _ = struct_of(PARAMS, values)
+    Emulation(source + ECHO, ["echo"]).launch("echo", grid=(1, 1, 1), block=(1, 1, 1), arguments=[struct[0], out])
 
     assert out.tolist() == [2**40, 2, 3, 4, -5, *range(6, 13), PARAMS.itemsize]

@@ -17,9 +17,8 @@ from bandrank_kernels.cuda import driver
 from bandrank_kernels.launch import Kernel, Launch, cuda_obstacle, is_vectorizable, struct_of
 
 PAIR = np.dtype([("count", np.int32), ("address", np.uint64)], align=True)
-LAUNCH = Launch(
-    kernel=Kernel("", "scale<float>"), blocks=7, threads=128, params=struct_of(PAIR, count=3, address=2**40)
-)
+PARAMS, _ = struct_of(PAIR, {"count": 3, "address": 2**40})
+LAUNCH = Launch(kernel=Kernel("", "scale<float>"), blocks=7, threads=128, params=PARAMS)
 
 
 def test_what_cupy_is_handed() -> None:
@@ -123,11 +122,11 @@ def test_a_device_is_made_current_where_it_is_not(
 def test_a_struct_has_all_its_fields_and_no_other() -> None:
     """A forgotten field would silently be 0, and a number that is too large would be cut off."""
     with pytest.raises(ValueError, match="cannot be made of"):
-        struct_of(PAIR, count=1)
+        struct_of(PAIR, {"count": 1})
     with pytest.raises(ValueError, match="cannot be made of"):
-        struct_of(PAIR, count=1, address=2, size=3)
+        struct_of(PAIR, {"count": 1, "address": 2, "size": 3})
     with pytest.raises(OverflowError):
-        struct_of(PAIR, count=2**31, address=0)
+        struct_of(PAIR, {"count": 2**31, "address": 0})
 
 
 @pytest.mark.parametrize(

@@ -150,8 +150,9 @@ __global__ void echo(const PooledParams p, long long* out) {
 def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
     values = dict(zip(cuda.PARAMS.names or (), [2**40, *range(2, 10)], strict=True))
     out = np.zeros(10, np.int64)
+    struct, _ = struct_of(cuda.PARAMS, values)
     Emulation(cuda.instances()[0].source + ECHO, ["echo"]).launch(
-        "echo", grid=(1, 1, 1), block=(1, 1, 1), arguments=[struct_of(cuda.PARAMS, **values)[0], out]
+        "echo", grid=(1, 1, 1), block=(1, 1, 1), arguments=[struct[0], out]
     )
 
     assert out.tolist() == [2**40, *range(2, 10), cuda.PARAMS.itemsize]

@@ -159,8 +159,9 @@ def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
     addends = [(2**40, 2, 3, 4), (5, 6, 7, 8), (9, 10, 11, -12)]
     values = dict(zip(cuda.PARAMS.names or (), [addends, *range(13, 19)], strict=True))
     out = np.zeros(19, np.int64)
+    struct, _ = struct_of(cuda.PARAMS, values)
     Emulation(cuda.instances()[0].source + ECHO, ["echo"]).launch(
-        "echo", grid=(1, 1, 1), block=(1, 1, 1), arguments=[struct_of(cuda.PARAMS, **values)[0], out]
+        "echo", grid=(1, 1, 1), block=(1, 1, 1), arguments=[struct[0], out]
     )
 
     assert out.tolist() == [2**40, *range(2, 12), -12, *range(13, 19), cuda.PARAMS.itemsize]

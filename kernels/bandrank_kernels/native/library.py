@@ -200,10 +200,6 @@ class Library:
         """The outputs of a layer, rounded up to whole panels."""
         return -(-outputs // self.panel) * self.panel
 
-    def padded_bytes(self, num_bytes: int) -> int:
-        """The bytes of a row, rounded up to whole products."""
-        return -(-num_bytes // self.depth) * self.depth
-
 
 def _raise_error(error: int, *_: object) -> None:
     if error == NO_SUCH_ROW:

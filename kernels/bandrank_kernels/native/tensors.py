@@ -96,7 +96,7 @@ class Int8Weights:
         if rows.shape[1] > MOST_BYTES:
             raise ValueError(f"a layer can have {MOST_BYTES} bytes of inputs, got {rows.shape[1]}")
         library = native()
-        padded, num_bytes = library.padded(outputs), library.padded_bytes(rows.shape[1])
+        padded, num_bytes = library.padded(outputs), -(-rows.shape[1] // library.depth) * library.depth
         panels, sums = torch.empty(padded * num_bytes, dtype=torch.int8), torch.empty(padded, dtype=torch.int32)
         library.pack(rows.data_ptr(), *rows.shape, num_bytes, panels.data_ptr(), sums.data_ptr())
         return cls(outputs, inputs, panels, _padded(scales, padded), sums, _padded(bias, padded), split)

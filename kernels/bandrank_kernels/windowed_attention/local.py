@@ -46,12 +46,7 @@ def plan_local_attention(
     return LocalPlan(cu_seqlens, window, device=device, dtype=dtype)
 
 
-class _TextsPlan(AttentionPlan):
-    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("texts by themselves have no [CLS] rows in front")
-
-
-class LocalPlan(_TextsPlan):
+class LocalPlan(AttentionPlan):
     """Attention in plain torch: of texts whose rows all see each other whole, of runs of longer ones by blocks of the
     band. Memory is linear in rows.
     """
@@ -71,7 +66,7 @@ class LocalPlan(_TextsPlan):
         return attend_pieces(self.pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), *split(qkv))
 
 
-class DenseLocalPlan(_TextsPlan):
+class DenseLocalPlan(AttentionPlan):
     """Attention under a dense mask, quadratic in rows: for tests."""
 
     def __init__(self, cu_seqlens: Offsets, window: int, *, device: torch.device) -> None:
@@ -83,7 +78,7 @@ class DenseLocalPlan(_TextsPlan):
         return attend_masked(qkv, self._mask)
 
 
-class NativeLocalPlan(_TextsPlan):
+class NativeLocalPlan(AttentionPlan):
     """Attention by the CPU kernels."""
 
     def __init__(self, cu_seqlens: Offsets, window: int) -> None:

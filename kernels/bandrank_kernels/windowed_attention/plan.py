@@ -72,13 +72,14 @@ class AttentionPlan(ABC):
         del hidden, layers, num_candidates
         return None
 
-    @abstractmethod
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         """Attention of each [CLS] over its keys, where the rows are keys and values at once (the absorbed last layer).
 
         query: (num_candidates, num_heads, hidden_size).  rows: (num_rows, hidden_size).
         Returns (num_candidates, num_heads, hidden_size): the rows, averaged with the softmax of `scale` * query . row.
+        Raises NotImplementedError for texts by themselves, and where scores depend on more than these products.
         """
+        raise NotImplementedError(f"a {type(self).__name__} attends to no rows that are keys and values at once")
 
 
 def stacked(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

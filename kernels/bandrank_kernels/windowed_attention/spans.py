@@ -35,8 +35,10 @@ class Spans:
         """The chosen sequences, in the order of `which`."""
         return Spans(self.starts[which], self.lengths[which])
 
-    def join(self, other: "Spans") -> "Spans":
-        """Each sequence followed by its counterpart in `other`."""
+    def join(self, other: "Spans", *, visible: bool = True) -> "Spans":
+        """Each sequence followed by its counterpart in `other`, if that is visible."""
+        if not visible:
+            return self
         return Spans(np.concatenate([self.starts, other.starts], 1), np.concatenate([self.lengths, other.lengths], 1))
 
     def lay_out(self) -> tuple[Ints, Bools]:

@@ -108,9 +108,6 @@ class TextsPlan(AttentionPlan):
         each = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
         return self._attended((query.index_select(0, rows), key, value), each, 1)
 
-    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("texts by themselves have no [CLS] rows in front")
-
     @cached_property
     def _cu_seqlens(self) -> Tensor:
         return to_device(self.host_tables, self._device)[0]

@@ -12,7 +12,7 @@ from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.pieces import attend_pieces, on_device, split
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
-from bandrank_kernels.windowed_attention.spans import Spans, candidate_spans, cls_spans, query_spans
+from bandrank_kernels.windowed_attention.spans import candidate_spans, cls_spans, query_spans
 
 
 class VectorizedPlan(AttentionPlan):
@@ -26,19 +26,13 @@ class VectorizedPlan(AttentionPlan):
     ) -> None:
         cls, candidate = cls_spans(rows), candidate_spans(rows)
         query = query_spans(rows).take(rows.candidate_query)  # one entry per candidate
-
-        def keys(joined: Spans, **others: tuple[Spans, bool]) -> Spans:
-            for spans, visible in others.values():
-                joined = joined.join(spans) if visible else joined
-            return joined
-
-        candidate_keys = keys(candidate, cls=(cls, pattern.candidate_to_cls), query=(query, pattern.candidate_to_query))
+        candidate_keys = candidate.join(cls, visible=pattern.candidate_to_cls)
+        candidate_keys = candidate_keys.join(query, visible=pattern.candidate_to_query)
         if pattern.shares_queries:
             query_keys = query_rows = query_spans(rows)
         else:
-            query_rows = query
-            query_keys = keys(query, cls=(cls, pattern.query_to_cls), candidate=(candidate, pattern.query_to_candidate))
-
+            query_rows, query_keys = query, query.join(cls, visible=pattern.query_to_cls)
+            query_keys = query_keys.join(candidate, visible=pattern.query_to_candidate)
         cls_groups = _cls_groups(rows, pattern, dtype)
         others: list[SequenceGroup | BlockChunk] = []
         if pattern.is_full:
@@ -69,12 +63,9 @@ def plan_cls_groups(
 
 
 def _cls_groups(rows: PackedRows, pattern: AttentionPattern, dtype: torch.dtype) -> list[SequenceGroup]:
-    keys = cls = cls_spans(rows)
-    if pattern.cls_to_query:
-        keys = keys.join(query_spans(rows).take(rows.candidate_query))
-    if pattern.cls_to_candidate:
-        keys = keys.join(candidate_spans(rows))
-    return plan_groups(cls, keys, dtype)
+    cls = cls_spans(rows)
+    keys = cls.join(query_spans(rows).take(rows.candidate_query), visible=pattern.cls_to_query)
+    return plan_groups(cls, keys.join(candidate_spans(rows), visible=pattern.cls_to_candidate), dtype)
 
 
 def attend_cls_groups(groups: Sequence[SequenceGroup], query: Tensor, rows: Tensor, scale: float) -> Tensor:

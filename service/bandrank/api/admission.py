@@ -57,7 +57,7 @@ def account_for(scope: Scope) -> Callable[..., AsyncIterator[Account]]:
     return account
 
 
-Ranking = Annotated[Account, Depends(account_for(Scope.RANK))]
+RankingAccount = Annotated[Account, Depends(account_for(Scope.RANK))]
 
 
 class Admission:

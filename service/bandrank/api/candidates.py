@@ -20,7 +20,7 @@ from bandrank.errors import InputTooLarge
 
 router = new_router()
 
-Registering = Annotated[Account, Depends(account_for(Scope.REGISTER))]
+RegisteringAccount = Annotated[Account, Depends(account_for(Scope.REGISTER))]
 
 CHECKED_AT_ONCE = 8192  # candidates, before others get a turn
 LINES = {  # OpenAPI 3.1 has no word for a body of several values
@@ -63,7 +63,7 @@ class DeleteResponse(BaseModel):
     responses={**errors(*REFUSALS, 408, 413, 415, 422, 500, 503, 504, 507), 200: {"links": LINKS}},
     openapi_extra=body_schema(RegisterRequest, also=dict.fromkeys(NDJSON, LINES)) | SECURED,
 )
-async def register(request: Request, service: ServiceOfApp, account: Registering) -> RegisterResponse:
+async def register(request: Request, service: ServiceOfApp, account: RegisteringAccount) -> RegisterResponse:
     """Registers candidates, which later requests may name by id, and encodes them for scorers that precompute.
 
     As NDJSON, with one candidate per line, a body may have any length. Its lines are registered some at a time, as they
@@ -89,7 +89,7 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
     responses=errors(*REFUSALS, 413, 415, 422, 503),
     openapi_extra=body_schema(DeleteRequest) | SECURED,
 )
-async def delete(request: Request, service: ServiceOfApp, account: Registering) -> DeleteResponse:
+async def delete(request: Request, service: ServiceOfApp, account: RegisteringAccount) -> DeleteResponse:
     """Deletes registered candidates."""
     body = await read_json(request, DeleteRequest, service.max_body_bytes, account, service.pace)
     return DeleteResponse(deleted=await service.registry.store.delete_many(body.ids))

@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
-from bandrank.api.admission import REFUSALS, SECURED, Ranking
+from bandrank.api.admission import REFUSALS, SECURED, RankingAccount
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Float32s, check_lengths
@@ -136,7 +136,7 @@ DESCRIBED: dict[str, Any] = {
 }
 
 
-async def embed_texts(request: Request, service: ServiceOfApp, account: Ranking) -> Response:
+async def embed_texts(request: Request, service: ServiceOfApp, account: RankingAccount) -> Response:
     """Returns the vectors by which a served bi-encoder ranks these texts, from the same queue and cache."""
     media_type(request)
     raw = await read_body(request, service.max_body_bytes, account, service.pace)

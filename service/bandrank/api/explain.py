@@ -10,7 +10,7 @@ import numpy as np
 from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bandrank.api.admission import REFUSALS, SECURED, Ranking
+from bandrank.api.admission import REFUSALS, SECURED, RankingAccount
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import sigmoid
@@ -192,7 +192,7 @@ class ExplainResponse(BaseModel):
     responses=errors(*REFUSALS, 404, 413, 415, 422, 500, 503, 504),
     openapi_extra=body_schema(ExplainRequest) | SECURED,
 )
-async def explain_score(request: Request, service: ServiceOfApp, account: Ranking) -> Response:
+async def explain_score(request: Request, service: ServiceOfApp, account: RankingAccount) -> Response:
     """Explains the score of a candidate for a query: what each stage read and gave, and which words the score rests on.
 
     It takes at most as much work as ranking the candidate 65 times, and for a long candidate as ranking it twice.

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from bandrank.api.admission import REFUSALS, SECURED, Ranking
+from bandrank.api.admission import REFUSALS, SECURED, RankingAccount
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects import DIALECTS, dialect_of
 from bandrank.api.dialects.costs import CUT_HEADERS, cuts_of
@@ -64,7 +64,7 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
         | errors(422, body=last.error_of(422)),
         openapi_extra=bodies_schema(dialects) | SECURED | {"parameters": parameters},
     )
-    async def rerank(request: Request, service: ServiceOfApp, account: Ranking) -> Response:
+    async def rerank(request: Request, service: ServiceOfApp, account: RankingAccount) -> Response:
         """Ranks candidates by relevance to a query.
 
         If the path takes several formats, the fields of the body tell them apart.

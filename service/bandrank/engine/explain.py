@@ -17,7 +17,7 @@ from functools import partial
 
 from bandrank.engine.clients import ITSELF
 from bandrank.engine.memory import Account
-from bandrank.engine.occlusion import Scope, Words, excerpts, windows
+from bandrank.engine.occlusion import Scope, Window, excerpts, windows
 from bandrank.engine.options import Options
 from bandrank.engine.policy import AUTO, make_plan
 from bandrank.engine.ranking import Stage
@@ -206,7 +206,7 @@ async def _occlude(
             reports += [report] if report is not None else []
     text = text[: max(scope.end for scope in scopes.values())]
     gaps = windows(text, list(scopes.values()), max_windows=MAX_GAPS, max_rows=MAX_ROWS)
-    losses: dict[Words, dict[str, float]] = {gap: {} for gap in gaps}
+    losses: dict[Window, dict[str, float]] = {gap: {} for gap in gaps}
     for weighed, each in zip(stages, with_excerpts, strict=True):
         if (scope := scopes.get(each.stage)) is None or not (within := [gap for gap in gaps if gap in scope]):
             continue

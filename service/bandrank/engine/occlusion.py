@@ -17,7 +17,7 @@ NO_SPACES = (
 )
 WORD = re.compile(rf"[{NO_SPACES}]|[^\s{NO_SPACES}]+")
 
-Words = tuple[int, int]  # start and end of one word or several in a row, in code points
+Window = tuple[int, int]  # start and end of one word or several in a row, in code points
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Scope:
     end: int
     rows: float
 
-    def __contains__(self, words: Words) -> bool:
+    def __contains__(self, words: Window) -> bool:
         """Whether the words begin in it."""
         return self.start <= words[0] < self.end
 
@@ -39,12 +39,12 @@ class Scope:
         """That part of the text."""
         return text[self.start : self.end]
 
-    def without(self, text: str, words: Words) -> str:
+    def without(self, text: str, words: Window) -> str:
         """That part of the text without the given words; white space on both sides of them stays."""
         return text[self.start : words[0]] + text[words[1] : self.end]
 
 
-def windows(text: str, scopes: Sequence[Scope], *, max_windows: int, max_rows: float = float("inf")) -> list[Words]:
+def windows(text: str, scopes: Sequence[Scope], *, max_windows: int, max_rows: float = float("inf")) -> list[Window]:
     """Splits the words of scopes into at most `max_windows` windows of equal length, shorter at the end of a scope.
 
     A window is one word unless that makes too many windows or too many rows: each takes the rows of the scopes that it
@@ -66,6 +66,6 @@ def windows(text: str, scopes: Sequence[Scope], *, max_windows: int, max_rows: f
     return [(part[0][0], part[-1][1]) for part in parts]
 
 
-def excerpts(text: str, max_parts: int) -> list[Words]:
+def excerpts(text: str, max_parts: int) -> list[Window]:
     """Splits a text into at most `max_parts` parts of equally many words; the last may have fewer."""
     return windows(text, [Scope(0, len(text), 0.0)], max_windows=max_parts)

@@ -10,14 +10,6 @@ OtherPiece = TypeVar("OtherPiece")
 OtherWhole = TypeVar("OtherWhole")
 
 
-def _nothing() -> Iterator[Piece]:
-    return iter(())
-
-
-def _unknown() -> bool:
-    return False
-
-
 @dataclass(frozen=True, eq=False)
 class Arriving(Generic[Piece, Whole]):
     """A computation that has begun; calling it waits for its end and returns all of its results, or raises its error.
@@ -30,9 +22,9 @@ class Arriving(Generic[Piece, Whole]):
     """
 
     whole: Callable[[], Whole]
-    early: Callable[[], Iterator[Piece]] = _nothing
+    early: Callable[[], Iterator[Piece]] = lambda: iter(())
     wake: Callable[[], None] | None = None
-    ended: Callable[[], bool] = _unknown
+    ended: Callable[[], bool] = lambda: False
 
     def __call__(self) -> Whole:
         return self.whole()

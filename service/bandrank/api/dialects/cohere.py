@@ -148,8 +148,7 @@ def read(request: CohereRequest) -> Call:
     """The call of a request. Raises InvalidInput for an object without a text."""
     call = call_of(
         request,
-        request.documents,
-        texts_of=partial(texts_of, name="documents", rank_fields=request.rank_fields, in_parts=True),
+        texts_of(request.documents, name="documents", rank_fields=request.rank_fields, in_parts=True),
         top_n=request.top_n,
         return_texts=request.return_documents,
         raw_scores=request.raw,

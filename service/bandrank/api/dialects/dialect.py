@@ -81,11 +81,6 @@ class Exchange(Generic[Request]):
         return self.answer.texts[index] if self.call.return_texts else None
 
 
-def no_headers(_: Exchange[Any]) -> Mapping[str, str]:
-    """No headers, as in most dialects."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Dialect(Generic[Request]):
     """A wire format of re-ranking; each has a file in this package.
@@ -103,7 +98,7 @@ class Dialect(Generic[Request]):
     write: Callable[[Exchange[Request]], bytes]
     fields: tuple[str, ...] = ()
     document: Callable[[Exchange[Request], int], object] = Exchange.text
-    headers: Callable[[Exchange[Request]], Mapping[str, str]] = no_headers
+    headers: Callable[[Exchange[Request]], Mapping[str, str]] = lambda _: {}
     error: type[AnyErrorBody] = ErrorBody
     invalid: type[AnyErrorBody] | None = None
 
@@ -119,23 +114,19 @@ class Dialect(Generic[Request]):
 def check_lengths(content: object, request: type[BaseModel], limit: int, what: str = "candidates") -> None:
     """Raises InputTooLarge if a body has more candidates than the limit, before looking at any of them.
 
-    They may be in an object inside the body, if the request has a model for it.  what: as in `check_count`.
+    They may be in an object inside the body, if the request has a model for it.  what: the name of what is counted.
     """
     if isinstance(content, dict):
         for name in request.model_fields.keys() - NOT_CANDIDATES:
             inner = request.model_fields[name].annotation
             if isinstance(value := content.get(name), list):
-                check_count(len(value), limit, what)
+                if len(value) > limit:
+                    raise InputTooLarge(
+                        f"too many {what}: {len(value)} (limit {limit}); "
+                        "send fewer, or raise the setting max_candidates"
+                    )
             elif isinstance(inner, type) and issubclass(inner, BaseModel):
                 check_lengths(value, inner, limit, what)
-
-
-def check_count(count: int, limit: int, what: str = "candidates") -> None:
-    """Raises InputTooLarge if a request has more candidates than the limit.  what: the name of what is counted."""
-    if count > limit:
-        raise InputTooLarge(
-            f"too many {what}: {count} (limit {limit}); send fewer, or raise the setting max_candidates"
-        )
 
 
 def shown_scores(call: Call, results: Sequence[RankedCandidate | Passage]) -> list[float]:

@@ -1,15 +1,12 @@
 """What the requests of other services have in common."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable
 
 from pydantic import BaseModel, Field
 
 from bandrank.api.dialects.fields import Query
 from bandrank.engine.calls import Call
 from bandrank.engine.registry import CallCandidate
-
-Item = TypeVar("Item")
 
 
 class NamesModel(BaseModel):
@@ -28,27 +25,18 @@ class ForeignRequest(NamesModel):
     query: Query = Field(description="The text of the query, not blank.")
 
 
-def as_they_are(items: Sequence[object]) -> Iterable[str]:
-    """The texts of items that are texts."""
-    return map(str, items)
-
-
 def call_of(
     request: ForeignRequest,
-    items: Sequence[Item],
+    texts: Iterable[str],
     *,
-    texts_of: Callable[[Sequence[Item]], Iterable[str]] = as_they_are,
     top_n: int | None = None,
     return_texts: bool | None = False,
     raw_scores: bool | None = False,
 ) -> Call:
-    """The call to rank items for the query of a request. texts_of: gives the texts of the items.
-
-    Raises what `texts_of` raises.
-    """
+    """The call to rank texts for the query of a request. Raises what iterating over them raises."""
     return Call(
         query=request.query,
-        candidates=[CallCandidate(text) for text in texts_of(items)],
+        candidates=[CallCandidate(text) for text in texts],
         top_n=top_n,
         model=request.model,
         any_model=True,

@@ -1,7 +1,6 @@
 """Mixedbread's dialect: `input` in place of documents, and `data` with `score` for an answer."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -51,8 +50,7 @@ def read(request: MixedbreadRequest) -> Call:
     """The call of a request. Raises InvalidInput for an object without a text."""
     return call_of(
         request,
-        request.input,
-        texts_of=partial(texts_of, name="input", rank_fields=request.rank_fields),
+        texts_of(request.input, name="input", rank_fields=request.rank_fields),
         top_n=request.top_k,
         return_texts=request.return_input,
     )

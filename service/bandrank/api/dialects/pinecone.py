@@ -4,7 +4,6 @@ Its client posts the same to /rerank as Cohere's clients do, so it has a path of
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -55,8 +54,7 @@ def read(request: PineconeRequest) -> Call:
     """The call of a request. Raises InvalidInput for an object without a text."""
     return call_of(
         request,
-        request.documents,
-        texts_of=partial(texts_of, name="documents", rank_fields=request.rank_fields),
+        texts_of(request.documents, name="documents", rank_fields=request.rank_fields),
         top_n=request.top_n,
         return_texts=request.return_documents is not False,
     )

@@ -139,10 +139,10 @@ class CrossEncoder(JointScorer):
 
     def compute(self, inputs: PackedInputs, *, cls_only: bool = True) -> Tensor:
         """(num_candidates,) scores of packed rows; only launches kernels, and never makes the host wait."""
-        types = inputs.token_types if self.config.token_types else torch.zeros_like(inputs.token_types)
-        hidden = self.encoder.embed(inputs.ids, inputs.positions, types)
+        ids, positions, types = inputs.numbers
+        hidden = self.encoder.embed(ids, positions, types if self.config.token_types else torch.zeros_like(types))
         if cls_only:
-            cls = self.encoder.forward_cls(hidden, inputs.positions, inputs.plan, inputs.num_candidates)
+            cls = self.encoder.forward_cls(hidden, positions, inputs.plan, inputs.num_candidates)
         else:
-            cls = self.encoder(hidden, inputs.positions, inputs.plan)[: inputs.num_candidates]
+            cls = self.encoder(hidden, positions, inputs.plan)[: inputs.num_candidates]
         return self.head(cls)  # type: ignore[no-any-return]

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.layers.head import ScoreHead
 
 
 @dataclass(frozen=True)
@@ -12,8 +11,3 @@ class DistilBertConfig(EncoderConfig):
 
     num_token_types: int = 0
     kind: str = "distilbert"
-
-
-def distilbert_head(config: DistilBertConfig) -> ScoreHead:
-    """A layer with ReLU on the [CLS] state, and a classifier."""
-    return ScoreHead(config, "relu")

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.layers.head import ScoreHead
 
 
 @dataclass(frozen=True)
@@ -19,8 +18,3 @@ class ElectraConfig(EncoderConfig):
     @property
     def word_size(self) -> int:
         return self.embedding_size or self.hidden_size
-
-
-def electra_head(config: ElectraConfig) -> ScoreHead:
-    """A layer with GELU on the [CLS] state, and a classifier."""
-    return ScoreHead(config, "gelu")

@@ -8,8 +8,6 @@ from torch import nn
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.deberta import deberta, deberta_head
 from bandrank.models.encoders.decoder import Decoder
-from bandrank.models.encoders.distilbert import distilbert_head
-from bandrank.models.encoders.electra import electra_head
 from bandrank.models.encoders.embedding_gemma2 import embedding_gemma2
 from bandrank.models.encoders.gemma3 import gemma3
 from bandrank.models.encoders.jina_bert import jina_bert
@@ -52,8 +50,8 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
 HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have BERT's head
     "deberta": deberta_head,
     "decoder": LogitHead,
-    "distilbert": distilbert_head,
-    "electra": electra_head,
+    "distilbert": partial(ScoreHead, activation="relu"),
+    "electra": partial(ScoreHead, activation="gelu"),
     "eurobert": partial(ScoreHead, activation="gelu"),
     "llama": LogitHead,
     "modernbert": NormedHead,

@@ -31,16 +31,12 @@ class ModernBertConfig(EncoderConfig):
     global_theta: float = 160_000.0
     local_theta: float = 10_000.0
 
-    def is_local(self, layer: int) -> bool:
-        """Whether rows of this layer attend only to their neighbours."""
-        return layer % self.global_every != 0
-
 
 def modernbert(config: ModernBertConfig) -> Stack:
     """A ModernBERT of this shape, with random weights."""
 
     def block(index: int) -> PreNormBlock:
-        local = config.is_local(index)
+        local = index % config.global_every != 0
         options = BlockOptions(
             activation="geglu",
             bias=False,

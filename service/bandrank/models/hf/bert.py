@@ -5,9 +5,10 @@ from typing import Any
 from transformers import BertConfig
 
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.hf import unplaced_bert
 from bandrank.models.hf.files import Weights
-from bandrank.models.hf.layers import LayerNames, layer_weights
-from bandrank.models.hf.model import SUPPORTED, Family, score_head
+from bandrank.models.hf.layers import LayerNames
+from bandrank.models.hf.model import SUPPORTED, Family, head_names
 from bandrank.models.layers.interpolation import interpolate_positions
 
 POSITIONS = "embeddings.position_embeddings.weight"
@@ -25,8 +26,13 @@ NAMES = LayerNames(
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. If the position table is shorter than config.json says, it is interpolated to that length
-    (Schlatt et al. 2024, section 3.5). Raises ValueError for unsupported settings.
+    """The encoder's shape. Raises the errors of `read_shape`."""
+    return EncoderConfig(**read_shape(settings, weights))
+
+
+def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
+    """The fields of EncoderConfig. If the position table is shorter than config.json says, it is interpolated to that
+    length (Schlatt et al. 2024, section 3.5). Raises ValueError for unsupported settings.
     """
     if (positions := settings.get("position_embedding_type", "absolute")) != "absolute":
         raise ValueError(
@@ -39,27 +45,22 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     bert = BertConfig.from_dict(settings)
     if bert.max_position_embeddings > len(weights[POSITIONS]):
         weights[POSITIONS] = interpolate_positions(weights[POSITIONS], bert.max_position_embeddings)
-    return EncoderConfig(
-        vocab_size=len(weights["embeddings.word_embeddings.weight"]),  # as stored: added tokens grow it
-        hidden_size=bert.hidden_size,
-        num_layers=bert.num_hidden_layers,
-        num_heads=bert.num_attention_heads,
-        intermediate_size=bert.intermediate_size,
-        max_positions=bert.max_position_embeddings,
-        num_token_types=bert.type_vocab_size,
-        layer_norm_eps=bert.layer_norm_eps,
-    )
+    return {
+        "vocab_size": len(weights["embeddings.word_embeddings.weight"]),  # as stored: added tokens grow it
+        "hidden_size": bert.hidden_size,
+        "num_layers": bert.num_hidden_layers,
+        "num_heads": bert.num_attention_heads,
+        "intermediate_size": bert.intermediate_size,
+        "max_positions": bert.max_position_embeddings,
+        "num_token_types": bert.type_vocab_size,
+        "layer_norm_eps": bert.layer_norm_eps,
+    }
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig, names: LayerNames = NAMES) -> Weights:
     """The encoder's tensors under our names. Raises the errors of `layer_weights`."""
-    tables = ("word", "position", "token_type") if config.num_token_types else ("word", "position")
-    translated = {
-        f"encoder.embeddings.{name}.weight": weights[f"embeddings.{name}_embeddings.weight"] for name in tables
-    }
-    for part in ("weight", "bias"):
-        translated[f"encoder.embeddings.norm.{part}"] = weights[f"embeddings.LayerNorm.{part}"]
-    return translated | layer_weights(weights, config, names)
+    positions = {"encoder.embeddings.position.weight": weights[POSITIONS]}
+    return positions | unplaced_bert.encoder_weights(weights, config, names)
 
 
 BERT = Family(
@@ -67,5 +68,5 @@ BERT = Family(
     tokens={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     read_config=read_config,
     encoder_weights=encoder_weights,
-    head=score_head("pooler.dense", "classifier"),
+    head=head_names(pooler="pooler.dense", classifier="classifier"),
 )

@@ -37,9 +37,7 @@ def joins_plainly(folder: Path) -> bool:
     return bool(rendered[0] == [" B \n", " a:  B \n"])
 
 
-def rendered_pair(
-    folder: Path, query: str, document: str, task: str = "", *, roles: Roles = QUERY_AND_DOCUMENT
-) -> str | None:
+def _rendered_pair(folder: Path, query: str, document: str, task: str, roles: Roles) -> str | None:
     """The whole text of a pair up to the answer, as messages of two roles behind a `system` message with the task, if
     any; None if the folder has no template.
 
@@ -72,10 +70,10 @@ def require_words(
 ) -> bool:
     """Whether a model has a template of its own. Raises BadCheckpoint if the template words a pair differently.
 
-    words: gives the whole text of a query and a document.  task, roles: as in `rendered_pair`.
+    words: gives the whole text of a query and a document.  task, roles: as in `_rendered_pair`.
     """
     query, document = "which pair?", "This one."
-    rendered = rendered_pair(model.folder, query, document, task, roles=roles)
+    rendered = _rendered_pair(model.folder, query, document, task, roles)
     if rendered is not None and rendered != (known := words(query, document)):
         end = next(i for i, (a, b) in enumerate(zip_longest(rendered, known)) if a != b)
         raise model.refuse(

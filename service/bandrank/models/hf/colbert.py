@@ -1,7 +1,7 @@
 """ColBERT as Stanford's library saves it, with its settings in artifact.metadata; the defaults are that library's."""
 
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
-from bandrank.models.checkpoint import assemble, read_object
+from bandrank.models.checkpoint import read_object
 from bandrank.models.hf.files import load_tokenizer
 from bandrank.models.hf.model import Model
 from bandrank.models.scorer import Scorer
@@ -31,5 +31,4 @@ def read(model: Model) -> Scorer:
         max_query_tokens=min(metadata.get("query_maxlen") or 32, encoder.max_positions),
         max_candidate_tokens=min(metadata.get("doc_maxlen") or 220, encoder.max_positions),
     )
-    translated = model.encoder_weights | {"projection.weight": weights["linear.weight"]}
-    return assemble(ColBERT, config, translated, source=str(folder))
+    return model.assemble(ColBERT, config, {"projection.weight": weights["linear.weight"]})

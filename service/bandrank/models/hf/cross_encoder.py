@@ -3,7 +3,6 @@
 from typing import Any
 
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
-from bandrank.models.checkpoint import assemble
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import require_no_prompt
@@ -14,8 +13,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 
 def read(model: Model) -> Scorer:
     """The cross-encoder of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
-    encoder, head = model.encoder, model.head_weights
-    frame = model.frame
+    encoder, frame, head = model.encoder, model.frame, model.head_weights
     has_types = encoder.num_token_types > 1 and (frame is None or frame.token_types)
     pattern = _pattern(model.settings)
     require_no_prompt(model)
@@ -30,8 +28,7 @@ def read(model: Model) -> Scorer:
         query_separators=model.query_separators,
         token_types=model.settings.get("token_type_embedding", has_types),
     )
-    head_weights = {f"head.{name}": tensor.float() for name, tensor in head.items()}
-    return assemble(CrossEncoder, config, model.encoder_weights | head_weights, source=str(model.folder))
+    return model.assemble(CrossEncoder, config, head)
 
 
 def _pattern(settings: dict[str, Any]) -> AttentionPattern:

@@ -6,9 +6,9 @@ from transformers import DebertaV2Config
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.deberta import DebertaConfig
-from bandrank.models.hf import bert
+from bandrank.models.hf import bert, unplaced_bert
 from bandrank.models.hf.files import Weights
-from bandrank.models.hf.layers import LayerNames, layer_weights
+from bandrank.models.hf.layers import LayerNames
 from bandrank.models.hf.model import SUPPORTED, Family
 from bandrank.models.layers.disentangled import Distances, Terms
 from bandrank_kernels.pooled_scores import HeadActivation
@@ -66,29 +66,19 @@ def _why_not(deberta: DebertaV2Config) -> str | None:
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     """The encoder's tensors under our names. Raises the errors of `layer_weights`."""
     assert isinstance(config, DebertaConfig), "the config of another family. This is a bug."
-    translated: Weights = {}
-
-    def take(ours: str, theirs: str, *parts: str) -> None:
-        for part in parts or ("weight", "bias"):
-            translated[f"encoder.{ours}.{part}"] = weights[f"{theirs}.{part}"]
-
-    take("embeddings.word", "embeddings.word_embeddings", "weight")
-    take("embeddings.norm", "embeddings.LayerNorm")
-    if config.position_table:
-        take("embeddings.position", "embeddings.position_embeddings", "weight")
-    if config.num_token_types:
-        take("embeddings.token_type", "embeddings.token_type_embeddings", "weight")
-    terms = config.terms
-    if terms is not None:
-        take("relative.table", "encoder.rel_embeddings", "weight")
-        if config.norm_distances:
-            take("relative.norm", "encoder.LayerNorm")
-    parts = dict(bert.NAMES.parts)
+    parts, terms = dict(bert.NAMES.parts), config.terms
     parts["qkv"] = ("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj")
     if terms is not None and not terms.shared:
         parts |= {"position_key": "attention.self.pos_key_proj"} if terms.content_to_position else {}
         parts |= {"position_query": "attention.self.pos_query_proj"} if terms.position_to_content else {}
-    return translated | layer_weights(weights, config, LayerNames(bert.NAMES.layer, parts))
+    translated = unplaced_bert.encoder_weights(weights, config, LayerNames(bert.NAMES.layer, parts))
+    if config.position_table:
+        translated["encoder.embeddings.position.weight"] = weights[bert.POSITIONS]
+    if terms is not None:
+        translated["encoder.relative.table.weight"] = weights["encoder.rel_embeddings.weight"]
+        for part in ("weight", "bias") if config.norm_distances else ():
+            translated[f"encoder.relative.norm.{part}"] = weights[f"encoder.LayerNorm.{part}"]
+    return translated
 
 
 DEBERTA = Family(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bandrank.models.architectures.decoder_reranker import DecoderReranker, DecoderRerankerConfig, Prompt
-from bandrank.models.checkpoint import assemble, read_json, read_object
+from bandrank.models.checkpoint import read_json, read_object
 from bandrank.models.hf.chat_template import QUERY_AND_DOCUMENT, Roles, puts_into_messages, require_words
 from bandrank.models.hf.files import STRIPS_TEXTS, load_tokenizer, own_class
 from bandrank.models.hf.known import is_asked_as_known
@@ -172,8 +172,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
         max_query_tokens=max_tokens * 3 // 4,
         max_candidate_tokens=2 * max_tokens,
     )
-    head = {"head.classifier.weight": _head(model, text).float()}
-    return assemble(DecoderReranker, config, model.encoder_weights | head, source=str(model.folder))
+    return model.assemble(DecoderReranker, config, {"head.classifier.weight": _head(model, text).float()})
 
 
 def warn_unless_known(model: Model) -> None:

@@ -1,6 +1,5 @@
 """DistilBERT as transformers saves it: BERT with other names."""
 
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -9,7 +8,7 @@ from bandrank.models.encoders.distilbert import DistilBertConfig
 from bandrank.models.hf import bert
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames
-from bandrank.models.hf.model import Family, score_head
+from bandrank.models.hf.model import Family, head_names
 
 SETTINGS = {  # of config.json, by BERT's names
     "hidden_size": "dim",
@@ -34,8 +33,7 @@ NAMES = LayerNames(
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """The encoder's shape. Raises ValueError for unsupported settings."""
     saved = {name: settings[theirs] for name, theirs in SETTINGS.items() if theirs in settings}
-    shape = bert.read_config(settings | saved | {"type_vocab_size": 0}, weights)
-    return DistilBertConfig(**asdict(shape) | {"kind": DistilBertConfig.kind})
+    return DistilBertConfig(**bert.read_shape(settings | saved | {"type_vocab_size": 0}, weights))
 
 
 DISTILBERT = Family(
@@ -43,5 +41,5 @@ DISTILBERT = Family(
     tokens=bert.BERT.tokens,
     read_config=read_config,
     encoder_weights=partial(bert.encoder_weights, names=NAMES),
-    head=score_head("pre_classifier", "classifier"),
+    head=head_names(pooler="pre_classifier", classifier="classifier"),
 )

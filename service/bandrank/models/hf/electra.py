@@ -1,6 +1,5 @@
 """ELECTRA's discriminator as transformers saves it: BERT with perhaps narrower embeddings, and another head."""
 
-from dataclasses import asdict
 from typing import Any
 
 from transformers import ElectraConfig as SavedConfig
@@ -9,13 +8,13 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.electra import ElectraConfig
 from bandrank.models.hf import bert
 from bandrank.models.hf.files import Weights
-from bandrank.models.hf.model import Family, score_head
+from bandrank.models.hf.model import Family, head_names
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """The encoder's shape. Raises ValueError for unsupported settings."""
-    shape = asdict(bert.read_config(settings, weights)) | {"kind": ElectraConfig.kind}
-    return ElectraConfig(**shape, embedding_size=SavedConfig.from_dict(settings).embedding_size)
+    embedding_size = SavedConfig.from_dict(settings).embedding_size
+    return ElectraConfig(**bert.read_shape(settings, weights), embedding_size=embedding_size)
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
@@ -33,5 +32,5 @@ ELECTRA = Family(
     tokens=bert.BERT.tokens,
     read_config=read_config,
     encoder_weights=encoder_weights,
-    head=score_head("classifier.dense", "classifier.out_proj"),
+    head=head_names(pooler="classifier.dense", classifier="classifier.out_proj"),
 )

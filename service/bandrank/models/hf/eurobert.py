@@ -8,7 +8,7 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.llama import EuroBertConfig, UltraBertConfig
 from bandrank.models.hf import llama, sequence_cross_encoder
 from bandrank.models.hf.files import Weights
-from bandrank.models.hf.model import SUPPORTED, Family, Model, score_head
+from bandrank.models.hf.model import SUPPORTED, Family, Model, head_names
 from bandrank.models.scorer import Scorer
 
 POOLINGS: dict[str, Literal["cls", "late", "mean"]] = {"bos": "cls", "late": "late", "mean": "mean"}
@@ -60,7 +60,7 @@ EUROBERT = Family(
     tokens={"mask": "<|mask|>"},
     read_config=read_eurobert,
     encoder_weights=llama.encoder_weights,
-    head=score_head("dense", "classifier"),
+    head=head_names(pooler="dense", classifier="classifier"),
     read_reranker=read_reranker,
 )
 ULTRABERT = Family(
@@ -68,6 +68,6 @@ ULTRABERT = Family(
     tokens={},
     read_config=read_ultrabert,
     encoder_weights=llama.encoder_weights,
-    head={f"classifier.{part}": f"classifier.{part}" for part in ("weight", "bias")},
+    head=head_names(classifier="classifier"),
     read_reranker=sequence_cross_encoder.read,
 )

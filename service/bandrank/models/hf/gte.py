@@ -47,7 +47,7 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
 
     Raises the errors of `layer_weights`.
     """
-    return gates_first(unplaced_bert.encoder_weights(weights, config, NAMES, norm="embeddings.LayerNorm"))
+    return gates_first(unplaced_bert.encoder_weights(weights, config, NAMES))
 
 
 GTE = Family(

@@ -47,7 +47,7 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     assert isinstance(config, JinaBertConfig), "the config of another family. This is a bug."
     others = OF_CODE_VARIANT if config.norms_queries else FEED_FORWARD
     names = LayerNames(bert.NAMES.layer, dict(bert.NAMES.parts) | others)
-    translated = unplaced_bert.encoder_weights(weights, config, names, norm="embeddings.LayerNorm")
+    translated = unplaced_bert.encoder_weights(weights, config, names)
     return gates_first(translated) if config.norms_queries else translated
 
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder, SequenceCrossEncoderConfig
-from bandrank.models.checkpoint import assemble
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.encoders.llama import LlamaConfig
@@ -110,8 +109,8 @@ def read_reranker(model: Model) -> Scorer:
         query_wording=QUERY,
         candidate_wording=CANDIDATE,
     )
-    head = {f"head.{name}": tensor.float() / temperature for name, tensor in model.head_weights.items()}
-    return assemble(SequenceCrossEncoder, config, model.encoder_weights | head, source=str(model.folder))
+    head = {name: tensor / temperature for name, tensor in model.head_weights.items()}
+    return model.assemble(SequenceCrossEncoder, config, head)
 
 
 def _text(query: str, candidate: str) -> str:

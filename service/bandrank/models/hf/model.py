@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from bandrank.models.checkpoint import BadCheckpoint, read_object
+from bandrank.models.checkpoint import AnyScorer, BadCheckpoint, assemble, read_object
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
 from bandrank.models.hf.frame import Frame
@@ -15,9 +15,8 @@ from bandrank.models.scorer import Scorer
 SUPPORTED = "`bandrank models` lists the families that load, with examples"
 
 
-def score_head(pooler: str, classifier: str) -> dict[str, str]:
-    """Maps our names of a `ScoreHead`'s tensors to the saved ones, from those of its two layers."""
-    layers = {"pooler": pooler, "classifier": classifier}
+def head_names(**layers: str) -> dict[str, str]:
+    """The saved names of a head's tensors by ours, from those of its layers."""
     return {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in layers.items() for part in ("weight", "bias")}
 
 
@@ -77,8 +76,8 @@ class Model:
 
     @property
     def head_weights(self) -> Weights:
-        """The tensors of a cross-encoder's head under our names. Raises BadCheckpoint unless it has one output, and
-        KeyError for a missing tensor.
+        """The tensors of a cross-encoder's head under our names, which start with `head.`, in float32. Raises
+        BadCheckpoint unless it has one output, and KeyError for a missing tensor.
         """
         names = self.family.head
         if not names:
@@ -87,7 +86,13 @@ class Model:
         classifier = self.weights.get(names["classifier.weight"])
         if (outputs := "none" if classifier is None else len(classifier)) != 1:
             raise self.refuse(f"a re-ranker needs a classifier with one output, but this model has {outputs}")
-        return {ours: self.weights[theirs] for ours, theirs in names.items()}
+        return {f"head.{ours}": self.weights[theirs].float() for ours, theirs in names.items()}
+
+    def assemble(self, architecture: type[AnyScorer], config: Any, others: Weights) -> AnyScorer:
+        """The scorer of a config, with the encoder's tensors and others. Raises BadCheckpoint, and KeyError for a
+        missing tensor.
+        """
+        return assemble(architecture, config, self.encoder_weights | others, source=str(self.folder))
 
     def refuse(self, reason: str) -> BadCheckpoint:
         """An error that names the folder, the reason, and what is supported."""

@@ -8,7 +8,7 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.modernbert import ModernBertConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
-from bandrank.models.hf.model import SUPPORTED, Family
+from bandrank.models.hf.model import SUPPORTED, Family, head_names
 from bandrank.models.hf.rotary import read_bases
 from bandrank.models.hf.settings import require_plain
 
@@ -84,10 +84,6 @@ MODERNBERT = Family(
     tokens={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     read_config=read_config,
     encoder_weights=encoder_weights,
-    head={
-        f"{ours}.{part}": f"{theirs}.{part}"
-        for ours, theirs in (("dense", "head.dense"), ("norm", "head.norm"), ("classifier", "classifier"))
-        for part in ("weight", "bias")
-    },
+    head=head_names(dense="head.dense", norm="head.norm", classifier="classifier"),
     one_text=True,
 )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from bandrank.models.architectures.seq2seq_reranker import Seq2SeqReranker, Seq2SeqRerankerConfig
-from bandrank.models.checkpoint import assemble, read_object
+from bandrank.models.checkpoint import read_object
 from bandrank.models.encoders.t5 import T5Config
 from bandrank.models.hf.decoder_reranker import PromptText, warn_unless_known
 from bandrank.models.hf.files import Weights
@@ -55,8 +55,8 @@ def read_reranker(model: Model) -> Scorer:
     config = Seq2SeqRerankerConfig(
         encoder, text.tokenised(model.folder), max_tokens=max_tokens, max_query_tokens=max_tokens // 2
     )
-    weights = model.encoder_weights | _decoder_weights(model, encoder) | {"head.classifier.weight": _head(model, text)}
-    return assemble(Seq2SeqReranker, config, weights, source=str(model.folder))
+    others = _decoder_weights(model, encoder) | {"head.classifier.weight": _head(model, text)}
+    return model.assemble(Seq2SeqReranker, config, others)
 
 
 def _decoder_weights(model: Model, encoder: T5Config) -> Weights:

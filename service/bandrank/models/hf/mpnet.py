@@ -1,6 +1,5 @@
 """MPNet as transformers saves it."""
 
-from dataclasses import asdict
 from typing import Any
 
 from bandrank.models.encoders.config import EncoderConfig
@@ -30,7 +29,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         raise ValueError(f"{count} buckets of distances are not supported, only {BUCKETS}; {SUPPORTED}")
     weights[bert.POSITIONS] = weights[bert.POSITIONS][FIRST_POSITION:]
     fitting = {"max_position_embeddings": len(weights[bert.POSITIONS]), "type_vocab_size": 0}
-    return MpnetConfig(**asdict(bert.read_config(settings | fitting, weights)) | {"kind": MpnetConfig.kind})
+    return MpnetConfig(**bert.read_shape(settings | fitting, weights))
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:

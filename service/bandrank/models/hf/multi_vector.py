@@ -5,7 +5,7 @@ score, and a norm; the defaults are that library's.
 from typing import Any
 
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
-from bandrank.models.checkpoint import assemble, read_json, read_object
+from bandrank.models.checkpoint import read_json, read_object
 from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
@@ -51,7 +51,7 @@ def read(model: Model) -> Scorer:
         max_query_tokens=min(expansion.get("length") or settings.get("query_length") or limit, most),
         max_candidate_tokens=min(settings.get("document_length") or limit, most),
     )
-    return assemble(ColBERT, config, model.encoder_weights | {"projection.weight": projection}, source=str(folder))
+    return model.assemble(ColBERT, config, {"projection.weight": projection})
 
 
 def _skipped(model: Model, mask: dict[str, Any]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
-from bandrank.models.checkpoint import assemble, read_json, read_object
+from bandrank.models.checkpoint import read_json, read_object
 from bandrank.models.hf.dense import activation
 from bandrank.models.hf.files import read_weights
 from bandrank.models.hf.model import Model
@@ -43,7 +43,7 @@ def read(model: Model) -> Scorer:
         max_query_tokens=min(settings.get("query_length") or 32, encoder.max_positions),
         max_candidate_tokens=min(settings.get("document_length") or 180, encoder.max_positions),
     )
-    return assemble(ColBERT, config, model.encoder_weights | {"projection.weight": projection}, source=str(folder))
+    return model.assemble(ColBERT, config, {"projection.weight": projection})
 
 
 def read_projection(model: Model, folder: Path) -> torch.Tensor:

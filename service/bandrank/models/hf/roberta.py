@@ -14,7 +14,7 @@ from bandrank.models.encoders.rotary_bert import JINA_ROTARY, RotaryRobertaConfi
 from bandrank.models.hf import bert, unplaced_bert
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames
-from bandrank.models.hf.model import Family, score_head
+from bandrank.models.hf.model import Family, head_names
 from bandrank.models.hf.rotary import read_rotary
 from bandrank.models.hf.settings import require_plain
 from bandrank.models.hf.task_adapters import restore_names
@@ -69,7 +69,7 @@ def read_flash_config(settings: dict[str, Any], weights: Weights) -> EncoderConf
 def flash_weights(weights: Weights, config: EncoderConfig) -> Weights:
     """The encoder's tensors under our names. Raises the errors of `layer_weights`."""
     if isinstance(config, RotaryRobertaConfig):
-        return unplaced_bert.encoder_weights(weights, config, FLASH_NAMES, norm="embeddings.LayerNorm")
+        return unplaced_bert.encoder_weights(weights, config, FLASH_NAMES)
     return bert.encoder_weights(weights, config, FLASH_NAMES)
 
 
@@ -78,7 +78,7 @@ ROBERTA = Family(
     tokens={"cls": "<s>", "sep": "</s>", "mask": "<mask>"},
     read_config=read_config,
     encoder_weights=bert.encoder_weights,
-    head=score_head("classifier.dense", "classifier.out_proj"),
+    head=head_names(pooler="classifier.dense", classifier="classifier.out_proj"),
     query_separators=2,
 )
 FLASH_ROBERTA = replace(ROBERTA, read_config=read_flash_config, encoder_weights=flash_weights)

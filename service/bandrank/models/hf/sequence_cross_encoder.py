@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder, SequenceCrossEncoderConfig
-from bandrank.models.checkpoint import assemble, read_json, read_object
+from bandrank.models.checkpoint import read_json, read_object
 from bandrank.models.hf.dense import activation
 from bandrank.models.hf.files import Weights, read_weights
 from bandrank.models.hf.limits import most_tokens
@@ -47,7 +47,7 @@ def read_chain(model: Model) -> Scorer:
     }
     weights.setdefault("dense.bias", weights["dense.weight"].new_zeros(len(weights["dense.weight"])))
     weights.setdefault("classifier.bias", weights["classifier.weight"].new_zeros(1))
-    return build(model, "cls", weights)
+    return build(model, "cls", {f"head.{name}": tensor.float() for name, tensor in weights.items()})
 
 
 def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> None:
@@ -73,7 +73,7 @@ def _parts(weights: Weights) -> Weights:
 
 
 def build(model: Model, pooling: Literal["cls", "late", "mean"], head: Weights) -> Scorer:
-    """The cross-encoder with this pooling and head. Raises BadCheckpoint and ValueError."""
+    """The cross-encoder with this pooling and head (`Model.head_weights`). Raises BadCheckpoint and ValueError."""
     require_no_prompt(model)
     max_tokens = most_tokens(model, model.encoder.max_positions)
     ids, frame = model.ids("cls", "sep"), model.frame
@@ -85,5 +85,4 @@ def build(model: Model, pooling: Literal["cls", "late", "mean"], head: Weights) 
         max_tokens=max_tokens,
         max_query_tokens=min(256, max_tokens // 2),
     )
-    weights = {f"head.{name}": tensor.float() for name, tensor in head.items()}
-    return assemble(SequenceCrossEncoder, config, model.encoder_weights | weights, source=str(model.folder))
+    return model.assemble(SequenceCrossEncoder, config, head)

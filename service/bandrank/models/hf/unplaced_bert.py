@@ -1,4 +1,4 @@
-"""The settings and tensors that BERTs without a position table share: NomicBERT, GTE, JinaBERT."""
+"""The settings of BERTs without a position table (NomicBERT, GTE, JinaBERT), and the tensors that all BERTs share."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,8 +26,10 @@ def read_shape(settings: Mapping[str, Any], weights: Weights) -> dict[str, Any]:
     }
 
 
-def encoder_weights(weights: Weights, config: EncoderConfig, names: LayerNames, norm: str) -> Weights:
-    """The encoder's tensors under our names. norm: the saved name of the embeddings' LayerNorm.
+def encoder_weights(
+    weights: Weights, config: EncoderConfig, names: LayerNames, norm: str = "embeddings.LayerNorm"
+) -> Weights:
+    """The encoder's tensors under our names, without positions. norm: the saved name of the embeddings' LayerNorm.
 
     Raises the errors of `layer_weights`.
     """

@@ -133,9 +133,6 @@ class CausalPlan(AttentionPlan):
         query: (n, num_heads, head_dim) of these rows.  key, value: (num_rows, num_kv_heads, head_dim) of all rows.
         """
 
-    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("a decoder has no [CLS]")
-
 
 class PaddedCausalPlan(CausalPlan):
     """Groups of runs that are padded to the same length, in plain torch."""

@@ -57,9 +57,6 @@ class DistancePlan(AttentionPlan):
     def attend(self, qkv: Tensor) -> Tensor:
         raise NotImplementedError("the distances of rows are those of their positions, which a block has")
 
-    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("the distances of rows are those of their positions, which a block has")
-
 
 @dataclass(frozen=True)
 class ChunkedPlan(DistancePlan):

@@ -41,21 +41,6 @@ class PackedInputs:
     plan: AttentionPlan
     num_candidates: int
 
-    @property
-    def ids(self) -> Tensor:
-        """(num_rows,)"""
-        return self.numbers[0]
-
-    @property
-    def positions(self) -> Tensor:
-        """(num_rows,)"""
-        return self.numbers[1]
-
-    @property
-    def token_types(self) -> Tensor:
-        """(num_rows,)"""
-        return self.numbers[2]
-
     @classmethod
     def of(cls, packed: PackedTokens, plan: AttentionPlan, device: torch.device) -> "PackedInputs":
         """Copies tokens and plan tables to the device in one transfer."""

@@ -27,9 +27,6 @@ class WindowPlans(AttentionPlan):
     def attend(self, qkv: Tensor) -> Tensor:
         raise NotImplementedError("each layer picks the plan of its window")
 
-    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("each layer picks the plan of its window")
-
 
 def for_windows(windows: Sequence[int | None], plan_for: Callable[[int | None], AttentionPlan]) -> AttentionPlan:
     """The plans that layers of these windows need, from `plan_for`; a single one if none is local."""
