@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.models import random_ids, random_scorer, score_batch, tiny_bi_encoder, tiny_encoder_config
 from support.on_gpu import GPU, awaiting_nothing, needs_gpu
+from support.scorers import loaded
 from support.tokenizer import CLS_ID, SEP_ID
 from torch.profiler import ProfilerActivity, profile
 
@@ -16,6 +17,9 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.prepared import prepare
 from bandrank_kernels.launch import device_capability
+from bandrank_training.dense import DenseIndex, read_candidates
+from bandrank_training.placement import CPU, Placement
+from bandrank_training.vectors import VectorLoss
 
 pytestmark = needs_gpu
 if torch.cuda.is_available() and device_capability(GPU) < (8, 0):
@@ -77,6 +81,15 @@ def test_texts_have_the_vectors_of_the_cpu(pooling: str) -> None:
 
     assert prepared.why_no_kernels is None
     assert (prepared.encode_candidates(texts).values.float().cpu() - right).norm() <= 0.01 * right.norm()
+
+
+def test_vectors_to_search_and_to_learn_are_those_of_the_cpu() -> None:
+    model, texts = loaded(tiny_bi_encoder()), ["he is the man", "they were"]
+    right, made = (DenseIndex(model, texts, each).vectors for each in (CPU, Placement(GPU, torch.float32)))
+    model.scorer.to(GPU)
+    learnt = VectorLoss(model, 100)._vectors({}, texts, read_candidates).cpu().numpy()
+
+    assert max(abs(made - right).max(), abs(learnt - right).max()) < 1e-3
 
 
 def test_training_in_bfloat16_has_the_gradients_of_the_cpu() -> None:

@@ -101,7 +101,7 @@ class DenseIndex:
         """Encodes texts or queries: a bi-encoder has one encoder for both."""
         vectors = np.empty((len(ids), self._size), np.float32)
         for begin in range(0, len(ids), BATCH):
-            tokens = Ragged.from_ids([ids[begin : begin + BATCH]]).to(self._scorer.device)
+            tokens = Ragged.from_ids([ids[begin : begin + BATCH]])
             with torch.inference_mode():
                 encoded = self._scorer.encode_candidates(tokens)
             vectors[begin : begin + BATCH] = encoded.values.float().cpu().numpy()

@@ -49,7 +49,7 @@ class VectorLoss:
     def _vectors(self, known: dict[str, Tensor], texts: Sequence[str], read: Read) -> Tensor:
         """The teacher's vectors of texts, (n, size); it has one encoder for both kinds. known: vectors made so far."""
         if unknown := [text for text in dict.fromkeys(texts) if text not in known]:
-            tokens = Ragged.from_ids([read(self._encoder, unknown)]).to(next(self._scorer.parameters()).device)
+            tokens = Ragged.from_ids([read(self._encoder, unknown)])
             with torch.no_grad():
                 vectors = self._scorer.encode_candidates(tokens).values.float()
             known.update(zip(unknown, vectors, strict=True))
