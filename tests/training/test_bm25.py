@@ -1,5 +1,7 @@
 """BM25: what a search finds, and what it scores."""
 
+import os
+
 import pytest
 
 from bandrank_training.bm25 import BM25
@@ -36,3 +38,8 @@ def test_bm25_finds_what_is_written_without_spaces() -> None:
 def test_documents_without_a_word_are_told() -> None:
     with pytest.raises(BadInput, match="none of 2 documents has a word to search for"):
         BM25(["", "the of"])
+
+
+def test_no_memory_of_a_gpu_is_taken() -> None:
+    """bm25s runs JAX as it is imported, if it is installed."""
+    assert "JAX_PLATFORMS" in os.environ

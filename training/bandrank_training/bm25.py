@@ -1,7 +1,9 @@
 """BM25 (Robertson & Zaragoza 2009), which finds negatives and, as a teacher, knows which words are rare."""
 
+import os
 from collections.abc import Iterator, Sequence
 
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # bm25s runs it, which would take most of a GPU's memory
 import bm25s
 import numpy as np
 import numpy.typing as npt
