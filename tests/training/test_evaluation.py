@@ -110,6 +110,9 @@ def test_results_of_others_of_the_same_names_are_not_written_over(
     assert message in capsys.readouterr().err
     assert contents(folder / "out") == before
     assert evaluate(folder, model, "--candidates", folder / "lists.tsv", "--tag", "another") == 0
+    lists = write_lines(folder / "lists.tsv", "q1\tunknown")
+    assert evaluate(folder, model, "--candidates", lists, "--tag", "a", "--out", lists) == 2
+    assert "File exists" in capsys.readouterr().err  # it is told before what is only told as candidates are scored
 
 
 def test_results_of_another_model_are_not_written_over(

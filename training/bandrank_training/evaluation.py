@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--candidates", type=Path, metavar="FILE", help="re-rank lists: a query id and candidate ids")
     parser.add_argument("--depth", type=positive, default=100, help="the most candidates in a run (default: 100)")
     parser.add_argument(
-        "--min-relevance", type=positive, default=1, help="the least relevance of a hit, for MRR and R@1 (default: 1)"
+        "--min-relevance",
+        type=positive,
+        default=1,
+        help="the least relevance of a hit, for MRR and R@1; queries without a hit are left out (default: 1)",
     )
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N queries")
     parser.add_argument("--tag", help="the system's name in the results (default: the last part of MODEL)")
@@ -67,13 +70,13 @@ def run(args: argparse.Namespace) -> int:
     stem = f"{collection.name}.{args.split}.{kind}.{tag}"
     dtype = "" if model is None else args.dtype
     _check_same(args.out / f"{stem}.json", benchmark, weights, dtype)
+    args.out.mkdir(parents=True, exist_ok=True)  # before hours of scoring, in case it cannot be made
     if model is None:
         rankings = {query_id: by_first_stage[query_id] for query_id in candidates}
     else:
         ranked = rerank(score_offline(model, Placement.of(args)), collection, candidates, documents)
         rankings = dict(tqdm(ranked, total=len(candidates), unit="query", disable=None))
     values = measure(ids_of(rankings), qrels, min_relevance=args.min_relevance)
-    args.out.mkdir(parents=True, exist_ok=True)
     write_run(args.out / f"{stem}.trec", rankings, tag=tag)
     asked = Path(args.model).name if Path(args.model).is_absolute() else args.model
     Evaluation(tag, benchmark, values, asked, weights, dtype).save(args.out / f"{stem}.json")
