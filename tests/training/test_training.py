@@ -193,7 +193,7 @@ def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
         train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)
 
 
-@pytest.mark.parametrize("written_over", ["the start", "a teacher", "the fast scorer"])
+@pytest.mark.parametrize("written_over", ["the start", "the words", "a teacher", "the fast scorer"])
 def test_a_model_that_is_read_is_not_written_over(
     toy: Path,
     tmp_path: Path,
@@ -209,6 +209,7 @@ def test_a_model_that_is_read_is_not_written_over(
     shutil.copytree(toy / "bi_encoder", out)
     changes: dict[str, Any] = {
         "the start": {"model": {"start": str(out)}},
+        "the words": {"model": {"words": str(out)}},
         "a teacher": {"model_losses": [{"name": "vectors", "teacher": str(out)}]},
         "the fast scorer": {"fusion": {"scorer": "good"}},
     }[written_over]

@@ -42,7 +42,8 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
     """
     start = load_start(recipe.start)
     start = with_layers(start, recipe.layers) if recipe.layers else start
-    start = with_words(start, load_start(recipe.words)) if recipe.words else start
+    for other in words_of(recipe):
+        start = with_words(start, other)
     name = recipe.architecture or start.scorer.architecture
     if name not in ARCHITECTURES:
         raise BadRecipe(f"architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
@@ -70,6 +71,11 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         except RuntimeError as error:
             raise BadRecipe(f"config of {name}: the encoder of {recipe.start} does not fit into it") from error
     return LoadedModel(name, start.folder, scorer, start.tokenizer)
+
+
+def words_of(recipe: ModelRecipe) -> list[LoadedModel]:
+    """The model whose words replace the start's, if the recipe names one. Raises BadCheckpoint."""
+    return [load_start(recipe.words)] if recipe.words else []
 
 
 def rebuilt(scorer: AnyScorer, config: Any, weights: dict[str, Tensor], *, source: str) -> AnyScorer:

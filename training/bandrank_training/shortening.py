@@ -44,5 +44,5 @@ def with_words(model: LoadedModel, other: LoadedModel) -> LoadedModel:
 
 
 def _renamed(weights: dict[str, Tensor], begin: str, instead: str) -> dict[str, Tensor]:
-    """The weights whose names start with `begin`, under names that start with `instead`."""
-    return {instead + name.removeprefix(begin): each for name, each in weights.items() if name.startswith(begin)}
+    """Copies of the weights whose names start with `begin`, under names that start with `instead`."""
+    return {instead + name.removeprefix(begin): weights[name].clone() for name in weights if name.startswith(begin)}

@@ -33,7 +33,7 @@ from bandrank_training.dropout import add_dropout
 from bandrank_training.errors import BadRecipe, OtherRun
 from bandrank_training.losses import LOSSES
 from bandrank_training.model_losses import MODEL_LOSSES
-from bandrank_training.models import build, check_other_folder, load_teacher, tokenizer_file
+from bandrank_training.models import build, check_other_folder, load_teacher, tokenizer_file, words_of
 from bandrank_training.plot import plot_log
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer
@@ -81,13 +81,13 @@ class Trainer:
         self.optimiser = torch.optim.AdamW(
             trained, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         )
-        texts = TextEncoder(self.model.tokenizer, self.scorer)
-        self.reader = GroupReader(recipe.data, texts, seed=recipe.seed)
+        self.reader = GroupReader(recipe.data, TextEncoder(self.model.tokenizer, self.scorer), seed=recipe.seed)
         self._offline = OfflineScorer.in_training(self.model)
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         self.reader.check(recipe.losses, self._fused)
         teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
-        check_other_folder(self.out, [replace(self.model, fusion=recipe.fusion), *teachers.values()])
+        read = [replace(self.model, fusion=recipe.fusion), *words_of(recipe.model), *teachers.values()]
+        check_other_folder(self.out, read)
         self._model_losses = [
             (each, MODEL_LOSSES[each.name](teachers[each.teacher], recipe.data.max_candidate_tokens))
             for each in recipe.model_losses
