@@ -9,14 +9,10 @@ Ranking = list[tuple[str, float]]  # document ids with scores, best first
 Candidates = dict[str, list[str]]  # document ids by query
 
 
-def top(run: dict[str, dict[str, float]], depth: int) -> dict[str, Ranking]:
-    """The `depth` best-scored documents of each query of a run; ties keep the order of the run."""
-    return {query_id: sorted(scores.items(), key=lambda scored: -scored[1])[:depth] for query_id, scores in run.items()}
-
-
 def first_stage(path: Path, depth: int) -> dict[str, Ranking]:
-    """The `depth` best documents of each query of a TREC run file. Raises BadCollection."""
-    return top(read_run(path), depth)
+    """The `depth` best documents of each query of a TREC run file; ties keep its order. Raises BadCollection."""
+    run = read_run(path)
+    return {query_id: sorted(scores.items(), key=lambda scored: -scored[1])[:depth] for query_id, scores in run.items()}
 
 
 def ids_of(rankings: Mapping[str, Ranking]) -> Candidates:
