@@ -317,7 +317,7 @@ def test_groups_that_cannot_be_read_are_told(toy: dict[str, Path], tmp_path: Pat
             reader({"groups": tmp_path / "bad.jsonl"})
     write_groups(tmp_path / "empty.jsonl", [])
     with pytest.raises(BadGroups, match=r"no groups in .*empty\.jsonl"):
-        next(reader({"groups": tmp_path / "empty.jsonl"}).batches())
+        reader({"groups": tmp_path / "empty.jsonl"})
     with pytest.raises(BadGroups, match=r"none\.jsonl: no such file"):
         reader({"groups": tmp_path / "none.jsonl"})
 

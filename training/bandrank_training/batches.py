@@ -119,7 +119,7 @@ class GroupReader:
                 said = f"the group of {query[:80]!r} has no scores of {', '.join(missing)}"
                 raise BadGroups(f"{said}; it has those of {', '.join(sorted(teachers))}, and `score` adds others")
         labels_teach = any(has_relevant for _, has_relevant in self._kinds)
-        if losses and self._kinds and not labels_teach and all(loss.learns_from_labels for loss in losses):
+        if losses and not labels_teach and all(loss.learns_from_labels for loss in losses):
             named = " and ".join(sorted({loss.name for loss in losses}))
             raise BadGroups(f"no group has a relevant candidate, and {named} can learn from nothing else")
 
@@ -134,21 +134,15 @@ class GroupReader:
                 self._kinds.setdefault((frozenset(group.scores), group.has_relevant), group.query)
             yield group
         check_areas("without", self._recipe.without, areas)
-
-    def _epoch(self) -> Iterator[Group]:
-        for group in chain.from_iterable(map(read_groups, self._files)):
-            if group.area not in self._recipe.without:
-                yield group
+        if not self._kinds:
+            left = f" but of {', '.join(self._recipe.without)}" if areas else ""
+            raise BadGroups(f"no groups in {', '.join(map(str, self._files))}{left}")
 
     def _groups(self) -> Iterator[Group]:
         while True:
-            count = 0
-            for group in self._epoch():
-                count += 1
-                yield group
-            if not count:
-                left = f" but of {', '.join(self._recipe.without)}" if self._recipe.without else ""
-                raise BadGroups(f"no groups in {', '.join(map(str, self._files))}{left}")
+            for group in chain.from_iterable(map(read_groups, self._files)):
+                if group.area not in self._recipe.without:
+                    yield group
 
     def _prepare(self, group: Group, chance: random.Random) -> "_Ready":
         indices = choose(group, self._recipe.group_size, self._recipe.max_relevant, chance)
