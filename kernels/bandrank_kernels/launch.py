@@ -120,6 +120,8 @@ def is_vectorizable(tensor: torch.Tensor) -> bool:
 
 def in_pieces(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a copy of it that is vectorizable if its runs are whole 16-byte pieces."""
+    if tensor.is_contiguous() and tensor.data_ptr() % VECTOR_BYTES == 0:  # nearly always; a copy would lie no better
+        return tensor
     return tensor if is_vectorizable(tensor) else tensor.clone(memory_format=torch.contiguous_format)
 
 

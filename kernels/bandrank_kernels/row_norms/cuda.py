@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.cuda import C_TYPES, Dtype, dtype_name, read_source
-from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, in_pieces, launch, plan_launch, struct_layout
+from bandrank_kernels.launch import Kernel, Launch, in_pieces, launch, plan_launch, struct_layout
 from bandrank_kernels.row_norms.addend import Addend
 
 FILE = "norm_of_sum.cu"
@@ -71,7 +71,7 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
     """The launch that writes `out`, (total, hidden_size), contiguous and not empty."""
     num_rows, hidden_size = out.shape
     addends = [_readable(addend) for addend in addends]
-    weight, bias = _in_pieces(weight), _in_pieces(bias)
+    weight, bias = in_pieces(weight), in_pieces(bias)
     return plan_launch(
         kernel(out.dtype, *parts(hidden_size), len(addends)),
         blocks=-(-num_rows // ROWS_PER_BLOCK),
@@ -96,15 +96,7 @@ def _struct(addend: Addend) -> tuple[int, int, int, int]:
 
 def _readable(addend: Addend) -> Addend:
     rows, numbers = addend
-    return Addend(_in_pieces(rows), None if numbers is None else numbers.contiguous())
-
-
-def _in_pieces(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of it from which 16 bytes can be read at once."""
-    # Nearly always true, and ten times as fast to check: hidden_size is a multiple of 8.
-    if tensor.is_contiguous() and tensor.data_ptr() % VECTOR_BYTES == 0:
-        return tensor
-    return in_pieces(tensor)
+    return Addend(in_pieces(rows), None if numbers is None else numbers.contiguous())
 
 
 def norm_of_sum(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float) -> Tensor:

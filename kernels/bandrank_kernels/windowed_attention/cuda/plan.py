@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bandrank_kernels.cuda import dtype_name
-from bandrank_kernels.launch import VECTOR_BYTES, Launch, is_vectorizable, launch
+from bandrank_kernels.launch import VECTOR_BYTES, Launch, in_pieces, launch
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention.capacity import Capacity
 from bandrank_kernels.windowed_attention.cuda.absorbed import (
@@ -164,8 +164,7 @@ class CudaPlan(AttentionPlan):
         out = torch.empty_like(query)
         plan, scratch = self._absorbed_plan(query)
         if len(plan.tiles):
-            rows = rows if is_vectorizable(rows) else _whole(rows)
-            self._run(plan.launch(query, rows, scale, out=out, **scratch), query.device)
+            self._run(plan.launch(query, in_pieces(rows), scale, out=out, **scratch), query.device)
         return out
 
     @cached_property
@@ -196,7 +195,7 @@ class CudaPlan(AttentionPlan):
         if key not in self._forward_plans:
             if (dtype, head_dim) == (self._dtype, self._head_dim):
                 plan, tiles = replace(self._planned, num_heads=num_heads), self._tables[0]
-            else:  # as under autocast, where rows that were planned in float32 come in 16 bits
+            else:  # as under autocast, which leaves queries and keys in float32 that are turned by their positions
                 plan = self._plan(dtype, num_heads=num_heads, head_dim=head_dim)
                 (tiles,) = to_device([torch.from_numpy(plan.tiles)], self._device)
             self._forward_plans[key] = plan, self._scratch(plan, tiles)
