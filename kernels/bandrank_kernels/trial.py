@@ -56,7 +56,7 @@ def _rows(pattern: AttentionPattern) -> PackedRows:
     """The batch, with a copy of its query for each candidate where the pattern needs that."""
     candidates = [length for group in CANDIDATE_ROWS for length in group]
     if pattern.is_apart:
-        return PackedRows(offsets([*QUERY_ROWS, *candidates]), offsets([]), np.zeros(0, np.int64))
+        return PackedRows.of_texts(offsets([*QUERY_ROWS, *candidates]))
     owner = np.repeat(np.arange(len(QUERY_ROWS)), [len(group) for group in CANDIDATE_ROWS])
     queries = np.array(QUERY_ROWS)
     if not pattern.shares_queries:

@@ -124,7 +124,7 @@ def test_layers_of_long_candidates_are_one_after_the_other(window: int | None) -
 
 def test_layers_of_texts_are_one_after_the_other() -> None:
     """A batch of texts is one of queries without candidates."""
-    rows = PackedRows(offsets([7, 0, 300, 60, 60, 60]), offsets([]), np.zeros(0, np.int64))
+    rows = PackedRows.of_texts(offsets([7, 0, 300, 60, 60, 60]))
     assert_layers_are_one_after_the_other(rows, AttentionPattern.sparse(None))
 
 
@@ -184,7 +184,7 @@ def test_a_sequence_too_long_to_be_brought_together_changes_no_other() -> None:
 
 def test_texts_are_sequences() -> None:
     """Encoders of single texts have batches of queries without candidates."""
-    rows = PackedRows(offsets([7, 0, 300, 60, 60, 60]), offsets([]), np.zeros(0, np.int64))
+    rows = PackedRows.of_texts(offsets([7, 0, 300, 60, 60, 60]))
     assert_whole_is_its_parts(rows, AttentionPattern.sparse(None))
 
 

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -88,7 +87,7 @@ def why(pattern: AttentionPattern, dtype: torch.dtype = torch.float16, head_dim:
 
 def test_where_flash_attention_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It computes full attention and texts unless another backend was asked for; its limits are told."""
-    full, texts = packed_rows([3], [[4]], shared=False), PackedRows(offsets([3]), offsets([]), np.zeros(0, np.int64))
+    full, texts = packed_rows([3], [[4]], shared=False), PackedRows.of_texts(offsets([3]))
     assert "the tensors are on cpu" in why(FULL)
     with pytest.raises(BackendUnavailable, match="the tensors are on cpu"):
         planned(full, FULL, "cuda")

@@ -158,10 +158,10 @@ def test_what_has_no_bucket_is_launched(device: RecordingDevice) -> None:
     without = ScoreBatch(Ragged.from_token_ids([[]]), batch.candidates, batch.cu_candidates)
     prepared = served(scorer, device)
 
-    assert runner.score(batch) is not None
-    assert runner.score(cached(scorer, [9], [257])) is None
-    assert runner.score(ScoreBatch(batch.queries, doubles, batch.cu_candidates)) is None
-    assert runner.score(without) is None
+    assert runner.compute(batch) is not None
+    assert runner.compute(cached(scorer, [9], [257])) is None
+    assert runner.compute(ScoreBatch(batch.queries, doubles, batch.cu_candidates)) is None
+    assert runner.compute(without) is None
     assert prepared.score(without).shape == (256,)
     assert prepared.score(cached(scorer, [9], [0])).shape == (0,)
     assert (device.captures, device.replays) == (1, 1)

@@ -1,13 +1,17 @@
 """Stored candidates scored from graphs that CUDA captures and replays on a GPU."""
 
+import random
+
 import pytest
 import torch
 from support.cached import VARIANTS, cached, mix_encoder
+from support.models import random_ids
 from support.on_gpu import GPU, awaiting_nothing, needs_gpu
 
 from bandrank.models.architectures import MixEncoder
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank.models.ragged import Ragged
 
 pytestmark = needs_gpu
 
@@ -34,8 +38,8 @@ def test_replays_have_the_bits_of_launches(variant: str, dtype: torch.dtype, rou
     runner = prepared.replay
     assert isinstance(runner, GraphRunner)
     batches = [cached(scorer, [tokens], [count], seed) for seed, (tokens, count) in enumerate(SIZES)]
-    launched = [runner.score(batch, capture=False) for batch in batches]
-    replayed = [(turn % len(batches), runner.score(batches[turn % len(batches)])) for turn in range(50)]
+    launched = [runner.compute(batch, capture=False) for batch in batches]
+    replayed = [(turn % len(batches), runner.compute(batches[turn % len(batches)])) for turn in range(50)]
 
     for number, scores in replayed:
         expected = launched[number]
@@ -47,6 +51,25 @@ def test_replays_have_the_bits_of_launches(variant: str, dtype: torch.dtype, rou
         torch.testing.assert_close(scores.cpu(), scorer.score(batch), rtol=0, atol=rounding)
     assert runner.obstacle is None
     assert len(runner) == len(batches) - 1  # two of the sizes share a bucket
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float16, 0.05), (torch.float32, 1e-3)])
+def test_candidates_are_encoded_by_replays(variant: str, dtype: torch.dtype, rounding: float) -> None:
+    """Representations are those of the CPU up to rounding, again and again; stored candidates are scored between."""
+    scorer, prepared = mix_encoder(variant, num_layers=6), served(variant, dtype)
+    stored, rng = cached(scorer, [9], [40]), random.Random(0)
+    lengths = ([70] * 100, [3, 250, 1], [20] * 300)
+    batches = [Ragged.from_token_ids([random_ids(rng, length) for length in each]) for each in lengths]
+    found = [(prepared.encode_candidates(batches[turn % 3]), prepared.score(stored)) for turn in range(12)]
+
+    right = [scorer.encode_candidates(batch).values for batch in batches]
+    for turn, (encoded, scores) in enumerate(found):
+        torch.testing.assert_close(encoded.values.cpu(), right[turn % 3], rtol=0, atol=rounding)
+        assert torch.equal(scores, found[0][1])
+    assert isinstance(prepared.replay, GraphRunner)
+    assert (len(prepared.replay), prepared.why_no_graphs()) == (4, None)
 
 
 @torch.inference_mode()

@@ -88,8 +88,8 @@ def test_replays_have_the_bits_of_launches() -> None:
     runner = prepared.replay
     assert isinstance(runner, GraphRunner)
     for number in (0, 1, 2, 3, 4, 1, 0):
-        scores = runner.score(BATCHES[number])
-        launched = runner.score(BATCHES[number], capture=False)
+        scores = runner.compute(BATCHES[number])
+        launched = runner.compute(BATCHES[number], capture=False)
         assert scores is not None
         assert launched is not None
         assert torch.equal(scores, launched)

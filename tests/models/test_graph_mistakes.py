@@ -39,7 +39,7 @@ MISTAKES = [
     # Inputs that are not refilled or are read from elsewhere; results that the next batch overwrites.
     Mistake("refill", "pass"),
     Mistake("bind", "plan"),
-    Mistake("scores", "scores = bucket.run()[: len(scores)]"),
+    Mistake("results", "results = found"),
     # Sizes of the batch instead of the bucket's; different buckets under one key; padding rows at the wrong end.
     Mistake("capacity-tiles", "None"),
     Mistake("capacity-cls-tiles", "None"),

@@ -38,7 +38,7 @@ def test_batches_of_a_bucket_share_a_graph_and_have_the_bits_of_launches() -> No
     for number in (0, 1, 2, 3, 0):
         results = lab.score(ALIKE[number])
         assert is_right(results, expected(number))
-        again = lab.runner.score(ALIKE[number], capture=False)
+        again = lab.runner.compute(ALIKE[number], capture=False)
         assert again is not None
         assert torch.equal(again, results)
 
@@ -174,7 +174,7 @@ def test_no_graph_is_captured_that_no_batch_would_use() -> None:
     lab = Lab.of(max_rows=1000)
     lab.runner.capture_usual(500)
     few = lab.device.captures
-    assert lab.runner.score(packed([5], [[25] * 17])) is not None
+    assert lab.runner.compute(packed([5], [[25] * 17])) is not None
     assert lab.device.captures == few > 0
 
     lab.runner.capture_usual(1000)
@@ -218,7 +218,7 @@ def test_a_large_batch_is_left_to_the_caller() -> None:
     """A batch too large for a bucket is neither scored nor captured, and later batches are."""
     lab = Lab.of(max_rows=176)
 
-    assert lab.runner.score(packed([5], [[30] * 6])) is None
+    assert lab.runner.compute(packed([5], [[30] * 6])) is None
     assert lab.device.captures == 0
     assert is_right(lab.score(ALIKE[0]), expected(0))
 

@@ -55,7 +55,7 @@ BATCHES = [packed(lengths, seed) for seed, lengths in enumerate(SHAPES)]
 
 def scores(runner: GraphRunner[PackedTokens], number: int, *, capture: bool = True) -> Tensor:
     """Returns the scores of one of the batches."""
-    result = runner.score(BATCHES[number], capture=capture)
+    result = runner.compute(BATCHES[number], capture=capture)
     assert result is not None
     return result
 

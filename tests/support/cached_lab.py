@@ -29,7 +29,7 @@ def runner_of(
 
 def scored(runner: GraphRunner[ScoreBatch], batch: ScoreBatch, *, capture: bool = True) -> Tensor:
     """The scores of a batch that has a bucket."""
-    scores = runner.score(batch, capture=capture)
+    scores = runner.compute(batch, capture=capture)
     assert scores is not None
     return scores
 

@@ -107,7 +107,7 @@ class Lab:
         return cls(device, runner, window)
 
     def score(self, batch: PackedTokens) -> Tensor:
-        scores = self.runner.score(batch)
+        scores = self.runner.compute(batch)
         assert scores is not None
         return scores
 

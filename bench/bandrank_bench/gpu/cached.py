@@ -1,4 +1,4 @@
-"""A MixEncoder of mix-b's size, with random weights and 1,000 stored candidates per request."""
+"""A MixEncoder of mix-b's size, with random weights: 1,000 stored candidates per request, or 100 that are encoded."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -19,6 +19,7 @@ from bandrank_bench.gpu.whole_model import DRY_SIZE, QUERY_TOKENS, SIZE, VOCAB, 
 from bandrank_kernels.arrays import offsets
 
 NUM_CANDIDATES, DRY_CANDIDATES = 1000, 3
+NEW_TOKENS = 75  # of a candidate to encode
 
 
 def cases(lab: Lab) -> Iterator[Case]:
@@ -26,6 +27,9 @@ def cases(lab: Lab) -> Iterator[Case]:
     size, count = (DRY_SIZE, DRY_CANDIDATES) if lab.dry else (SIZE, NUM_CANDIDATES)
     yield Case(f"{count} cached, served", partial(served, lab, size, count))
     yield Case(f"{count} cached, launched", partial(launched, lab, size, count))
+    new = min(count, 100)
+    yield Case(f"{new} new, served", partial(encoded, lab, size, new, graphs=True))
+    yield Case(f"{new} new, launched", partial(encoded, lab, size, new, graphs=False))
 
 
 def build(lab: Lab, size: EncoderConfig, *, graphs: bool) -> PreparedScorer:
@@ -76,7 +80,7 @@ def served(lab: Lab, size: EncoderConfig, count: int) -> Facts:
     runner = prepared.replay
     assert not isinstance(runner, str), runner
     assert runner.obstacle is None, runner.obstacle
-    replayed, alone = (runner.score(batch, capture=capture) for capture in (True, False))
+    replayed, alone = (runner.compute(batch, capture=capture) for capture in (True, False))
     assert replayed is not None
     assert alone is not None
     assert torch.equal(replayed, alone), "a replay gives other bits than a launch"
@@ -92,3 +96,12 @@ def served(lab: Lab, size: EncoderConfig, count: int) -> Facts:
         "awaited_ms": back_to_back(lab, lambda: prepared.score(batch), ahead=0),
         "overlapped_ms": back_to_back(lab, lambda: prepared.score(batch), ahead=1),
     }
+
+
+@torch.inference_mode()
+def encoded(lab: Lab, size: EncoderConfig, count: int, *, graphs: bool) -> Facts:
+    """Times the encoding of new candidates."""
+    prepared, ids = build(lab, size, graphs=graphs), np.random.default_rng(0).integers(1000, VOCAB, (count, NEW_TOKENS))
+    texts = Ragged.from_token_ids(ids.tolist())
+    facts = eager(lab, lambda: prepared.encode_candidates(texts).values)
+    return {f"encode_{name}": value for name, value in facts.items()}

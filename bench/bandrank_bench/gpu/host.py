@@ -83,7 +83,7 @@ def targets() -> list[Target]:
         (norms, "launch", "norms, rest"),
         (Launch, "call", "launches by cupy"),
         (Launch, "call_early", "launches by the driver"),
-        (GraphRunner, "score", "runner, rest"),
+        (GraphRunner, "compute", "runner, rest"),
         (prepared, "to_host", "fetch, enqueued"),
     ]
 

@@ -137,7 +137,7 @@ def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Atten
     named = {f"served_{name.removeprefix('eager_')}": value for name, value in facts.items()}
     if reason := runner.obstacle or (None if len(runner) else "it has more rows than are captured"):
         return {"not served from a graph": reason, **named}
-    replayed, launched = (runner.score(packed(model, batch), capture=capture) for capture in (True, False))
+    replayed, launched = (runner.compute(packed(model, batch), capture=capture) for capture in (True, False))
     assert replayed is not None
     assert launched is not None
     assert torch.equal(replayed, launched), "a replay gives other bits than a launch"

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from bandrank_kernels.arrays import Ints, Offsets, lengths_of
+from bandrank_kernels.arrays import Ints, Offsets, lengths_of, offsets
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 
 
@@ -36,6 +37,11 @@ class PackedRows:
             raise ValueError(f"candidate_query must have {self.num_candidates} entries, got {len(owners)}")
         if len(owners) and (owners[0] < 0 or owners[-1] >= self.num_queries or (owners[1:] < owners[:-1]).any()):
             raise ValueError(f"candidate_query must ascend within 0..{self.num_queries - 1}, got {owners}")
+
+    @classmethod
+    def of_texts(cls, cu_seqlens: Offsets) -> Self:
+        """Texts by themselves, which are packed as queries without candidates."""
+        return cls(cu_seqlens, offsets([]), np.zeros(0, np.int64))
 
     @property
     def num_queries(self) -> int:

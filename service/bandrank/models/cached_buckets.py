@@ -134,8 +134,7 @@ class CachedBuckets:
         shares = torch.from_numpy(used[None].astype(np.float32) / np.float32(num_tokens))
         bias = torch.zeros(tokens + self._num_embeddings, dtype=self._encoder.dtype)
         bias[num_tokens:tokens] = -torch.inf  # @unused-rows
-        # Texts are packed as queries without candidates.
-        packed = PackedRows(offsets([num_tokens, tokens - num_tokens]), offsets([]), np.zeros(0, np.int64))
+        packed = PackedRows.of_texts(offsets([num_tokens, tokens - num_tokens]))
         plan = self._encoder.plan(packed, AttentionPattern.apart(), Capacity(tokens, 2, tokens, 0))
         tables = [shares, bias, *plan.host_tables]
 

@@ -1,4 +1,4 @@
-"""Batches replayed from CUDA graphs: one launch instead of a cross-encoder's forty-seven.
+"""Batches replayed from CUDA graphs: one launch instead of a cross-encoder's forty-four.
 
 A graph is captured for a bucket (`bandrank.models.buckets`). It reads its inputs from one buffer, which each batch
 fills in one transfer.
@@ -37,8 +37,8 @@ Batch = TypeVar("Batch")
 class _Bucket:
     """Computes the batches of one bucket.
 
-    inputs: bytes on the device for a batch's inputs.  run: enqueues the computation of the scores of these inputs, and
-    returns as many scores as the bucket holds.  release: frees the graph.
+    inputs: bytes on the device for a batch's inputs.  run: enqueues the computation of the results of these inputs, and
+    returns as many as the bucket holds.  release: frees the graph.
     """
 
     inputs: Tensor
@@ -47,7 +47,7 @@ class _Bucket:
 
 
 class GraphRunner(Generic[Batch]):
-    """Scores batches by buckets, with CUDA graphs where they can be captured; for inference only.
+    """Computes batches by buckets, with CUDA graphs where they can be captured; for inference only.
 
     It may be called from several threads and streams; batches are computed one after the other.
     obstacle: the reason why no graphs are captured at present, or None.  graph_bytes: device memory of the graphs.
@@ -85,30 +85,31 @@ class GraphRunner(Generic[Batch]):
         """
         for fitted in self._buckets.usual(max_rows):
             try:
-                self._score(fitted)
+                self._compute(fitted)
             except torch.OutOfMemoryError as error:  # even without a graph; a request's batch would be split
                 if self.obstacle is None:
                     self._give_up(error)
             if self.obstacle is not None:
                 return
 
-    def score(self, batch: Batch, *, capture: bool = True) -> Tensor | None:
-        """The batch's float32 scores on the device, or None for a batch that has no bucket.
+    def compute(self, batch: Batch, *, capture: bool = True) -> Tensor | None:
+        """The batch's float32 results on the device, such as scores, or None for a batch that has no bucket.
 
         capture: False launches kernel by kernel instead, with the same bits.
         """
         fitted = self._buckets.fit(batch)
-        return None if fitted is None else self._score(fitted, capture=capture)
+        return None if fitted is None else self._compute(fitted, capture=capture)
 
     @torch.inference_mode()
-    def _score(self, fitted: Fitted, *, capture: bool = True) -> Tensor:
+    def _compute(self, fitted: Fitted, *, capture: bool = True) -> Tensor:
         with self._lock, self._device.active():
             self._idle.wait()  # @idle-wait
             bucket = self._bucket(fitted) if capture else self._uncaptured(fitted)
-            scores = torch.empty(fitted.num_scores, device=self._device.device)
-            self._device.copy(scores, bucket.run()[: len(scores)])  # @scores
+            found = bucket.run()[: fitted.num_results]
+            results = torch.empty(found.shape, device=self._device.device)
+            self._device.copy(results, found)  # @results
             self._idle.record()  # @idle-record
-        return scores
+        return results
 
     def _bucket(self, fitted: Fitted) -> _Bucket:
         """The bucket of the batch, with the batch's tables in its inputs."""

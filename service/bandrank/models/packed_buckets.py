@@ -24,6 +24,13 @@ MAX_ROWS = 34_256
 PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
 
 
+def room_for(max_rows: int) -> int:
+    """The most bytes of a batch's inputs: three numbers for each row, two tables of tiles of 32 bytes, with fewer than
+    four tiles for each row, and counters of sixteen heads.
+    """
+    return max_rows * (3 * 8 + 4 * 32 + 16 * 4)
+
+
 class PackedBuckets:
     """Implements `Buckets`: a bucket for each `Capacity`."""
 
@@ -43,10 +50,7 @@ class PackedBuckets:
 
     @property
     def num_bytes(self) -> int:
-        """Room for ids, positions, types, two tables of tiles of 32 bytes, with fewer than four tiles for each row,
-        and counters of sixteen heads.
-        """
-        return self._max_rows * (3 * 8 + 4 * 32 + 16 * 4)
+        return room_for(self._max_rows)
 
     def fit(self, batch: PackedTokens) -> Fitted | None:
         capacity = Capacity.of(batch.rows)

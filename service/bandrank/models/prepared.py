@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, cast, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ from bandrank_kernels.graphs import CudaGraphs, GraphDevice
 from bandrank_kernels.native.library import native
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.windowed_attention import why_not_native
+
+Batch = TypeVar("Batch")
 
 # Modules of a scorer that keep their dtype: they are small, and scores come out of them.
 KEPT = {"dense", "head", "lexical"}
@@ -63,6 +65,17 @@ class ReadsPassages(Protocol):
 
     def launch(self, packed: PackedTokens) -> Tensor: ...
     def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]: ...
+
+
+@runtime_checkable
+class CapturesTexts(Protocol):
+    """A scorer whose buckets also take candidates to encode, so that CUDA graphs can replay that too."""
+
+    def encode_packed(self, tokens: Ragged, run: Callable[[Ragged], Tensor]) -> Ragged:
+        """Like `Scorer.encode_candidates`, with `run` computing the rows of all candidates."""
+
+    def launch_texts(self, tokens: Ragged) -> Tensor:
+        """The rows of candidates, launched kernel by kernel."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +141,10 @@ class PreparedScorer:
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Representations of candidates, as from `Scorer.encode_candidates`."""
-        return self._encode(self.scorer.encode_candidates, tokens)
+        runner, scorer = self._runner, self.scorer
+        if runner is None or not isinstance(scorer, CapturesTexts):
+            return self._encode(scorer.encode_candidates, tokens)
+        return scorer.encode_packed(tokens, _replaying(runner, scorer.launch_texts))
 
     def encode_queries(self, tokens: Ragged) -> Ragged:
         """Vectors of queries, as from the `encode_queries` of a scorer that embeds."""
@@ -156,7 +172,8 @@ class PreparedScorer:
         scorer = self._with_passages
 
         def compute(part: ScoreBatch) -> tuple[Tensor, Tensor]:
-            scores, passages = scorer.score_passages(part, self._replay() or scorer.launch)
+            runner, launch = self._runner, scorer.launch
+            scores, passages = scorer.score_passages(part, launch if runner is None else _replaying(runner, launch))
             return scores.float(), passages
 
         if self._splits:
@@ -168,10 +185,10 @@ class PreparedScorer:
         """(C,) float32 raw scores, as from `Scorer.score`."""
         if self._splits:
             return self.begin(batch)()
-        run = self._replay()
-        if run is None:
+        if (runner := self._runner) is None:
             return self.scorer.score(batch)
-        return cast("Capturable", self.scorer).score_packed(batch, run)
+        scorer = cast("Capturable", self.scorer)  # `prepare` makes runners for no other
+        return scorer.score_packed(batch, _replaying(runner, scorer.launch))
 
     @property
     def reads_passages(self) -> bool:
@@ -237,18 +254,12 @@ class PreparedScorer:
         grain = FINE if self.dtype == torch.int8 else COARSE
         return split(lengths, self._workers.count, grain, in_order=in_order, again=again)
 
-    def _replay(self) -> Callable[[Any], Tensor] | None:
-        """The function that replays packed batches from CUDA graphs; None if they are not replayed."""
-        runner = self.replay
-        if isinstance(runner, str) or torch.is_grad_enabled() or torch.is_autocast_enabled(self.device.type):
+    @property
+    def _runner(self) -> GraphRunner[Any] | None:
+        """What replays batches from CUDA graphs; None if they are not replayed."""
+        if isinstance(self.replay, str) or torch.is_grad_enabled() or torch.is_autocast_enabled(self.device.type):
             return None
-        scorer = cast("Capturable", self.scorer)  # `prepare` makes runners for no other
-
-        def run(packed: Any) -> Tensor:  # of the kind that the scorer's buckets take
-            scores = runner.score(packed)
-            return scorer.launch(packed) if scores is None else scores
-
-        return run
+        return self.replay
 
 
 def prepare(
@@ -288,6 +299,16 @@ def prepare(
         if isinstance(module, Preparable):
             module.prepare_for(execution)
     return PreparedScorer(scorer, device, dtype, without_kernels, replay)
+
+
+def _replaying(runner: GraphRunner[Any], launch: Callable[[Batch], Tensor]) -> Callable[[Batch], Tensor]:
+    """The function that replays batches, and launches those without a bucket."""
+
+    def run(batch: Batch) -> Tensor:
+        results = runner.compute(batch)
+        return launch(batch) if results is None else results
+
+    return run
 
 
 def _replay_of(

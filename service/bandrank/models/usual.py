@@ -20,7 +20,7 @@ def usual_layouts(max_rows: int) -> Iterator[PackedRows]:
 
     max_rows: the most rows of a layout.
     """
-    for num_rows, count in _sizes(max_rows):
+    for num_rows, count in usual_sizes(max_rows):
         yield from (_layout(num_rows, query_rows, count) for query_rows in QUERY_ROWS)
 
 
@@ -29,7 +29,7 @@ def usual_texts(max_rows: int) -> Iterator[PackedRows]:
     which the first candidate has.
     """
     query_rows = QUERY_ROWS[0]
-    for num_rows, count in _sizes(max_rows):
+    for num_rows, count in usual_sizes(max_rows):
         for longest in TEXT_ROWS:
             length, longer = divmod(num_rows - longest, count - 1)
             if 1 + query_rows <= length < longest:
@@ -38,8 +38,8 @@ def usual_texts(max_rows: int) -> Iterator[PackedRows]:
                 yield PackedRows(queries, offsets(lengths - 1 - query_rows), np.arange(count))
 
 
-def _sizes(max_rows: int) -> Iterator[tuple[int, int]]:
-    """Rows and candidates of usual requests, most rows first."""
+def usual_sizes(max_rows: int) -> Iterator[tuple[int, int]]:
+    """Yields the numbers of rows and of candidates of usual requests, most rows first."""
     sizes = takewhile(lambda size: size <= max_rows, row_buckets())
     for num_rows in reversed(list(sizes)):
         yield from ((num_rows, count) for count in CANDIDATES if count // 2 * SHORTEST <= num_rows <= count * LONGEST)

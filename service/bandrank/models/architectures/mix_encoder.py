@@ -17,19 +17,22 @@ from torch.nn.functional import cosine_similarity
 
 from bandrank.models.architectures.two_towers import TwoTowerConfig, TwoTowerScorer
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.buckets import BucketsByType
 from bandrank.models.cached_buckets import CachedBuckets, CachedInputs
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.protocol import ALL, Encoder
 from bandrank.models.layers.block import CPU_BLOCK_ROWS
-from bandrank.models.layers.code_attention import attend_codes_apart
+from bandrank.models.layers.code_attention import attend_codes_apart, attend_codes_by_owner
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
 from bandrank.models.layers.lexical import Lexical, LexicalConfig
 from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
+from bandrank.models.text_buckets import TextBuckets, TextInputs
 from bandrank_kernels.arrays import indices_within, offsets
 from bandrank_kernels.branches import IN_TURN, Branch
+from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 
@@ -132,36 +135,63 @@ class MixEncoder(TwoTowerScorer):
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """(k * n, hidden_size) the k context embeddings of each candidate."""
+        return self.encode_packed(tokens, self.launch_texts)
+
+    def encode_packed(self, tokens: Ragged, run: Callable[[Ragged], Tensor]) -> Ragged:
+        """Like `encode_candidates`, with `run` computing the embeddings: `launch_texts`, or the replay of a graph."""
         count = self.config.num_embeddings
-        if self.config.strategy == "S":
-            states = self._read_behind_codes(tokens)
-            firsts = torch.from_numpy(states.cu_seqlens[:-1, None] + np.arange(count)).flatten()
-            rows = states.values[firsts.to(states.values.device)].float()
-        else:
-            states = tower.read(self.encoder, tokens)
-            rows = attend_codes_apart(self.context_codes, states).flatten(0, 1)
+        rows = run(self._behind_codes(tokens) if self.config.strategy == "S" else tokens).flatten(0, 1)
         words = None if self.lexical is None else self.lexical.words(tokens)
         return Ragged(rows, count * np.arange(len(tokens) + 1), words)
+
+    def launch_texts(self, tokens: Ragged) -> Tensor:
+        """(n, k, hidden_size) context embeddings, launched kernel by kernel.
+
+        tokens: token ids in host memory; with strategy "S", behind k zeros where the codes stand.
+        """
+        ids, positions = to_device(
+            [tokens.values, torch.from_numpy(indices_within(tokens.lengths))], self.encoder.device
+        )
+        plan = self.encoder.plan_texts(tokens.cu_seqlens)
+        states = self.encoder(self._embed_texts(ids, positions), positions, plan)
+        if self.config.strategy == "C":
+            return attend_codes_apart(self.context_codes, Ragged(states, tokens.cu_seqlens))
+        rows = torch.from_numpy(tokens.cu_seqlens[:-1, None] + np.arange(self.config.num_embeddings))
+        return states[rows.to(states.device)].float()
+
+    def compute_texts(self, inputs: TextInputs) -> Tensor:
+        """(num_texts, k, hidden_size) `launch_texts` for a bucket; never makes the host wait."""
+        ids, positions, owner = inputs.numbers
+        count, num_texts = self.config.num_embeddings, inputs.num_texts + 1
+        states = self.encoder(self._embed_texts(ids, positions), positions, inputs.plan)
+        if self.config.strategy == "C":
+            return attend_codes_by_owner(self.context_codes, states, owner, num_texts)[:-1]
+        placed = states.new_empty(num_texts, count + 1, states.shape[1], dtype=torch.float32)
+        placed[owner, positions.clamp(max=count)] = states.float()  # those behind the codes at one place, unread
+        return placed[:-1, :-1]
+
+    def _behind_codes(self, tokens: Ragged) -> Ragged:
+        """The texts behind k zeros each, where the codes stand."""
+        count = self.config.num_embeddings
+        lengths = tokens.lengths + count
+        ids = np.zeros(int(lengths.sum()), np.int64)
+        ids[indices_within(lengths) >= count] = tokens.values.numpy()
+        return Ragged(torch.from_numpy(ids), offsets(lengths))
+
+    def _embed_texts(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """(total, hidden_size) inputs of the first layer. With strategy "S", the first k rows of a text are codes."""
+        types = torch.zeros_like(ids)
+        if self.config.strategy == "C":
+            return self.encoder.embed(ids, positions, types)
+        words, count = self.encoder.word_vectors(ids), self.config.num_embeddings
+        codes = self.context_codes.to(words.dtype)[positions.clamp(max=count - 1)]
+        return self.encoder.embed_words(torch.where((positions < count)[:, None], codes, words), positions, types)
 
     def candidate_side(self) -> CandidateSide:
         config, weights = ("encoder", "strategy", "num_embeddings"), ("encoder.", "context_codes")
         if self.lexical is None:
             return self._candidate_side(config, weights)
         return self._candidate_side((*config, "lexical"), (*weights, "lexical.idf"))
-
-    def _read_behind_codes(self, tokens: Ragged) -> Ragged:
-        """Last states of the texts, each preceded by the codes as input vectors."""
-        count = self.config.num_embeddings
-        lengths = tokens.lengths + count
-        index = indices_within(lengths)
-        # Rows of [codes ; words]: the first k of each text are the codes, the others its words.
-        source = np.where(index < count, index, np.repeat(tokens.cu_seqlens[:-1], lengths) + index)
-        words = self.encoder.word_vectors(tokens.values.to(self.encoder.device, non_blocking=True))
-        inputs = torch.cat([self.context_codes.to(words.dtype), words])[torch.from_numpy(source).to(words.device)]
-        positions = torch.from_numpy(index).to(words.device)
-        hidden = self.encoder.embed_words(inputs, positions, torch.zeros_like(positions))
-        cu_seqlens = offsets(lengths)
-        return Ragged(self.encoder(hidden, positions, self.encoder.plan_texts(cu_seqlens)), cu_seqlens)
 
     def score_some(self, batch: ScoreBatch) -> Tensor:
         num_candidates, count = len(batch.candidates), self.config.num_embeddings
@@ -197,9 +227,10 @@ class MixEncoder(TwoTowerScorer):
         """(C,) scores of one query's candidates, launched kernel by kernel."""
         return self.score(packed)
 
-    def buckets(self) -> CachedBuckets:
-        """The buckets of batches with one query and stored candidates, for CUDA graphs."""
-        return CachedBuckets(self.compute, self.encoder, self.config.num_embeddings, self.lexical)
+    def buckets(self) -> BucketsByType:
+        """The buckets of candidates to encode, and of one query with stored candidates, for CUDA graphs."""
+        cached = CachedBuckets(self.compute, self.encoder, self.config.num_embeddings, self.lexical)
+        return BucketsByType({Ragged: TextBuckets(self.compute_texts, self.encoder), ScoreBatch: cached})
 
     @property
     def why_not_captured(self) -> str | None:

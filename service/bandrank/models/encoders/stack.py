@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +14,7 @@ from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.key_mask import KeyMaskPlan
 from bandrank.models.layers.patterns import narrowed
 from bandrank.models.layers.window_plans import for_windows, plan_within
-from bandrank_kernels.arrays import Offsets, offsets
+from bandrank_kernels.arrays import Offsets
 from bandrank_kernels.windowed_attention import (
     AttentionPattern,
     AttentionPlan,
@@ -81,8 +80,7 @@ class Stack(nn.Module):
         return for_windows(self.windows, plan_for)
 
     def plan_texts(self, cu_seqlens: Offsets) -> AttentionPlan:
-        # Texts are packed as queries without candidates.
-        rows = PackedRows(cu_seqlens, offsets([]), np.zeros(0, np.int64))
+        rows = PackedRows.of_texts(cu_seqlens)
         device, dtype, backend = self.device, self._projected, self.execution.backend
 
         def plan_for(window: int | None) -> AttentionPlan:

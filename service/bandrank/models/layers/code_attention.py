@@ -29,15 +29,23 @@ def attend_codes_apart(codes: Tensor, states: Ragged) -> Tensor:
 
 def attend_codes_together(codes: Tensor, states: Ragged) -> Tensor:
     """(n, num_codes, hidden_size) `attend_codes_apart`, with a number of launches that does not depend on n."""
-    rows = states.values.float()
+    (lengths,) = to_device([torch.from_numpy(states.lengths)], states.values.device)
+    owner = torch.repeat_interleave(lengths, output_size=len(states.values))
+    return attend_codes_by_owner(codes, states.values, owner, len(states))
+
+
+def attend_codes_by_owner(codes: Tensor, states: Tensor, owner: Tensor, num_texts: int) -> Tensor:
+    """(num_texts, num_codes, hidden_size) `attend_codes` for each text; only launches kernels.
+
+    states: (total, hidden_size).  owner: (total,) int64, the text of each row.
+    """
+    rows = states.float()
     with in_float32(rows.device):
         logits = rows @ codes.float().T
-    (lengths,) = to_device([torch.from_numpy(states.lengths)], rows.device)
-    owner = torch.repeat_interleave(lengths, output_size=len(rows))
     index = owner[:, None].expand_as(logits)
-    shape = len(states), len(codes)
+    shape = num_texts, len(codes)
     highest = logits.new_full(shape, -torch.inf).scatter_reduce(0, index, logits.detach(), "amax")
     weights = torch.exp(logits - highest[owner])
     shares = weights / logits.new_zeros(shape).index_add(0, owner, weights)[owner]
-    zeros = rows.new_zeros(len(states), rows.shape[1])
+    zeros = rows.new_zeros(num_texts, rows.shape[1])
     return torch.stack([zeros.index_add(0, owner, share[:, None] * rows) for share in shares.T], 1)
