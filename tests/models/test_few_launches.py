@@ -54,7 +54,7 @@ def test_operations_of_a_request(
     )
     assert isinstance(exact, GraphRunner)
     assert isinstance(half, GraphRunner)
-    expected, scores = exact.score(ALIKE[0]), half.score(ALIKE[0])
+    expected, scores = exact.compute(ALIKE[0]), half.compute(ALIKE[0])
 
     assert device.nodes == nodes
     torch.testing.assert_close(scores, expected, rtol=0, atol=rounding)
