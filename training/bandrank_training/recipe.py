@@ -168,7 +168,9 @@ def read_recipe(path: Path, kind: type = TrainingRecipe) -> Any:
     """Reads a recipe of class `kind` from a TOML file. Raises BadRecipe."""
     try:
         return parse(kind, tomllib.loads(path.read_text(encoding="utf-8-sig")))
-    except (OSError, TypeError, ValueError) as error:
+    except OSError as error:
+        raise BadRecipe(f"{path}: {error.strerror}") from error
+    except (TypeError, ValueError) as error:
         raise BadRecipe(f"{path}: {error}") from error
 
 

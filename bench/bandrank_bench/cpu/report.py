@@ -9,10 +9,11 @@ from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.cpu.summary import Row, best_peer, judge, speed_up
 from bandrank_bench.machine import with_instructions
 from bandrank_bench.output import bullets, json_line, table
-from bandrank_bench.systems import Precision
+from bandrank_bench.systems import WINDOW, Precision
 from bandrank_bench.workloads import Workload
 
 NOTHING = "-"
+PATTERNS = f"Full is full attention, as all others have it; sparse is windows of {WINDOW} tokens on each side."
 YARDSTICK = "sentence-transformers fp32"
 TIMING = (
     "system",
@@ -133,7 +134,7 @@ def _method() -> str:
     return bullets(
         {
             "**Checkpoint**": "all-MiniLM-L6-v2 (6 layers, hidden 384, 12 heads) with a random head.",
-            "**Systems**": "OpenVINO is not measured in int8, because another tool has to prepare that.",
+            "**Systems**": f"{PATTERNS} OpenVINO is not measured in int8, because another tool has to prepare that.",
             "**Samples**": "Systems take turns in random order. Every round has new texts, so that caches of token ids "
             "are of no use. A float32 matrix product is timed before and after each sample; the sample is clean, and "
             f"counts, if both are within {TOLERANCE} x of the fastest tenth of the run. Every sample, kept or not, is "

@@ -8,7 +8,7 @@ from itertools import chain
 from bandrank_bench.aims import aims_table
 from bandrank_bench.calibrate import TOLERANCE
 from bandrank_bench.cpu.agreement import Agreement
-from bandrank_bench.cpu.report import agreement_table
+from bandrank_bench.cpu.report import PATTERNS, agreement_table
 from bandrank_bench.output import bullets, json_line, table
 from bandrank_bench.overload.summary import Percentiles
 from bandrank_bench.services.aims import BUSY, aims
@@ -124,6 +124,7 @@ def _foot(results: Results, plan: Plan) -> Iterator[str]:
     restless = [one for one in results.runs if max(one.before_s, one.after_s) > TOLERANCE * results.calm_s]
     late = [one.p99 for run in results.runs if (one := _lateness(run))]
     yield (
+        f"{PATTERNS}\n\n"
         f"Rounds: {plan.rounds}. In each, the services took turns in random order, with {plan.closed_s:g} s "
         f"of each number of clients and {plan.open_s:g} s of each load, after {plan.warm_up_s:g} s that do not count. "
         f"{len(results.runs) - len(restless)} of {len(results.runs)} runs were between two products of known cost that "

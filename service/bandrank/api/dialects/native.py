@@ -83,7 +83,9 @@ class RerankRequest(BaseModel):
     raw_scores: StrictBool | None = Field(
         default=False, description="Whether scores are the scorer's own and not their sigmoid."
     )
-    model: str | None = Field(default=None, description="A model that GET /v1/models lists. null or empty: the first.")
+    model: str | None = Field(
+        default=None, description="A model of GET /v1/models, or an alias or scorer of one. null or empty: the first."
+    )
     strategy: str | None = Field(
         default=AUTO,
         description="The name of a stage, cascade, or auto. fast: the scorer that precomputes. accurate: the other. "
