@@ -7,7 +7,7 @@ import time
 import pytest
 from support.tasks import HANG_S
 
-from bandrank.__main__ import ended_by_signals
+from bandrank.commands import ended_by_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
