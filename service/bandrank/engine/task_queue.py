@@ -127,7 +127,8 @@ class TaskQueue:
         finally:
             with self._changed:
                 queue.tickets.discard(ticket)
-                self._forget_idle()
+                self._queues.forget_idle()
+                self._changed.notify()  # a pause may be over, or background work may begin
 
     def put(self, task: AnyTask, *, may_be_refused: bool = False) -> None:
         """Adds a task, in its request's turn.
