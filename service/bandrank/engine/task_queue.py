@@ -127,8 +127,7 @@ class TaskQueue:
         finally:
             with self._changed:
                 queue.tickets.discard(ticket)
-                self._queues.forget_idle()
-                self._changed.notify()  # a pause may be over, or background work may begin
+                self._forget_idle()
 
     def put(self, task: AnyTask, *, may_be_refused: bool = False) -> None:
         """Adds a task, in its request's turn.
@@ -294,5 +293,4 @@ class TaskQueue:
 
     def _forget_idle(self) -> None:
         self._queues.forget_idle()
-        if not self._queues.in_use:
-            self._changed.notify()  # background work may begin
+        self._changed.notify()  # a pause may be over, or background work may begin
