@@ -2,12 +2,14 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from pkgutil import resolve_name
 from textwrap import fill
 
 from bandrank import __version__, logs
 from bandrank.errors import BadSetting
 from bandrank.settings import Settings, asked_log_format, explain
+from bandrank.stops import ended_by_signals
 
 COMMANDS = {
     "serve": "Answer POST /rerank over HTTP, until SIGTERM or Ctrl-C.",
@@ -77,7 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
     except BadSetting as error:
         logs.tell_why(explain(error), asked_log_format(rest))
         return 2
-    code = resolve_name("bandrank.commands:run")(command, settings, corpus)
+    with ended_by_signals() if command in {"serve", "proxy"} else nullcontext():
+        code = resolve_name("bandrank.commands:run")(command, settings, corpus)
     return code
 
 

@@ -4,10 +4,8 @@ import asyncio
 import gc
 import logging
 import math
-import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -31,10 +29,10 @@ from bandrank.preflight import preflight, preflight_corpus, preflight_models
 from bandrank.proxy.app import create_proxy
 from bandrank.serving import LoadedScorers, assemble, load_models
 from bandrank.settings import Settings, explain
+from bandrank.stops import STOPS
 
 log = logging.getLogger("bandrank")
 
-STOPS = (signal.SIGTERM, signal.SIGINT)
 KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
 PASSED_THROUGH = {"headers": [], "date_header": False}  # a proxy's answers have the headers of the search engine
 
@@ -44,14 +42,12 @@ def run(command: str, settings: Settings, corpus: str | None) -> int:
     logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
     try:
         limit_threads()
-        serves = command in {"serve", "proxy"}
-        if serves:
+        if command in {"serve", "proxy"}:
             preflight(settings, proxy=command == "proxy")
         if corpus is not None:
             preflight_corpus(Path(corpus), settings)
         preflight_models(settings)
-        with ended_by_signals() if serves else nullcontext():
-            loaded = load_models(settings)
+        loaded = load_models(settings)
         if corpus is not None:
             return precompute(Path(corpus), loaded, settings)
         return check(loaded, settings) if command == "check" else serve(loaded, settings, proxy=command == "proxy")
@@ -61,21 +57,6 @@ def run(command: str, settings: Settings, corpus: str | None) -> int:
     except Exception:
         log.critical("%s failed", command, exc_info=True)
         return 1
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Lets SIGTERM and SIGINT end the process with 0 at once, while no request has been accepted.
-
-    The first process of a container does not get a signal that it does not handle, and a download takes minutes. A
-    regular exit would wait for a thread that downloads.
-    """
-    before = [signal.signal(number, lambda *_: os._exit(0)) for number in STOPS]
-    try:
-        yield
-    finally:
-        for number, handler in zip(STOPS, before, strict=True):
-            signal.signal(number, handler)
 
 
 def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = False) -> int:
