@@ -35,7 +35,7 @@ def test_a_signal_while_models_load_ends_the_process(number: signal.Signals) -> 
 
 
 def test_a_signal_while_torch_is_imported_ends_the_process() -> None:
-    with subprocess.Popen([sys.executable, "-m", "bandrank", "serve", "--port", "0"]) as service:
+    with subprocess.Popen([sys.executable, "-m", "bandrank", "serve"]) as service:
         maps = Path(f"/proc/{service.pid}/maps")
         wait_until(lambda: "libtorch" in maps.read_text(encoding="utf-8"))
         service.terminate()

@@ -55,7 +55,7 @@ FOR_TORCH = {  # in the environment, as torch and oneDNN read these when they fi
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns the exit code: 0, 1 if the service failed, 2 for an unusable command or setting.
 
-    Its module is imported once its settings are known to be right: with torch, that takes seconds.
+    What it runs is imported when its settings are known: with torch, that takes seconds.
     """
     for name, value in FOR_TORCH.items():
         os.environ.setdefault(name, value)
@@ -63,10 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     if command in {"version", "--version"}:
         print(__version__)
         return 0
-    code: int
     if command in WITHOUT_SETTINGS:
-        code = resolve_name(WITHOUT_SETTINGS[command])(rest)
-        return code
+        return int(resolve_name(WITHOUT_SETTINGS[command])(rest))
     if command not in {"serve", "proxy", "check", "precompute"}:
         helped = command in {"-h", "--help", "help"}
         wrong = "" if helped or not command else f"\n\nbandrank: there is no command {command}"
@@ -80,8 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         logs.tell_why(explain(error), asked_log_format(rest))
         return 2
     with ended_by_signals() if command in {"serve", "proxy"} else nullcontext():
-        code = resolve_name("bandrank.commands:run")(command, settings, corpus)
-    return code
+        return int(resolve_name("bandrank.commands:run")(command, settings, corpus))
 
 
 def take_corpus(arguments: list[str]) -> str | None:

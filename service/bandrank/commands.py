@@ -38,7 +38,7 @@ PASSED_THROUGH = {"headers": [], "date_header": False}  # a proxy's answers have
 
 
 def run(command: str, settings: Settings, corpus: str | None) -> int:
-    """Runs a command that has settings; returns the exit code, as `main` does.  corpus: the file of `precompute`."""
+    """Runs a command with settings; returns the exit code, as `main` does.  corpus: the file of `precompute`."""
     logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
     try:
         limit_threads()

@@ -32,7 +32,7 @@ def configure(level: str, log_format: LogFormat, *, access_log: bool = False) ->
 
 
 def drop_own_handlers() -> None:
-    """Leaves what libraries log to the handlers of everybody; to be called once they are imported."""
+    """Leaves what the libraries imported so far log to the handlers of all."""
     for name in OWN_HANDLERS:
         library = logging.getLogger(name)
         library.handlers.clear()

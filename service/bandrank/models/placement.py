@@ -1,4 +1,4 @@
-"""The devices that scorers compute on, and the dtypes in which they do."""
+"""The devices and dtypes that scorers use."""
 
 from typing import get_args
 
