@@ -164,6 +164,14 @@ assert threading.active_count() == threads
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("command", ["bandrank -h", "bandrank serve -h", "bandrank key a", "bandrank models"])
+def test_what_loads_no_model_does_not_wait_for_torch(command: str) -> None:
+    ran = subprocess.run([sys.executable, "-Ximporttime", "-m", *command.split()], capture_output=True, check=True)
+
+    assert b"bandrank.errors" in ran.stderr.split()
+    assert b"torch" not in ran.stderr.split()
+
+
 def test_a_checkout_is_small() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout of the repository")

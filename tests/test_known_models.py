@@ -8,8 +8,8 @@ from bandrank.__main__ import main
 from bandrank.known_models import markdown
 from bandrank.models.hf.decoder_reranker import PROMPTS
 from bandrank.models.hf.families import FAMILIES
-from bandrank.models.hf.known import KNOWN_FAMILIES
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS
+from bandrank.models.known import KNOWN_FAMILIES
 from bandrank.models.shipped import names
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"

@@ -2,12 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
-from support.tasks import HANG_S
+from support.tasks import HANG_S, wait_until
 
-from bandrank.__main__ import ended_by_signals
+from bandrank.stops import ended_by_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -29,3 +32,12 @@ def test_a_signal_while_models_load_ends_the_process(number: signal.Signals) -> 
     assert os.waitstatus_to_exitcode(status) == 0
     for end in (loading, loads):
         os.close(end)
+
+
+def test_a_signal_while_torch_is_imported_ends_the_process() -> None:
+    with subprocess.Popen([sys.executable, "-m", "bandrank", "serve"]) as service:
+        maps = Path(f"/proc/{service.pid}/maps")
+        wait_until(lambda: "libtorch" in maps.read_text(encoding="utf-8"))
+        service.terminate()
+
+        assert service.wait(HANG_S) == 0

@@ -17,7 +17,8 @@ from statistics import fmean
 
 import torch
 
-from bandrank.dtypes import DTYPES, FloatName
+from bandrank.dtypes import FloatName
+from bandrank.models.placement import DTYPES
 from bandrank_bench import machine
 from bandrank_bench.output import bullets, say, table, write_page
 from bandrank_bench.systems import has_native_bf16

@@ -1,43 +1,15 @@
 """`bandrank serve | proxy | check | precompute | models | export | key | version`."""
 
-import asyncio
-import gc
-import logging
-import math
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from contextlib import nullcontext
+from pkgutil import resolve_name
 from textwrap import fill
 
-import torch
-import uvicorn
-
 from bandrank import __version__, logs
-from bandrank.api.app import create_app
-from bandrank.api.certificate import served_certificate
-from bandrank.api.connections import ConnectionLimits, Connections
-from bandrank.api.draining import DrainingServer
-from bandrank.api.hardening import hardening
-from bandrank.api.keys import NO_KEYS, KeyFile
-from bandrank.api.service import Service
-from bandrank.api.tls import over_tls
-from bandrank.cpus import limit_threads
-from bandrank.engine.precompute import Precomputed
-from bandrank.engine.precompute import precompute as precompute_corpus
-from bandrank.errors import BadSetting, BandrankError, InvalidInput
-from bandrank.export import export
-from bandrank.known_models import print_models
-from bandrank.models.checkpoint import BadCheckpoint
-from bandrank.new_key import new_key
-from bandrank.preflight import preflight, preflight_corpus, preflight_models
-from bandrank.proxy.app import create_proxy
-from bandrank.serving import LoadedScorers, assemble, load_models
+from bandrank.errors import BadSetting
 from bandrank.settings import Settings, asked_log_format, explain
-
-log = logging.getLogger("bandrank")
+from bandrank.stops import ended_by_signals
 
 COMMANDS = {
     "serve": "Answer POST /rerank over HTTP, until SIGTERM or Ctrl-C.",
@@ -65,8 +37,11 @@ USAGE = "\n".join(
 )
 
 # Commands that serve nothing and so have arguments of their own instead of settings.
-WITHOUT_SETTINGS = {"key": new_key, "models": print_models, "export": export}
-STOPS = (signal.SIGTERM, signal.SIGINT)
+WITHOUT_SETTINGS = {
+    "key": "bandrank.new_key:new_key",
+    "models": "bandrank.known_models:print_models",
+    "export": "bandrank.export:export",
+}
 FOR_TORCH = {  # in the environment, as torch and oneDNN read these when they first compute
     # Large buffers come and go with every layer; without huge pages a fifth of the CPU's time goes into mapping them.
     "THP_MEM_ALLOC_ENABLE": "1",
@@ -75,12 +50,13 @@ FOR_TORCH = {  # in the environment, as torch and oneDNN read these when they fi
     "LRU_CACHE_CAPACITY": "32",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
 }
-KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
-PASSED_THROUGH = {"headers": [], "date_header": False}  # a proxy's answers have the headers of the search engine
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command; returns the exit code: 0, 1 if the service failed, 2 for an unusable command or setting."""
+    """Runs a command; returns the exit code: 0, 1 if the service failed, 2 for an unusable command or setting.
+
+    What it runs is imported when its settings are known: with torch, that takes seconds.
+    """
     for name, value in FOR_TORCH.items():
         os.environ.setdefault(name, value)
     command, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
@@ -88,37 +64,21 @@ def main(arguments: list[str] | None = None) -> int:
         print(__version__)
         return 0
     if command in WITHOUT_SETTINGS:
-        return WITHOUT_SETTINGS[command](rest)
+        return int(resolve_name(WITHOUT_SETTINGS[command])(rest))
     if command not in {"serve", "proxy", "check", "precompute"}:
         helped = command in {"-h", "--help", "help"}
         wrong = "" if helped or not command else f"\n\nbandrank: there is no command {command}"
         print(USAGE + wrong, file=sys.stdout if helped else sys.stderr)
         return 0 if helped else 2
-    status, log_format = 2, asked_log_format(rest)  # the settings may be what is wrong
     try:
         corpus = take_corpus(rest) if command == "precompute" else None
         usage = next(each for each in COMMANDS if each.split()[0] == command)
         settings = Settings.read(rest, command=usage, about=COMMANDS[usage])
-        log_format = settings.log_format
-        logs.configure(settings.log_level, log_format, access_log=settings.access_log)
-        limit_threads()
-        serves = command in {"serve", "proxy"}
-        if serves:
-            preflight(settings, proxy=command == "proxy")
-        if corpus is not None:
-            preflight_corpus(Path(corpus), settings)
-        preflight_models(settings)
-        with ended_by_signals() if serves else nullcontext():
-            loaded = load_models(settings)
-        if corpus is not None:
-            return precompute(Path(corpus), loaded, settings)
-        return check(loaded, settings) if command == "check" else serve(loaded, settings, proxy=command == "proxy")
-    except (BadSetting, BadCheckpoint) as error:
-        logs.tell_why(explain(error) if isinstance(error, BadSetting) else str(error), log_format)
-    except Exception:
-        log.critical("%s failed", command, exc_info=True)
-        status = 1
-    return status
+    except BadSetting as error:
+        logs.tell_why(explain(error), asked_log_format(rest))
+        return 2
+    with ended_by_signals() if command in {"serve", "proxy"} else nullcontext():
+        return int(resolve_name("bandrank.commands:run")(command, settings, corpus))
 
 
 def take_corpus(arguments: list[str]) -> str | None:
@@ -128,177 +88,6 @@ def take_corpus(arguments: list[str]) -> str | None:
     if not arguments or arguments[0].startswith("-"):
         raise BadSetting("precompute", "needs a JSON-lines file right after it, before any settings")
     return arguments.pop(0)
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Lets SIGTERM and SIGINT end the process with 0 at once, while no request has been accepted.
-
-    The first process of a container does not get a signal that it does not handle, and a download takes minutes. A
-    regular exit would wait for a thread that downloads.
-    """
-    before = [signal.signal(number, lambda *_: os._exit(0)) for number in STOPS]
-    try:
-        yield
-    finally:
-        for number, handler in zip(STOPS, before, strict=True):
-            signal.signal(number, handler)
-
-
-def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = False) -> int:
-    """Serves until SIGTERM or SIGINT, then answers the admitted requests; returns 1 if it failed to start or the
-    scoring thread died.
-
-    proxy: whether it is a search proxy, which goes on without its scoring thread.  Raises BadSetting.
-    """
-    died = stopped = False
-    tls = served_certificate(settings)
-    server: uvicorn.Server | None = None
-
-    def stop(*_: object) -> None:
-        nonlocal stopped
-        stopped = True
-        if server is not None:
-            server.should_exit = True
-
-    def on_death() -> None:
-        nonlocal died
-        died = True
-        if not proxy:
-            stop()
-
-    # From here on a signal stops gracefully, even before uvicorn handles it and when uvicorn raises it again.
-    for number in STOPS:
-        signal.signal(number, stop)
-    serving = assemble(loaded, settings, on_death=on_death)
-    limits, metrics = ConnectionLimits(settings.max_connections), serving.models.engine.metrics
-    connections = Connections(limits, metrics, outgoing=settings.proxy_connections if proxy else 0)
-    service = Service(serving, settings)
-    longest_s = max(settings.request_timeout_s, settings.proxy_timeout_s if proxy else 0)  # of a request
-    config = uvicorn.Config(
-        create_proxy(service, settings) if proxy else create_app(service),
-        http=connections.protocol() if tls is None else over_tls(connections, tls),  # type: ignore[arg-type]  # they do
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        log_level=settings.log_level,
-        access_log=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(longest_s) + 1,  # a client that hangs must not delay the stop
-        **(hardening(settings) | (PASSED_THROUGH if proxy else {})),
-    )
-
-    def drain() -> None:
-        service.drain()
-        connections.draining = True
-
-    scheme = "http" if tls is None else "https"
-    server = DrainingServer(config, scheme=scheme, drain_s=settings.drain_s, on_drain=drain, on_close=service.stop)
-    server.should_exit = stopped
-    what = f"{settings.proxy_upstream}, re-ranked by" if proxy else ""
-    names = ", ".join(serving.models.by_name)
-    log.info("starting %s", f"{what} {names}".lstrip())
-    # Objects loaded by now live to the end; a collection that walks them all would delay requests by 0.2 s.
-    gc.collect()
-    gc.freeze()
-    try:
-        server.run()
-    except SystemExit:  # raised by uvicorn if it could not start; it has logged why
-        return 1
-    for number in STOPS:  # a further one would kill the interpreter in its last moments
-        signal.signal(number, signal.SIG_IGN)
-    return 1 if died or not server.started else 0
-
-
-def check(loaded: Sequence[LoadedScorers], settings: Settings) -> int:
-    """Prints what would be served, asks Redis, and scores a request with each model; returns 1 if that fails."""
-    tls = served_certificate(settings)
-    hardening(settings)
-    keys = KeyFile(settings.keys).names if settings.keys else None
-    serving = assemble(loaded, settings)
-    models = dict(serving.models.by_name)
-    if (shadow := serving.shadow) is not None:
-        models[shadow.name] = shadow
-    # Several models may have stages of the same name.
-    stages = {
-        f"{name} {stage.role.name}" if len(models) > 1 else stage.role.name: stage.scorer
-        for name, model in models.items()
-        for stage in model.stages
-    }
-    tell("bandrank", __version__)
-    tell("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
-    tell("models", ", ".join(serving.models.by_name))
-    if shadow is not None:
-        tell("shadow", f"{shadow.name}, of {settings.shadow_share:.3g} of the requests")
-    tell("keys", "none" if keys is None else ", ".join(keys) or NO_KEYS)
-    tell("TLS", "none" if tls is None else settings.tls_certificate)
-    tell("device", describe(serving.models.engine.device))
-    for name, scorer in stages.items():
-        tell(f"{name} model", f"{scorer.name} ({scorer.prepared.scorer.architecture})")
-        for fact, value in scorer.prepared.scorer.facts(scorer.tokenizer.text_of).items():
-            tell(f"{name} {fact}", value)
-        tell(f"{name} precision", scorer.prepared.precision)
-        tell(f"{name} attention", scorer.prepared.attention)
-
-    async def test() -> None:
-        try:
-            if (redis := serving.models.engine.redis) is not None:
-                await redis.check()
-                tell("redis", "answers")
-            for model in models.values():
-                await model.self_test()
-        finally:
-            await serving.models.close()
-
-    try:
-        asyncio.run(test())
-    except Exception as error:  # noqa: BLE001 - any error is what the check looks for
-        tell("self-test", f"failed: {error}")
-        return 1
-    for name, scorer in stages.items():  # a capture may have failed
-        reason = scorer.prepared.why_no_graphs()
-        tell(f"{name} CUDA graphs", "used" if reason is None else f"not used: {reason}")
-    tell("self-test", "passed")
-    return 0
-
-
-def tell(name: str, fact: str) -> None:
-    """Prints a line of a check."""
-    print(f"{name:20} {fact}")
-
-
-def describe(device: torch.device) -> str:
-    """The name of a device and, for a GPU, the card's name, compute capability and memory."""
-    if device.type != "cuda":
-        return str(device)
-    card = torch.cuda.get_device_properties(device)
-    return f"{device} ({card.name}, sm_{card.major}{card.minor}, {card.total_memory / 2**30:.0f} GiB)"
-
-
-def precompute(path: Path, loaded: Sequence[LoadedScorers], settings: Settings) -> int:
-    """Fills Redis from a file; returns 1 if it was interrupted, after which it can be run again. Raises BadSetting."""
-    loaded = [each for each in loaded if each.served]
-    if not any(model.scorer.precomputes for each in loaded for model in (each.fast, each.main) if model is not None):
-        raise BadSetting("fast_model", f"must be set: {loaded[0].main.name} does not precompute")
-
-    async def run() -> Precomputed:
-        serving = assemble(loaded, settings)
-        try:
-            if (redis := serving.models.engine.redis) is not None:
-                await redis.check()  # a write that fails does not say why
-            return await precompute_corpus(path, serving.registry)
-        finally:
-            await serving.models.close()
-
-    try:
-        done = asyncio.run(run())
-    except (BandrankError, OSError, KeyboardInterrupt) as error:
-        reason = str(error) or "interrupted"
-        again = "correct the file and run it again" if isinstance(error, InvalidInput) else "run it again to go on"
-        logs.tell_why(f"{path}: {reason}; what is stored is kept, {again}", settings.log_format)
-        return 1
-    print(f"{done.registered} candidates registered; {done.encoded} encoded, {done.cached} were in the cache")
-    return 0
 
 
 if __name__ == "__main__":

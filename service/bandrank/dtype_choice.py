@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from bandrank.dtypes import DTYPES
 from bandrank.errors import BadSetting
 from bandrank.model_settings import Dtype
 from bandrank.models.loading import LoadedModel
+from bandrank.models.placement import DTYPES
 from bandrank.models.quantised import why_not_quantised
 from bandrank.models.timing import seconds_by_dtype
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bandrank.models.hf.known import KNOWN_FAMILIES, KnownModel
+from bandrank.models.known import KNOWN_FAMILIES, KnownModel
 from bandrank.models.shipped import names
 
 

@@ -27,11 +27,16 @@ def configure(level: str, log_format: LogFormat, *, access_log: bool = False) ->
     """
     logging.basicConfig(level=level.upper(), handlers=[handler_of(log_format)])
     logging.captureWarnings(capture=True)
+    drop_own_handlers()
+    logging.getLogger(ACCESS).setLevel(logging.INFO if access_log else logging.CRITICAL + 1)
+
+
+def drop_own_handlers() -> None:
+    """Leaves what the libraries imported so far log to the handlers of all."""
     for name in OWN_HANDLERS:
         library = logging.getLogger(name)
         library.handlers.clear()
         library.propagate = True
-    logging.getLogger(ACCESS).setLevel(logging.INFO if access_log else logging.CRITICAL + 1)
 
 
 def handler_of(log_format: LogFormat) -> logging.Handler:

@@ -2,6 +2,8 @@
 
 import math
 import threading
+import time
+from contextlib import ExitStack
 
 import pytest
 from support.tasks import HANG_S, LANE, Clock, task_of
@@ -42,6 +44,16 @@ def test_the_thread_waits_for_the_next_task(queue: TaskQueue, monkeypatch: pytes
     monkeypatch.setattr(task_queue, "PAUSE_S", 0.001)
     with queue.admitted(Ticket(POLITE, math.inf), {LANE: 6}):
         assert queue.take_batch(BATCH)[0].task.ticket.client is GREEDY
+
+
+def test_the_thread_waits_for_no_request_that_has_ended(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_queue, "PAUSE_S", HANG_S)
+    request, start = ExitStack(), time.monotonic()
+    request.enter_context(queue.admitted(Ticket(POLITE, math.inf), {LANE: 6}))
+    threading.Timer(0.05, request.close).start()
+
+    assert queue.take_batch(BATCH)[0].task.ticket.client is GREEDY
+    assert time.monotonic() - start < HANG_S
 
 
 def test_the_thread_waits_longer_where_the_batch_would_be_long(queue: TaskQueue) -> None:

@@ -16,7 +16,7 @@ from support.redis_server import RedisServer
 from support.scorers import EncodedLookupScorer, encoded_lookup, lookup
 from support.serving import files_of
 
-from bandrank.__main__ import precompute
+from bandrank.commands import precompute
 from bandrank.engine.precompute import LINES_AT_ONCE
 from bandrank.engine.registry import CallCandidate
 from bandrank.errors import BadSetting

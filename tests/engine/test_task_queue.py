@@ -8,11 +8,14 @@ from collections import defaultdict
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.tasks import HANG_S, Clock, NamedLane, task_of
+from support.tasks import CLIENT, HANG_S, Clock, NamedLane, task_of
 
+from bandrank.engine.client_queues import AHEAD, MOST_IDLE, ClientQueues, take
+from bandrank.engine.clients import Client
 from bandrank.engine.submit import submit
 from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import Task, TaskSlice
+from bandrank.engine.throughput import Throughput
 from bandrank.errors import NotReady
 
 
@@ -218,6 +221,20 @@ def test_refusals_do_not_pile_up() -> None:
         depths.append(len(refused.traceback))
 
     assert depths == [depths[0]] * 3
+
+
+def test_clients_that_have_gone_are_forgotten_while_others_stay() -> None:
+    """Each would slow down every request. Those that were handed most are remembered."""
+    queues = ClientQueues(Throughput(), 40)
+    queues.of(CLIENT).tickets.add(task_of([1]).ticket)
+    for number in range(2 * MOST_IDLE):
+        queues.put(task_of([1 if number else 9], client=Client(f"{number}")), 0.0)
+        queues.hand_out(take(queues, 40))
+        queues.remove(lambda _: True)
+        queues.forget_idle()
+
+    assert len([*queues]) == 1 + MOST_IDLE
+    assert queues.of(Client("0")).clock == 9 - AHEAD * 40
 
 
 def test_turns_are_by_cost_and_not_by_rows() -> None:

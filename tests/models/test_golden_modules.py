@@ -14,8 +14,8 @@ from torch import nn
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import BiEncoder
-from bandrank.models.hf.known import trained_for_dot
 from bandrank.models.hf.prompts import wordings
+from bandrank.models.known import trained_for_dot
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder

@@ -12,7 +12,7 @@ from support.serving import files_of
 from support.working import Dies
 
 from bandrank import logs
-from bandrank.__main__ import serve
+from bandrank.commands import serve
 from bandrank.models.batch import ScoreBatch
 from bandrank.settings import Settings
 

@@ -6,8 +6,7 @@ from typing import Self
 
 import torch
 
-from bandrank.dtypes import DTYPES
-from bandrank.models.placement import usable_device
+from bandrank.models.placement import DTYPES, usable_device
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ import numpy as np
 from scipy import stats
 from tqdm import tqdm
 
-from bandrank.dtypes import DTYPES, DtypeName
+from bandrank.dtypes import DtypeName
 from bandrank.models.checkpoint import BadCheckpoint, Precision, is_checkpoint, load_precision, save_precision
 from bandrank.models.loading import LoadedModel
+from bandrank.models.placement import DTYPES
 from bandrank.models.quantised import why_not_quantised
 from bandrank.models.shipped import shipped
 from bandrank_training.arguments import positive

@@ -25,6 +25,7 @@ from bandrank.engine.tickets import Ticket
 # In full batches: how much a client that has been away may be handed ahead of the others, for how much of their work
 # it is remembered as competing, and how much of its queued work counts when judging who asks for too much.
 AHEAD, REMEMBERED, DEMAND = 4, 64, 8
+MOST_IDLE = 64  # clients that are remembered while they are not in use; each slows down every request
 
 
 class ClientQueue:
@@ -182,14 +183,19 @@ class ClientQueues:
         return [task for queue in (*self, self.background) for task in queue.remove(ended)]
 
     def forget_idle(self) -> None:
-        """Forgets clients that are not in use: all of them if none is, otherwise those that are left far behind."""
+        """Forgets clients that are not in use: all of them if none is, otherwise those that are left far behind and
+        those beyond MOST_IDLE that were handed least.
+        """
         if not self.in_use:
             self._by_client.clear()
             self._clock = 0.0
             return
         oldest = self._clock - REMEMBERED * self._batch_cost
-        for client in [each for each, queue in self._by_client.items() if not queue.in_use and queue.clock < oldest]:
-            del self._by_client[client]
+        idle = [(queue.clock, client) for client, queue in self._by_client.items() if not queue.in_use]
+        idle.sort(key=lambda each: -each[0])
+        for number, (clock, client) in enumerate(idle):
+            if number >= MOST_IDLE or clock < oldest:
+                del self._by_client[client]
 
     def underserved(self) -> list[ClientQueue]:
         """The queues of clients that compete with one that has been handed clearly more work, or will be once its

@@ -293,5 +293,4 @@ class TaskQueue:
 
     def _forget_idle(self) -> None:
         self._queues.forget_idle()
-        if not self._queues.in_use:
-            self._changed.notify()  # background work may begin
+        self._changed.notify()  # a pause may be over, or background work may begin

@@ -1,6 +1,12 @@
-"""The devices that scorers compute on."""
+"""The devices and dtypes that scorers use."""
+
+from typing import get_args
 
 import torch
+
+from bandrank.dtypes import DtypeName
+
+DTYPES: dict[DtypeName, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 
 
 def usable_device(name: str) -> torch.device:

@@ -11,6 +11,7 @@ Llama's, without a causal mask, take a prompt (nvidia/llama-nemotron-rerank-1b-v
 
 from pathlib import Path
 
+from bandrank import logs
 from bandrank.models.architectures.bi_encoder import Similarity
 from bandrank.models.scorer import Scorer
 
@@ -19,4 +20,5 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
     """The scorer in a folder, as from `families.load`."""
     from bandrank.models.hf import families  # noqa: PLC0415  # with transformers, which takes half a second
 
+    logs.drop_own_handlers()
     return families.load(folder, name=name, similarity=similarity, size=size)

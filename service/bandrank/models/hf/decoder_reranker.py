@@ -20,10 +20,10 @@ from bandrank.models.architectures.decoder_reranker import DecoderReranker, Deco
 from bandrank.models.checkpoint import read_json, read_object
 from bandrank.models.hf.chat_template import QUERY_AND_DOCUMENT, Roles, puts_into_messages, require_words
 from bandrank.models.hf.files import STRIPS_TEXTS, load_tokenizer, own_class
-from bandrank.models.hf.known import is_asked_as_known
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import require_no_prompt
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
+from bandrank.models.known import is_asked_as_known
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN, Wording
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from bandrank.models.architectures.bi_encoder import Similarity
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank.models.hf.known import trained_for_dot
 from bandrank.models.hf.model import Model
+from bandrank.models.known import trained_for_dot
 
 DEFAULT: Similarity = "cosine"  # of `SentenceTransformer.similarity`
 
