@@ -14,6 +14,7 @@ from bandrank.models.layers.interpolation import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
+from bandrank.models.shipped import shipped
 from bandrank.models.texts import punctuation_ids
 from bandrank_training.errors import BadInput, BadRecipe
 from bandrank_training.recipe import ModelRecipe
@@ -42,8 +43,7 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
     """
     start = load_start(recipe.start)
     start = with_layers(start, recipe.layers) if recipe.layers else start
-    for other in words_of(recipe):
-        start = with_words(start, other)
+    start = with_words(start, load_start(recipe.words)) if recipe.words else start
     name = recipe.architecture or start.scorer.architecture
     if name not in ARCHITECTURES:
         raise BadRecipe(f"architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
@@ -73,11 +73,6 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
     return LoadedModel(name, start.folder, scorer, start.tokenizer)
 
 
-def words_of(recipe: ModelRecipe) -> list[LoadedModel]:
-    """The model whose words replace the start's, if the recipe names one. Raises BadCheckpoint."""
-    return [load_start(recipe.words)] if recipe.words else []
-
-
 def rebuilt(scorer: AnyScorer, config: Any, weights: dict[str, Tensor], *, source: str) -> AnyScorer:
     """Rebuilds a scorer with other settings or weights; int8 still leaves the same layers in float32.
 
@@ -88,9 +83,12 @@ def rebuilt(scorer: AnyScorer, config: Any, weights: dict[str, Tensor], *, sourc
     return made
 
 
-def check_other_folder(out: Path, models: Sequence[LoadedModel]) -> None:
-    """Raises BadInput for the folder of one of the models, or of a scorer that one adds to: it would be overwritten."""
+def check_other_folder(out: Path, models: Sequence[LoadedModel], *, words: str = "") -> None:
+    """Raises BadInput for the folder of one of the models, of the model of `words`, or of a scorer that one adds to: it
+    would be overwritten.
+    """
     read = [model.folder for model in models] + [Path(model.fusion.scorer) for model in models if model.fusion]
+    read += [shipped(words) or Path(words)] if words else []
     if any(out.resolve() == folder.resolve() for folder in read):
         raise BadInput(f"{out} is the folder of a model that is read; choose another")
 

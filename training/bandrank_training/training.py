@@ -33,7 +33,7 @@ from bandrank_training.dropout import add_dropout
 from bandrank_training.errors import BadRecipe, OtherRun
 from bandrank_training.losses import LOSSES
 from bandrank_training.model_losses import MODEL_LOSSES
-from bandrank_training.models import build, check_other_folder, load_teacher, tokenizer_file, words_of
+from bandrank_training.models import build, check_other_folder, load_teacher, tokenizer_file
 from bandrank_training.plot import plot_log
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer
@@ -86,8 +86,8 @@ class Trainer:
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         self.reader.check(recipe.losses, self._fused)
         teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
-        read = [replace(self.model, fusion=recipe.fusion), *words_of(recipe.model), *teachers.values()]
-        check_other_folder(self.out, read)
+        read = [replace(self.model, fusion=recipe.fusion), *teachers.values()]
+        check_other_folder(self.out, read, words=recipe.model.words)
         self._model_losses = [
             (each, MODEL_LOSSES[each.name](teachers[each.teacher], recipe.data.max_candidate_tokens))
             for each in recipe.model_losses
