@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import mean
 
 from bandrank.dtypes import FloatName
-from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.checkpoint import write_whole
 from bandrank.models.loading import LoadedModel
@@ -29,7 +28,7 @@ from bandrank_training.groups import read_groups
 from bandrank_training.losses import LossRecipe
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
-from bandrank_training.models import check_other_folder, tokenizer_file
+from bandrank_training.models import check_other_folder, save_trained
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
 from bandrank_training.scoring import score_offline
@@ -152,8 +151,7 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
     trained = replace(trainer.model, scorer=trainer.scorer.cpu())
     dev = DevSet.read(apart)
     chosen, choices = choose(start, trained, dev, placement)
-    tokenizer = tokenizer_file(start, task.out)
-    checkpoint.save(_logits(chosen, dev), task.out, tokenizer=tokenizer, fusion=start.fusion)
+    save_trained(_logits(chosen, dev), task.out, start, start.fusion)
     return chosen, choices
 
 
@@ -230,11 +228,13 @@ def _in_words(differing: Sequence[str]) -> str:
 
 
 def _logits(chosen: Choice, dev: DevSet) -> Scorer:
-    """Adds the constant that makes the sigmoid of a score a probability; the start has one already."""
+    """Adds the constant that makes the sigmoid of a score a probability; the start has one already. It is rounded, as
+    scores depend on the batch.
+    """
     if chosen.name == "as it was":
         return chosen.scorer
     flat = [score for row in chosen.sums for score in row]
-    return calibrated(chosen.scorer, 1.0, intercept(flat, dev.relevant))
+    return calibrated(chosen.scorer, 1.0, round(intercept(flat, dev.relevant), 3))
 
 
 def evidence(chosen: Choice, before: Choice) -> str:

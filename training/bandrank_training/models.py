@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES, ColBERT, CrossEncoder
-from bandrank.models.checkpoint import assemble, write_whole
+from bandrank.models.checkpoint import Precision, assemble, load_precision, save_precision, write_whole
+from bandrank.models.fusion import Fusion
 from bandrank.models.layers.interpolation import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
@@ -98,6 +100,20 @@ def load_teacher(name: str, device: torch.device) -> LoadedModel:
     model = load_start(name)
     model.scorer.to(device).eval().requires_grad_(requires_grad=False)
     return model
+
+
+def save_trained(scorer: Scorer, folder: Path, model: LoadedModel, fusion: Fusion | None) -> None:
+    """Writes a checkpoint with the model's tokenizer. Where a run that had ended writes its weights again, what
+    `quantise` measured of them stays.
+    """
+    tokenizer, weights = tokenizer_file(model, folder), folder / "model.safetensors"
+    measured = load_precision(folder) if (folder / "config.json").is_file() else Precision()
+    before = weights.read_bytes() if measured != Precision() and weights.is_file() else b""
+    if before:
+        save_precision(folder, Precision())
+    checkpoint.save(scorer, folder, tokenizer=tokenizer, fusion=fusion)
+    if before and weights.read_bytes() == before:
+        save_precision(folder, measured)
 
 
 def tokenizer_file(model: LoadedModel, folder: Path) -> Path:

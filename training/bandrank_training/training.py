@@ -33,7 +33,7 @@ from bandrank_training.dropout import add_dropout
 from bandrank_training.errors import BadRecipe, OtherRun
 from bandrank_training.losses import LOSSES
 from bandrank_training.model_losses import MODEL_LOSSES
-from bandrank_training.models import build, check_other_folder, load_teacher, tokenizer_file
+from bandrank_training.models import build, check_other_folder, load_teacher, save_trained
 from bandrank_training.plot import plot_log
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer
@@ -257,9 +257,7 @@ class Trainer:
         return [parameter for name, parameter in named.items() if name.startswith(prefixes)]
 
     def _save_checkpoint(self) -> None:
-        checkpoint.save(
-            self.scorer, self.out, tokenizer=tokenizer_file(self.model, self.out), fusion=self.recipe.fusion
-        )
+        save_trained(self.scorer, self.out, self.model, self.recipe.fusion)
 
     def _save_state(self) -> None:
         """Saves all that another process needs to resume. Replaces the old file once the new one is complete."""
