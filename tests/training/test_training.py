@@ -24,6 +24,7 @@ from bandrank.models.loading import load_model
 from bandrank_training.__main__ import main
 from bandrank_training.dev import DevSet
 from bandrank_training.groups import read_groups, write_groups
+from bandrank_training.models import locked
 from bandrank_training.recipe import BadRecipe
 from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.training import Trainer
@@ -148,6 +149,16 @@ def test_the_same_groups_may_lie_elsewhere(toy: Path, tmp_path: Path) -> None:
     moved = {"groups": [str(tmp_path / "moved.jsonl")]}
 
     assert Trainer(recipe(toy, tmp_path / "out", data=moved), device=CPU).progress.step == 2
+
+
+def test_a_folder_that_another_run_writes_is_left_alone(toy: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "recipe.toml", tmp_path / "out"
+    file.write_text(toml(values(toy, out)), encoding="utf-8")
+
+    with locked(out):
+        assert main(["train", str(file)]) == 2
+        assert [*out.iterdir()] == [out / ".lock"]
+    assert main(["train", str(file)]) == 0
 
 
 def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ from bandrank_training.groups import read_groups
 from bandrank_training.losses import LossRecipe
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
-from bandrank_training.models import check_other_folder, save_trained
+from bandrank_training.models import check_other_folder, locked, write_model
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
 from bandrank_training.scoring import score_offline
@@ -147,11 +147,12 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
         raise BadInput(f"{said}; choose another --out, or delete that folder") from error
     for file in (groups, apart):  # only now, so that a finished run keeps its own
         write_whole(task.out / file.name, file.read_bytes())
-    trainer.run()
+    with locked(trainer.out):
+        trainer.run()
     trained = replace(trainer.model, scorer=trainer.scorer.cpu())
     dev = DevSet.read(apart)
     chosen, choices = choose(start, trained, dev, placement)
-    save_trained(_logits(chosen, dev), task.out, start, start.fusion)
+    write_model(replace(start, scorer=_logits(chosen, dev)), task.out)
     return chosen, choices
 
 

@@ -1,7 +1,9 @@
 """Builds, loads and writes the models of training commands."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +13,6 @@ from torch import Tensor, nn
 from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES, ColBERT, CrossEncoder
 from bandrank.models.checkpoint import Precision, assemble, load_precision, save_precision, write_whole
-from bandrank.models.fusion import Fusion
 from bandrank.models.layers.interpolation import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
@@ -95,6 +96,20 @@ def check_other_folder(out: Path, models: Sequence[LoadedModel], *, words: str =
         raise BadInput(f"{out} is the folder of a model that is read; choose another")
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Creates a folder and locks it until the block, or the process, ends. Raises BadInput if another has locked it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(f"another command writes into {folder}; choose another folder, or wait") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
 def load_teacher(name: str, device: torch.device) -> LoadedModel:
     """Loads a trained model and freezes it. Raises BadCheckpoint."""
     model = load_start(name)
@@ -102,16 +117,14 @@ def load_teacher(name: str, device: torch.device) -> LoadedModel:
     return model
 
 
-def save_trained(scorer: Scorer, folder: Path, model: LoadedModel, fusion: Fusion | None) -> None:
-    """Writes a checkpoint with the model's tokenizer. Where a run that had ended writes its weights again, what
-    `quantise` measured of them stays.
-    """
+def write_model(model: LoadedModel, folder: Path) -> None:
+    """Writes a checkpoint. If the folder had the same weights, as after a finished run, what `quantise` found stays."""
     tokenizer, weights = tokenizer_file(model, folder), folder / "model.safetensors"
     measured = load_precision(folder) if (folder / "config.json").is_file() else Precision()
     before = weights.read_bytes() if measured != Precision() and weights.is_file() else b""
     if before:
         save_precision(folder, Precision())
-    checkpoint.save(scorer, folder, tokenizer=tokenizer, fusion=fusion)
+    checkpoint.save(model.scorer, folder, tokenizer=tokenizer, fusion=model.fusion)
     if before and weights.read_bytes() == before:
         save_precision(folder, measured)
 

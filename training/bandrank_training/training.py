@@ -33,7 +33,7 @@ from bandrank_training.dropout import add_dropout
 from bandrank_training.errors import BadRecipe, OtherRun
 from bandrank_training.losses import LOSSES
 from bandrank_training.model_losses import MODEL_LOSSES
-from bandrank_training.models import build, check_other_folder, load_teacher, save_trained
+from bandrank_training.models import build, check_other_folder, load_teacher, locked, write_model
 from bandrank_training.plot import plot_log
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer
@@ -257,7 +257,7 @@ class Trainer:
         return [parameter for name, parameter in named.items() if name.startswith(prefixes)]
 
     def _save_checkpoint(self) -> None:
-        save_trained(self.scorer, self.out, self.model, self.recipe.fusion)
+        write_model(replace(self.model, fusion=self.recipe.fusion), self.out)
 
     def _save_state(self) -> None:
         """Saves all that another process needs to resume. Replaces the old file once the new one is complete."""
@@ -326,11 +326,11 @@ def run(args: argparse.Namespace) -> int:
     if further and recipe.fusion is None and (fusion := checkpoint.load_fusion(folder)):
         adds = f"{recipe.model.start} adds to {fusion.weight:g} times the scores of {fusion.scorer}"
         print(f"{adds}; without [fusion] the result stands alone", file=sys.stderr)  # noqa: T201
-    trainer.out.mkdir(parents=True, exist_ok=True)
-    copy = trainer.out / "recipe.toml"
-    if not (copy.exists() and copy.samefile(args.recipe)):
-        write_whole(copy, args.recipe.read_bytes())
-    progress = trainer.run()
+    with locked(trainer.out):
+        copy = trainer.out / "recipe.toml"
+        if not (copy.exists() and copy.samefile(args.recipe)):
+            write_whole(copy, args.recipe.read_bytes())
+        progress = trainer.run()
     best = ""
     if recipe.dev:
         which = f"after step {progress.best_step}" if progress.best_step else "of the start, which no step made better"
