@@ -9,8 +9,7 @@ import pytest
 import torch
 from support.collections import write_collection
 from support.models import tiny_cross_encoder
-from support.tokenizer import TOKENIZER_FILE
-from support.training import contents, toy_documents
+from support.training import contents, saved, toy_documents
 
 from bandrank.models import checkpoint
 from bandrank.models.checkpoint import Precision
@@ -179,7 +178,7 @@ def finished(out: Path) -> dict[Path, bytes]:
 
 def test_the_scores_stay_added_to_those_of_the_fast_scorer(own: Path, toy: Path, tmp_path: Path) -> None:
     fusion = Fusion(str(toy / "mix_encoder"), 0.5)
-    checkpoint.save(tiny_cross_encoder(), tmp_path / "start", tokenizer=TOKENIZER_FILE, fusion=fusion)
+    saved(tmp_path / "start", tiny_cross_encoder(), fusion)
 
     assert main(["fine-tune", str(own), "--start", str(tmp_path / "start"), "--out", str(tmp_path / "tuned")]) == 0
 

@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 import torch
 from support.models import tiny_cross_encoder
-from support.tokenizer import TOKENIZER_FILE
-from support.training import CPU, contents, recipe, toml, train, values
+from support.training import CPU, contents, recipe, saved, toml, train, values
 
-from bandrank.models import checkpoint
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.loading import load_model
 from bandrank_training.__main__ import main
@@ -198,7 +196,7 @@ def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
     shutil.copytree(toy / "cross_encoder", tmp_path / "start")
     model = {"start": str(tmp_path / "start")}
     train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)
-    checkpoint.save(tiny_cross_encoder(pattern=sparse(4), seed=1), tmp_path / "start", tokenizer=TOKENIZER_FILE)
+    saved(tmp_path / "start", tiny_cross_encoder(pattern=sparse(4), seed=1))
 
     with pytest.raises(BadRecipe, match=r"of another run: the weights of model\.start or of a teacher differ"):
         train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)
