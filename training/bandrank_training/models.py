@@ -57,15 +57,14 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         if architecture is not CrossEncoder:
             raise BadRecipe(f"add_sentence_token: a {name} has none; that takes a cross_encoder")
         inherited |= _grow(start.scorer)
+    weights = start.scorer.state_dict() if same else {}
     try:
         config = parse(architecture.config_class, inherited | dict(recipe.config))
+        if POSITIONS in weights and config.encoder.max_positions > len(weights[POSITIONS]):
+            weights[POSITIONS] = interpolate_positions(weights[POSITIONS], config.encoder.max_positions)
     except (TypeError, ValueError) as error:
         raise BadRecipe(f"config of {name}: {error}") from error
     if same:
-        weights = start.scorer.state_dict()
-        longer = config.encoder.max_positions > start.scorer.config.encoder.max_positions
-        if longer and POSITIONS in weights:  # families with relative positions have no table
-            weights[POSITIONS] = interpolate_positions(weights[POSITIONS], config.encoder.max_positions)
         scorer = rebuilt(start.scorer, config, weights, source=recipe.start)
     else:
         torch.manual_seed(seed)
