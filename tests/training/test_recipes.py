@@ -37,7 +37,7 @@ from bandrank_training.recipe import BadRecipe, read_recipe
             "titles must be at least 0",
         ),
         ("mix", "out = 'x'\nparts = []", "no query is left"),
-        ("mine", "out = 'x'\ndev_out = 'x'\nsources = []", "recipe.toml: dev_out: x is the file of `out`"),
+        ("mine", "out = 'x'\ndev_out = './x'\nsources = []", "recipe.toml: dev_out: x is the file of `out`"),
         ("mix", "out = 'x'\n[[parts]]\ncollection = 'y/../x'\ndomain = ''\nmax_documents = 9", "would be written over"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),
         ("mine", "out = 'x'\n[[sources]]\ncollection = 'none'", "none is no folder; expected one in BEIR layout"),
