@@ -43,6 +43,7 @@ def test_weights_are_averaged(tmp_path: Path, given: list[str], shares: list[flo
         (tiny_cross_encoder, ["--weights", "1"], "1 of them for 2 models"),
         (tiny_cross_encoder, ["--weights", "0", "0"], "at least 0, and not all 0"),
         (tiny_cross_encoder, ["--weights", "nan", "1"], "at least 0, and not all 0"),
+        (tiny_cross_encoder, ["--weights", "1e308", "1e308"], "at least 0, and not all 0"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused(

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     weights = args.weights or [1.0] * len(models)
     if len(weights) != len(models):
         raise BadInput(f"--weights: {len(weights)} of them for {len(models)} models")
-    if not all(map(math.isfinite, weights)) or min(weights) < 0 or sum(weights) <= 0:
+    if not 0 < sum(weights) < math.inf or min(weights) < 0:
         raise BadInput(f"--weights must be at least 0, and not all 0, got {weights}")
     write_model(replace(models[0], scorer=averaged(models, weights)), args.out)
     print(f"the mean of {len(models)} models is in {args.out}")  # noqa: T201 - the result
