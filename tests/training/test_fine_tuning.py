@@ -20,6 +20,7 @@ from bandrank_training.collection import open_collection
 from bandrank_training.dev import DevSet
 from bandrank_training.fine_tuning import Choice, choose, evidence
 from bandrank_training.groups import read_groups
+from bandrank_training.locking import locked
 from bandrank_training.measures import judged
 
 QUERIES = 25
@@ -102,7 +103,9 @@ def test_figures_that_flatter_are_told(toy: Path, tmp_path: Path, capsys: pytest
 
 
 def test_a_second_run_finds_the_first_done(own: Path, toy: Path, tmp_path: Path) -> None:
-    """The second run mines and trains nothing, and writes the same model, with what `quantise` found of it."""
+    """The second run mines and trains nothing, and writes the same model, with what `quantise` found of it. One at the
+    same time as another is refused.
+    """
     out = tmp_path / "tuned"
     command = ["fine-tune", str(own), "--start", str(toy / "cross_encoder"), "--out", str(out)]
     assert main(command) == 0
@@ -110,6 +113,8 @@ def test_a_second_run_finds_the_first_done(own: Path, toy: Path, tmp_path: Path)
     files = [out / "training" / "log.jsonl", out / "model.safetensors", out / "config.json"]
     first = [file.read_bytes() for file in files]
 
+    with locked(out):
+        assert main(command) == 2
     assert main(command) == 0
 
     assert [file.read_bytes() for file in files] == first

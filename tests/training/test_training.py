@@ -1,6 +1,7 @@
 """Training runs: they survive being killed, keep their best checkpoint, and are not mixed up with other runs."""
 
 import json
+import multiprocessing
 import os
 import resource
 import shutil
@@ -22,7 +23,7 @@ from bandrank.models.loading import load_model
 from bandrank_training.__main__ import main
 from bandrank_training.dev import DevSet
 from bandrank_training.groups import read_groups, write_groups
-from bandrank_training.models import locked
+from bandrank_training.locking import locked
 from bandrank_training.recipe import BadRecipe
 from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.training import Trainer
@@ -157,6 +158,16 @@ def test_a_folder_that_another_run_writes_is_left_alone(toy: Path, tmp_path: Pat
         assert main(["train", str(file)]) == 2
         assert [*out.iterdir()] == [out / ".lock"]
     assert main(["train", str(file)]) == 0
+
+
+def test_a_process_that_outlives_a_run_does_not_keep_its_folder(tmp_path: Path) -> None:
+    """The one that reads batches ahead may stay when its run is killed, and the run could not go on."""
+    with locked(tmp_path):
+        ahead = multiprocessing.get_context("fork").Pool(1)
+        ahead.apply(int)
+
+    with ahead, locked(tmp_path):
+        pass
 
 
 def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

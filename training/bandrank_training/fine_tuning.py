@@ -25,10 +25,11 @@ from bandrank_training.averaging import averaged
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput, OtherRun
 from bandrank_training.groups import read_groups
+from bandrank_training.locking import locked
 from bandrank_training.losses import LossRecipe
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
-from bandrank_training.models import check_other_folder, locked, write_model
+from bandrank_training.models import check_other_folder, write_model
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
 from bandrank_training.scoring import score_offline
@@ -128,31 +129,34 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
 
     placement: for the scores that teach and for the comparison.
     Raises BadCollection, BadCheckpoint, BadRecipe, and BadInput for a start that is not a cross-encoder or is in the
-    folder to write, for candidates that are all relevant, and for a folder with another fine-tuning, which is kept.
+    folder to write, for candidates that are all relevant, and for a folder with another fine-tuning, which is kept,
+    or that another command writes into.
     """
     start = load_start(task.start)
     for folder in (task.out, task.out / "training"):
         check_other_folder(folder, [start])
     if not isinstance(start.scorer, CrossEncoder):
         raise BadInput(f"{task.start} is a {start.scorer.architecture}; fine-tune takes a cross-encoder, train any")
-    mined = task.out / "mined"
-    groups, apart = mined / GROUPS_FILE, mined / DEV_FILE
-    mine(_mining(task, start, groups, apart), placement, kept=mined)
-    if all(min(group.labels or [0]) > 0 for group in read_groups(groups)):
-        raise BadInput(f"{task.collection}: no query has an irrelevant candidate: none was judged, and BM25 finds none")
-    try:
-        trainer = Trainer(_training(task, start, groups), device=placement.device)
-    except OtherRun as error:
-        said = f"{task.out} holds another fine-tuning, which differs in {_in_words(error.differing)}"
-        raise BadInput(f"{said}; choose another --out, or delete that folder") from error
-    for file in (groups, apart):  # only now, so that a finished run keeps its own
-        write_whole(task.out / file.name, file.read_bytes())
-    with locked(trainer.out):
+    with locked(task.out):
+        mined = task.out / "mined"
+        groups, apart = mined / GROUPS_FILE, mined / DEV_FILE
+        mine(_mining(task, start, groups, apart), placement, kept=mined)
+        if all(min(group.labels or [0]) > 0 for group in read_groups(groups)):
+            raise BadInput(
+                f"{task.collection}: no query has an irrelevant candidate: none was judged, and BM25 finds none"
+            )
+        try:
+            trainer = Trainer(_training(task, start, groups), device=placement.device)
+        except OtherRun as error:
+            said = f"{task.out} holds another fine-tuning, which differs in {_in_words(error.differing)}"
+            raise BadInput(f"{said}; choose another --out, or delete that folder") from error
+        for file in (groups, apart):  # only now, so that a finished run keeps its own
+            write_whole(task.out / file.name, file.read_bytes())
         trainer.run()
-    trained = replace(trainer.model, scorer=trainer.scorer.cpu())
-    dev = DevSet.read(apart)
-    chosen, choices = choose(start, trained, dev, placement)
-    write_model(replace(start, scorer=_logits(chosen, dev)), task.out)
+        trained = replace(trainer.model, scorer=trainer.scorer.cpu())
+        dev = DevSet.read(apart)
+        chosen, choices = choose(start, trained, dev, placement)
+        write_model(replace(start, scorer=_logits(chosen, dev)), task.out)
     return chosen, choices
 
 

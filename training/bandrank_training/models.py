@@ -1,9 +1,7 @@
 """Builds, loads and writes the models of training commands."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,20 +91,6 @@ def check_other_folder(out: Path, models: Sequence[LoadedModel], *, words: str =
     read += [shipped(words) or Path(words)] if words else []
     if any(out.resolve() == folder.resolve() for folder in read):
         raise BadInput(f"{out} is the folder of a model that is read; choose another")
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Creates a folder and locks it until the block, or the process, ends. Raises BadInput if another has locked it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            flock(file, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(f"another command writes into {folder}; choose another folder, or wait") from None
-        except OSError:  # a file system without locks
-            pass
-        yield
 
 
 def load_teacher(name: str, device: torch.device) -> LoadedModel:

@@ -31,9 +31,10 @@ from bandrank_training.contents import digest, of_model
 from bandrank_training.dev import DevSet
 from bandrank_training.dropout import add_dropout
 from bandrank_training.errors import BadRecipe, OtherRun
+from bandrank_training.locking import locked
 from bandrank_training.losses import LOSSES
 from bandrank_training.model_losses import MODEL_LOSSES
-from bandrank_training.models import build, check_other_folder, load_teacher, locked, write_model
+from bandrank_training.models import build, check_other_folder, load_teacher, write_model
 from bandrank_training.plot import plot_log
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer
