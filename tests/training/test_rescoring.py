@@ -13,12 +13,15 @@ from bandrank_training.groups import read_groups
 from bandrank_training.scoring import score_offline
 
 
-def test_scores_are_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_are_added(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The scores are added under the name of the scorer's folder, nothing else changes, and progress ends at 100%."""
     groups, model, out = write_toy(tmp_path)["dev"], tmp_path / "fast", tmp_path / "out.jsonl"
     saved(model, tiny_bi_encoder())
+    monkeypatch.chdir(model)
 
-    assert main(["score", str(groups), str(model), str(out)]) == 0
+    assert main(["score", str(groups), ".", str(out)]) == 0
 
     assert "fast: 100%" in capsys.readouterr().err
     expected = DevSet.read(groups).scores(score_offline(load_model(str(model))))
