@@ -13,9 +13,7 @@ from bandrank_training.groups import read_groups
 from bandrank_training.scoring import score_offline
 
 
-def test_scores_are_added(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_added(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The scores are added under the name of the scorer's folder, nothing else changes, and progress ends at 100%."""
     groups, model, out = write_toy(tmp_path)["dev"], tmp_path / "fast", tmp_path / "out.jsonl"
     saved(model, tiny_bi_encoder())
