@@ -108,8 +108,8 @@ def test_interpolation_keeps_the_dtype() -> None:
     torch.testing.assert_close(stretched.double(), interpolate_positions(table, 4096), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("rows", "requested"), [(19, 512), (512, 511), (512, 20)])
+@pytest.mark.parametrize(("rows", "requested"), [(19, 512), (512, 511), (512, 20), (512, 70_000)])
 def test_tables_that_cannot_be_stretched(rows: int, requested: int) -> None:
-    """There are too few rows to find the trained ones, or more rows than are requested."""
+    """There are too few rows to find the trained ones, more than are requested, or more requested than models have."""
     with pytest.raises(ValueError, match=f"cannot interpolate a table of {rows} positions to {requested}"):
         interpolate_positions(torch.zeros(rows, 4), requested)

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 from support.collections import write_collection
-from support.tokenizer import WORDS
+from support.tokenizer import TOKENIZER_FILE, WORDS
 
+from bandrank.models import checkpoint
+from bandrank.models.fusion import Fusion
 from bandrank.models.plain import parse
+from bandrank.models.scorer import Scorer
 from bandrank_training.collection import BeirFolder
 from bandrank_training.groups import Group, write_groups
 from bandrank_training.recipe import TrainingRecipe
@@ -106,6 +109,12 @@ def train(toy: Path, out: Path, start: str = "cross_encoder", **changes: Any) ->
     trainer = Trainer(recipe(toy, out, start, **changes), device=CPU)
     trainer.run()
     return trainer
+
+
+def saved(folder: Path, scorer: Scorer, fusion: Fusion | None = None) -> str:
+    """Saves a scorer with the tiny tokenizer, and returns its folder."""
+    checkpoint.save(scorer, folder, tokenizer=TOKENIZER_FILE, fusion=fusion)
+    return str(folder)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

@@ -6,10 +6,8 @@ import pytest
 from support.models import save_bi_encoder, tiny_cross_encoder
 from support.modernbert import tiny_sequence_cross_encoder
 from support.precomputing import tiny_mix_encoder
-from support.tokenizer import TOKENIZER_FILE
-from support.training import write_toy
+from support.training import saved, write_toy
 
-from bandrank.models import checkpoint
 from bandrank.models.layers.patterns import sparse
 
 
@@ -24,5 +22,5 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "sequence_cross_encoder": tiny_sequence_cross_encoder(),
         "mix_encoder": tiny_mix_encoder(similarity="cosine"),
     }.items():
-        checkpoint.save(scorer, folder / name, tokenizer=TOKENIZER_FILE)
+        saved(folder / name, scorer)
     return folder

@@ -9,13 +9,10 @@ import pytest
 import torch
 from support.collections import write_collection
 from support.models import random_ids, tiny_bi_encoder, tiny_cross_encoder
-from support.tokenizer import TOKENIZER_FILE
-from support.training import toy_documents
+from support.training import saved, toy_documents
 
-from bandrank.models import checkpoint
 from bandrank.models.loading import load_model
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import Scorer
 from bandrank_training.__main__ import main
 from bandrank_training.aligning import rotation_towards
 
@@ -49,11 +46,6 @@ def test_the_principal_components_are_kept() -> None:
     now = vectors @ rotation_towards(vectors, drawn(50, 5, seed=2))
 
     np.testing.assert_allclose(now @ now.T, vectors @ vectors.T, rtol=1e-3, atol=1e-3)
-
-
-def saved(folder: Path, scorer: Scorer) -> str:
-    checkpoint.save(scorer, folder, tokenizer=TOKENIZER_FILE)
-    return str(folder)
 
 
 @pytest.mark.parametrize("size", [None, 20])

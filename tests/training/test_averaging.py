@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import tiny_bi_encoder, tiny_cross_encoder
-from support.tokenizer import TOKENIZER_FILE
+from support.training import saved
 
-from bandrank.models import checkpoint
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import load_model
 from bandrank.models.quantised import linear_layers
@@ -18,11 +17,6 @@ from bandrank_training.__main__ import main
 from bandrank_training.models import build
 from bandrank_training.recipe import ModelRecipe
 from bandrank_training.tuning import calibrated
-
-
-def saved(folder: Path, scorer: Scorer, fusion: Fusion | None = None) -> str:
-    checkpoint.save(scorer, folder, tokenizer=TOKENIZER_FILE, fusion=fusion)
-    return str(folder)
 
 
 @pytest.mark.parametrize(("given", "shares"), [([], [1 / 3] * 3), (["--weights", "1", "0", "3"], [0.25, 0, 0.75])])
@@ -49,6 +43,7 @@ def test_weights_are_averaged(tmp_path: Path, given: list[str], shares: list[flo
         (tiny_cross_encoder, ["--weights", "1"], "1 of them for 2 models"),
         (tiny_cross_encoder, ["--weights", "0", "0"], "at least 0, and not all 0"),
         (tiny_cross_encoder, ["--weights", "nan", "1"], "at least 0, and not all 0"),
+        (tiny_cross_encoder, ["--weights", "1e308", "1e308"], "at least 0, and not all 0"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused(

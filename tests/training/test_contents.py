@@ -8,9 +8,8 @@ import torch
 from support.collections import write_collection
 from support.models import tiny_cross_encoder
 from support.scorers import loaded
-from support.tokenizer import TOKENIZER_FILE
+from support.training import saved
 
-from bandrank.models import checkpoint
 from bandrank.models.fusion import Fusion
 from bandrank_training.collection import open_collection
 from bandrank_training.contents import digest, of_documents, of_judgements, of_model
@@ -30,9 +29,9 @@ def test_a_weight_more_or_less_is_another_model(tmp_path: Path) -> None:
     model = loaded(scorer, name="one")
     assert of_model(replace(model, name="another")) == of_model(loaded(tiny_cross_encoder(), name="one"))
     digests = {of_model(model), of_model(loaded(tiny_cross_encoder(max_query_tokens=7)))}
-    checkpoint.save(tiny_cross_encoder(), tmp_path, tokenizer=TOKENIZER_FILE)
+    saved(tmp_path, tiny_cross_encoder())
     digests |= {of_model(replace(model, fusion=Fusion(str(tmp_path), weight))) for weight in (0.5, 1.0)}
-    checkpoint.save(tiny_cross_encoder(seed=1), tmp_path, tokenizer=TOKENIZER_FILE)
+    saved(tmp_path, tiny_cross_encoder(seed=1))
     digests.add(of_model(replace(model, fusion=Fusion(str(tmp_path), 1.0))))
     with torch.no_grad():
         next(scorer.parameters()).view(-1)[0] += 1

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.models import random_text, save_bi_encoder, save_cross_encoder, tiny_bi_encoder
 from support.native import needs_native
-from support.tokenizer import TOKENIZER_FILE
+from support.training import saved
 
 from bandrank.models import checkpoint
 from bandrank.models.loading import load_model
@@ -62,7 +62,7 @@ def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Pat
     plain = tiny_bi_encoder()
     config = replace(plain.config, query_wording=Wording("she {text}"), candidate_wording=Wording("he {text}"))
     scorer = checkpoint.assemble(type(plain), config, plain.state_dict(), source="the test")
-    checkpoint.save(scorer, tmp_path / "model", tokenizer=TOKENIZER_FILE)
+    saved(tmp_path / "model", scorer)
     texts = ["the man", "was it", "no"]
     index = DenseIndex(load_model(str(tmp_path / "model")), texts, CPU, folder=tmp_path / "vectors")
     ((_, cosines),) = index.search(["the man"], 3)

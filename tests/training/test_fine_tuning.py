@@ -9,10 +9,10 @@ import pytest
 import torch
 from support.collections import write_collection
 from support.models import tiny_cross_encoder
-from support.tokenizer import TOKENIZER_FILE
-from support.training import contents, toy_documents
+from support.training import contents, saved, toy_documents
 
 from bandrank.models import checkpoint
+from bandrank.models.checkpoint import Precision
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank_training.__main__ import main
@@ -20,6 +20,7 @@ from bandrank_training.collection import open_collection
 from bandrank_training.dev import DevSet
 from bandrank_training.fine_tuning import Choice, choose, evidence
 from bandrank_training.groups import read_groups
+from bandrank_training.locking import locked
 from bandrank_training.measures import judged
 
 QUERIES = 25
@@ -102,17 +103,21 @@ def test_figures_that_flatter_are_told(toy: Path, tmp_path: Path, capsys: pytest
 
 
 def test_a_second_run_finds_the_first_done(own: Path, toy: Path, tmp_path: Path) -> None:
-    """The second run mines and trains nothing, and writes the same model."""
+    """The second run mines and trains nothing, and writes the same model, with what `quantise` found of it. One at the
+    same time as another is refused.
+    """
     out = tmp_path / "tuned"
     command = ["fine-tune", str(own), "--start", str(toy / "cross_encoder"), "--out", str(out)]
     assert main(command) == 0
-    first, log = load_model(str(out)).scorer.state_dict(), (out / "training" / "log.jsonl").read_text(encoding="utf-8")
+    checkpoint.save_precision(out, Precision(("int8",), ("encoder.layers.0.up",)))
+    files = [out / "training" / "log.jsonl", out / "model.safetensors", out / "config.json"]
+    first = [file.read_bytes() for file in files]
 
+    with locked(out):
+        assert main(command) == 2
     assert main(command) == 0
 
-    assert (out / "training" / "log.jsonl").read_text(encoding="utf-8") == log
-    for name, value in load_model(str(out)).scorer.state_dict().items():
-        torch.testing.assert_close(value, first[name])  # the constant is fitted to scores, which round by their batches
+    assert [file.read_bytes() for file in files] == first
 
 
 MINED = "what was mined (by the texts, the judgements, --split, --most-queries or --dtype)"
@@ -178,7 +183,7 @@ def finished(out: Path) -> dict[Path, bytes]:
 
 def test_the_scores_stay_added_to_those_of_the_fast_scorer(own: Path, toy: Path, tmp_path: Path) -> None:
     fusion = Fusion(str(toy / "mix_encoder"), 0.5)
-    checkpoint.save(tiny_cross_encoder(), tmp_path / "start", tokenizer=TOKENIZER_FILE, fusion=fusion)
+    saved(tmp_path / "start", tiny_cross_encoder(), fusion)
 
     assert main(["fine-tune", str(own), "--start", str(tmp_path / "start"), "--out", str(tmp_path / "tuned")]) == 0
 

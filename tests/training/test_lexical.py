@@ -10,10 +10,9 @@ import torch
 from support.models import tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_mix_encoder
 from support.scorers import loaded
-from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, UNK_ID, tiny_tokenizer
-from support.training import contents, toy_documents, train, write_toy
+from support.tokenizer import CLS_ID, SEP_ID, UNK_ID, tiny_tokenizer
+from support.training import contents, saved, toy_documents, train, write_toy
 
-from bandrank.models import checkpoint
 from bandrank.models.loading import load_model
 from bandrank.models.scorer import Scorer
 from bandrank.models.texts import TextEncoder
@@ -91,7 +90,7 @@ def command_of(paths: dict[str, Path], model: Path, out: Path) -> list[str]:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`lexical` writes a checkpoint that measures as printed and can be trained further."""
     paths = write_toy(tmp_path)
-    checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)
+    saved(tmp_path / "model", tiny_cross_encoder())
 
     command = command_of(paths, tmp_path / "model", tmp_path / "out")
     assert main([*command, "--without", "goverment"]) == 2
@@ -111,7 +110,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = write_toy(tmp_path)
-    checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)
+    saved(tmp_path / "model", tiny_cross_encoder())
     before = contents(tmp_path / "model")
 
     assert main(command_of(paths, tmp_path / "model", tmp_path / "model")) == 2
@@ -132,7 +131,7 @@ def test_what_gets_no_evidence_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(BadInput, match="lexical evidence is for a cross_encoder or a mix_encoder, not a bi_encoder"):
         with_lexical(loaded(tiny_bi_encoder()), torch.zeros(1), 9.0)
     paths = write_toy(tmp_path)
-    checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)
+    saved(tmp_path / "model", tiny_cross_encoder())
     (area,) = {group.area for group in read_groups(paths["groups"])}
     command = command_of(paths, tmp_path / "model", tmp_path / "out")
 

@@ -301,6 +301,7 @@ def test_from_a_collection_to_a_checkpoint(tmp_path: Path, capsys: pytest.Captur
         assert "2 steps, best dev nDCG@10 1.0000 of the start, which no step made better; the checkpoint is in" in said
     made = {path.name for path in out.iterdir()}
     assert made == {
+        ".lock",
         "config.json",
         "model.safetensors",
         "tokenizer.json",

@@ -7,10 +7,8 @@ import pytest
 from support.collections import write_collection
 from support.models import random_text, tiny_cross_encoder
 from support.native import needs_native
-from support.tokenizer import TOKENIZER_FILE
-from support.training import corpus_reads
+from support.training import corpus_reads, saved
 
-from bandrank.models import checkpoint
 from bandrank.models.checkpoint import Precision, load_precision, save_precision
 from bandrank.models.loading import load_model
 from bandrank.models.quantised import linear_layers
@@ -30,7 +28,7 @@ QRELS = {f"q{number}": {f"d{number}": 1} for number in range(1, 6)} | {"q8": {"d
 def folder(tmp_path: Path) -> Path:
     """A collection and a checkpoint."""
     write_collection(tmp_path / "tiny", documents=DOCUMENTS, queries=QUERIES, qrels=QRELS)
-    checkpoint.save(tiny_cross_encoder(), tmp_path / "scorer", tokenizer=TOKENIZER_FILE)
+    saved(tmp_path / "scorer", tiny_cross_encoder())
     return tmp_path
 
 
@@ -127,7 +125,7 @@ def test_layers_that_lose_too_much_stay_in_float32(
     block = scorer.encoder.layers[1]
     block.up.weight.data[0], block.up.bias.data[0] = 0, -50
     block.down.weight.data[:, 0] = 1000
-    checkpoint.save(scorer, folder / "scorer", tokenizer=TOKENIZER_FILE)
+    saved(folder / "scorer", scorer)
     save_precision(folder / "scorer", Precision(("int8", "bfloat16"), ("encoder.layers.0.qkv",)))
 
     assert quantise(folder) == 0

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 from support.collections import write_lines
 from support.models import tiny_cross_encoder
-from support.tokenizer import TOKENIZER_FILE
-from support.training import toml, values, write_toy
+from support.training import saved, toml, values, write_toy
 
-from bandrank.models import checkpoint
 from bandrank.models.fusion import Fusion
 from bandrank_training.__main__ import main
 from bandrank_training.recipe import BadRecipe, read_recipe
@@ -39,7 +37,7 @@ from bandrank_training.recipe import BadRecipe, read_recipe
             "titles must be at least 0",
         ),
         ("mix", "out = 'x'\nparts = []", "no query is left"),
-        ("mine", "out = 'x'\ndev_out = 'x'\nsources = []", "recipe.toml: dev_out: x is the file of `out`"),
+        ("mine", "out = 'x'\ndev_out = './x'\nsources = []", "recipe.toml: dev_out: x is the file of `out`"),
         ("mix", "out = 'x'\n[[parts]]\ncollection = 'y/../x'\ndomain = ''\nmax_documents = 9", "would be written over"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),
         ("mine", "out = 'x'\n[[sources]]\ncollection = 'none'", "none is no folder; expected one in BEIR layout"),
@@ -91,7 +89,7 @@ def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:
 
 def test_a_start_that_adds_to_another_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A start such as sparse-w4 ranks worse than before if it is trained by itself, and nothing else would say why."""
-    checkpoint.save(tiny_cross_encoder(), tmp_path / "start", tokenizer=TOKENIZER_FILE, fusion=Fusion("good", 0.5))
+    saved(tmp_path / "start", tiny_cross_encoder(), Fusion("good", 0.5))
     plain = values(toy, tmp_path / "out", optimiser={"steps": 1}, model={"start": str(tmp_path / "start")})
     write_lines(tmp_path / "recipe.toml", toml(plain))
 

@@ -15,9 +15,8 @@ import torch
 from support.models import random_text, score_batch, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_colbert, tiny_mix_encoder
 from support.scorers import encoded_lookup, loaded, lookup
-from support.tokenizer import TOKENIZER_FILE
+from support.training import saved
 
-from bandrank.models import checkpoint
 from bandrank.models.fusion import Fusion
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.loading import load_model
@@ -77,8 +76,8 @@ def test_scores_do_not_depend_on_company(kind: str) -> None:
 def test_fused_scorers_are_summed(tmp_path: Path) -> None:
     """The checkpoint asks for its own score plus half of that of the fast scorer that it names."""
     fast, accurate = tmp_path / "fast", tmp_path / "accurate"
-    checkpoint.save(tiny_bi_encoder(), fast, tokenizer=TOKENIZER_FILE)
-    checkpoint.save(tiny_cross_encoder(), accurate, tokenizer=TOKENIZER_FILE, fusion=Fusion(str(fast), 0.5))
+    saved(fast, tiny_bi_encoder())
+    saved(accurate, tiny_cross_encoder(), Fusion(str(fast), 0.5))
 
     fused = list(score_offline(load_model(str(accurate))).score(questions()))
 

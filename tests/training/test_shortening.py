@@ -5,20 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import tiny_cross_encoder
-from support.tokenizer import TOKENIZER_FILE
+from support.training import saved
 
-from bandrank.models import checkpoint
-from bandrank.models.scorer import Scorer
 from bandrank_training.models import build
 from bandrank_training.recipe import BadRecipe, ModelRecipe
 
 WORDS = "encoder.embeddings.word.weight"
 SPARSE = {"pattern": {"window": 4, "query_to_cls": False, "query_to_candidate": False}}
-
-
-def saved(folder: Path, scorer: Scorer) -> str:
-    checkpoint.save(scorer, folder, tokenizer=TOKENIZER_FILE)
-    return str(folder)
 
 
 def test_layers_of_the_start_are_kept_in_the_order_given(tmp_path: Path) -> None:

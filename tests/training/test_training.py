@@ -1,6 +1,7 @@
 """Training runs: they survive being killed, keep their best checkpoint, and are not mixed up with other runs."""
 
 import json
+import multiprocessing
 import os
 import resource
 import shutil
@@ -15,15 +16,14 @@ from typing import Any
 import pytest
 import torch
 from support.models import tiny_cross_encoder
-from support.tokenizer import TOKENIZER_FILE
-from support.training import CPU, contents, recipe, toml, train, values
+from support.training import CPU, contents, recipe, saved, toml, train, values
 
-from bandrank.models import checkpoint
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.loading import load_model
 from bandrank_training.__main__ import main
 from bandrank_training.dev import DevSet
 from bandrank_training.groups import read_groups, write_groups
+from bandrank_training.locking import locked
 from bandrank_training.recipe import BadRecipe
 from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.training import Trainer
@@ -150,6 +150,26 @@ def test_the_same_groups_may_lie_elsewhere(toy: Path, tmp_path: Path) -> None:
     assert Trainer(recipe(toy, tmp_path / "out", data=moved), device=CPU).progress.step == 2
 
 
+def test_a_folder_that_another_run_writes_is_left_alone(toy: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "recipe.toml", tmp_path / "out"
+    file.write_text(toml(values(toy, out)), encoding="utf-8")
+
+    with locked(out):
+        assert main(["train", str(file)]) == 2
+        assert [*out.iterdir()] == [out / ".lock"]
+    assert main(["train", str(file)]) == 0
+
+
+def test_a_process_that_outlives_a_run_does_not_keep_its_folder(tmp_path: Path) -> None:
+    """The one that reads batches ahead may stay when its run is killed, and the run could not go on."""
+    with locked(tmp_path):
+        ahead = multiprocessing.get_context("fork").Pool(1)
+        ahead.apply(int)
+
+    with ahead, locked(tmp_path):
+        pass
+
+
 def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "recipe.toml"
     file.write_text(toml(values(toy, tmp_path / "out")), encoding="utf-8")
@@ -187,7 +207,7 @@ def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
     shutil.copytree(toy / "cross_encoder", tmp_path / "start")
     model = {"start": str(tmp_path / "start")}
     train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)
-    checkpoint.save(tiny_cross_encoder(pattern=sparse(4), seed=1), tmp_path / "start", tokenizer=TOKENIZER_FILE)
+    saved(tmp_path / "start", tiny_cross_encoder(pattern=sparse(4), seed=1))
 
     with pytest.raises(BadRecipe, match=r"of another run: the weights of model\.start or of a teacher differ"):
         train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)

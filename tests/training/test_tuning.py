@@ -9,10 +9,8 @@ import torch
 from support.models import save_bi_encoder, some_scores, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.scorers import loaded
-from support.tokenizer import TOKENIZER_FILE
-from support.training import train, write_toy
+from support.training import saved, train, write_toy
 
-from bandrank.models import checkpoint
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import load_model
 from bandrank.models.scorer import Scorer
@@ -60,8 +58,8 @@ def test_the_best_weight_of_a_fusion_is_found(tmp_path: Path) -> None:
     paths = write_toy(tmp_path)
     dev = DevSet.read(paths["dev"])
     fast, accurate, out = tmp_path / "fast", tmp_path / "accurate", tmp_path / "out"
-    checkpoint.save(tiny_bi_encoder(), fast, tokenizer=TOKENIZER_FILE)
-    checkpoint.save(tiny_cross_encoder(), accurate, tokenizer=TOKENIZER_FILE, fusion=Fusion(str(fast), 7.0))
+    saved(fast, tiny_bi_encoder())
+    saved(accurate, tiny_cross_encoder(), Fusion(str(fast), 7.0))
     tuned = tune(load_model(str(accurate)), dev)
 
     assert main(["export", str(accurate), str(out), "--tune", str(paths["dev"])]) == 0

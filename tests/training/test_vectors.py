@@ -7,11 +7,10 @@ import pytest
 import torch
 from support.models import tiny_bi_encoder, tiny_cross_encoder
 from support.scorers import loaded
-from support.tokenizer import TOKENIZER_FILE, tiny_tokenizer
-from support.training import train
+from support.tokenizer import tiny_tokenizer
+from support.training import saved, train
 from torch import Tensor
 
-from bandrank.models import checkpoint
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Ragged
@@ -90,7 +89,7 @@ def test_teacher_and_student_must_be_bi_encoders_of_the_same_size() -> None:
 
 
 def test_training_brings_vectors_near(toy: Path, tmp_path: Path) -> None:
-    checkpoint.save(tiny_bi_encoder(seed=9), tmp_path / "teacher", tokenizer=TOKENIZER_FILE)
+    saved(tmp_path / "teacher", tiny_bi_encoder(seed=9))
     loss = {"name": "vectors", "teacher": str(tmp_path / "teacher")}
     trainer = train(
         toy,

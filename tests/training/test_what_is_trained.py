@@ -1,13 +1,13 @@
 """What is trained: every architecture, all but what is frozen, by losses that a recipe names; and what is refused."""
 
 import string
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.models import some_scores
+from support.models import some_scores, tiny_encoder_config
 from support.training import CPU, recipe, train
 
 from bandrank.models.fusion import Fusion
@@ -76,6 +76,11 @@ def test_candidates_encoded_once_give_the_same_losses(toy: Path, tmp_path: Path)
             "cross_encoder",
             {"model": {"config": {"sentence_token": 1}}},
             "sentence_token needs a pattern in which queries",
+        ),
+        (
+            "cross_encoder",
+            {"model": {"config": {"encoder": asdict(tiny_encoder_config(positions=10**5))}}},
+            "config of cross_encoder: cannot interpolate a table of 512 positions to 100000",
         ),
         ("bi_encoder", {"model": {"add_sentence_token": True}}, "add_sentence_token: a bi_encoder has none"),
         (

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bandrank.models import checkpoint
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.layers.dense import DenseConfig
 from bandrank.models.loading import LoadedModel
@@ -21,7 +20,7 @@ from bandrank_training.arguments import positive
 from bandrank_training.collection import open_collection
 from bandrank_training.dense import DenseIndex, Vectors
 from bandrank_training.errors import BadInput
-from bandrank_training.models import check_other_folder, rebuilt, tokenizer_file
+from bandrank_training.models import check_other_folder, rebuilt, write_model
 from bandrank_training.placement import Placement
 from bandrank_training.start import load_start
 
@@ -51,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     vectors, others = (DenseIndex(each, texts, placement, max_tokens=MAX_TOKENS).vectors for each in (model, like))
     rotation = rotation_towards(vectors, others)
     aligned = rotated(model, rotation)
-    checkpoint.save(aligned.scorer, args.out, tokenizer=tokenizer_file(aligned, args.out))
+    write_model(aligned, args.out)
     now = vectors @ rotation
     cosines = (now * others).sum(1) / np.linalg.norm(now, axis=1)
     print(f"mean cosine of the two models' vectors of a text: {cosines.mean():.3f}; the checkpoint is in {args.out}")  # noqa: T201 - the result

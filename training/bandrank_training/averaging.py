@@ -8,16 +8,15 @@ mean often ranks better than each of them, above all on collections that trainin
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from torch import Tensor
 
-from bandrank.models import checkpoint
 from bandrank.models.loading import LoadedModel
 from bandrank.models.scorer import Scorer
 from bandrank_training.errors import BadInput
-from bandrank_training.models import check_other_folder, rebuilt, tokenizer_file
+from bandrank_training.models import check_other_folder, rebuilt, write_model
 from bandrank_training.start import load_start
 
 
@@ -46,11 +45,9 @@ def run(args: argparse.Namespace) -> int:
     weights = args.weights or [1.0] * len(models)
     if len(weights) != len(models):
         raise BadInput(f"--weights: {len(weights)} of them for {len(models)} models")
-    if not all(map(math.isfinite, weights)) or min(weights) < 0 or sum(weights) <= 0:
+    if not 0 < sum(weights) < math.inf or min(weights) < 0:
         raise BadInput(f"--weights must be at least 0, and not all 0, got {weights}")
-    scorer = averaged(models, weights)
-    first = models[0]
-    checkpoint.save(scorer, args.out, tokenizer=tokenizer_file(first, args.out), fusion=first.fusion)
+    write_model(replace(models[0], scorer=averaged(models, weights)), args.out)
     print(f"the mean of {len(models)} models is in {args.out}")  # noqa: T201 - the result
     return 0
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import mean
 
 from bandrank.dtypes import FloatName
-from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.checkpoint import write_whole
 from bandrank.models.loading import LoadedModel
@@ -26,10 +25,11 @@ from bandrank_training.averaging import averaged
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput, OtherRun
 from bandrank_training.groups import read_groups
+from bandrank_training.locking import locked
 from bandrank_training.losses import LossRecipe
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
-from bandrank_training.models import check_other_folder, tokenizer_file
+from bandrank_training.models import check_other_folder, write_model
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
 from bandrank_training.scoring import score_offline
@@ -129,31 +129,34 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
 
     placement: for the scores that teach and for the comparison.
     Raises BadCollection, BadCheckpoint, BadRecipe, and BadInput for a start that is not a cross-encoder or is in the
-    folder to write, for candidates that are all relevant, and for a folder with another fine-tuning, which is kept.
+    folder to write, for candidates that are all relevant, and for a folder with another fine-tuning, which is kept,
+    or that another command writes into.
     """
     start = load_start(task.start)
     for folder in (task.out, task.out / "training"):
         check_other_folder(folder, [start])
     if not isinstance(start.scorer, CrossEncoder):
         raise BadInput(f"{task.start} is a {start.scorer.architecture}; fine-tune takes a cross-encoder, train any")
-    mined = task.out / "mined"
-    groups, apart = mined / GROUPS_FILE, mined / DEV_FILE
-    mine(_mining(task, start, groups, apart), placement, kept=mined)
-    if all(min(group.labels or [0]) > 0 for group in read_groups(groups)):
-        raise BadInput(f"{task.collection}: no query has an irrelevant candidate: none was judged, and BM25 finds none")
-    try:
-        trainer = Trainer(_training(task, start, groups), device=placement.device)
-    except OtherRun as error:
-        said = f"{task.out} holds another fine-tuning, which differs in {_in_words(error.differing)}"
-        raise BadInput(f"{said}; choose another --out, or delete that folder") from error
-    for file in (groups, apart):  # only now, so that a finished run keeps its own
-        write_whole(task.out / file.name, file.read_bytes())
-    trainer.run()
-    trained = replace(trainer.model, scorer=trainer.scorer.cpu())
-    dev = DevSet.read(apart)
-    chosen, choices = choose(start, trained, dev, placement)
-    tokenizer = tokenizer_file(start, task.out)
-    checkpoint.save(_logits(chosen, dev), task.out, tokenizer=tokenizer, fusion=start.fusion)
+    with locked(task.out):
+        mined = task.out / "mined"
+        groups, apart = mined / GROUPS_FILE, mined / DEV_FILE
+        mine(_mining(task, start, groups, apart), placement, kept=mined)
+        if all(min(group.labels or [0]) > 0 for group in read_groups(groups)):
+            raise BadInput(
+                f"{task.collection}: no query has an irrelevant candidate: none was judged, and BM25 finds none"
+            )
+        try:
+            trainer = Trainer(_training(task, start, groups), device=placement.device)
+        except OtherRun as error:
+            said = f"{task.out} holds another fine-tuning, which differs in {_in_words(error.differing)}"
+            raise BadInput(f"{said}; choose another --out, or delete that folder") from error
+        for file in (groups, apart):  # only now, so that a finished run keeps its own
+            write_whole(task.out / file.name, file.read_bytes())
+        trainer.run()
+        trained = replace(trainer.model, scorer=trainer.scorer.cpu())
+        dev = DevSet.read(apart)
+        chosen, choices = choose(start, trained, dev, placement)
+        write_model(replace(start, scorer=_logits(chosen, dev)), task.out)
     return chosen, choices
 
 
@@ -230,11 +233,13 @@ def _in_words(differing: Sequence[str]) -> str:
 
 
 def _logits(chosen: Choice, dev: DevSet) -> Scorer:
-    """Adds the constant that makes the sigmoid of a score a probability; the start has one already."""
+    """Adds the constant that makes the sigmoid of a score a probability; the start has one already. It is rounded, as
+    scores depend on the batch.
+    """
     if chosen.name == "as it was":
         return chosen.scorer
     flat = [score for row in chosen.sums for score in row]
-    return calibrated(chosen.scorer, 1.0, intercept(flat, dev.relevant))
+    return calibrated(chosen.scorer, 1.0, round(intercept(flat, dev.relevant), 3))
 
 
 def evidence(chosen: Choice, before: Choice) -> str:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder, MixEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.lexical import EVIDENCE, QUERY_FEATURES, Lexical, LexicalConfig
@@ -33,7 +32,7 @@ from bandrank_training.errors import BadInput
 from bandrank_training.frequencies import rarity
 from bandrank_training.groups import check_areas
 from bandrank_training.losses import LossRecipe, Scored, contrastive
-from bandrank_training.models import check_other_folder, rebuilt, tokenizer_file
+from bandrank_training.models import check_other_folder, rebuilt, write_model
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.scoring import score_offline
 from bandrank_training.start import load_start
@@ -92,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     gate = fit(asked.some(fitted), args.strength)
     model = with_lexical(model, *frequencies)  # a new copy: the one that scored may have changed precision
     _lexical(model).gate.data.copy_(gate)
-    checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model, args.out), fusion=model.fusion)
+    write_model(model, args.out)
     before, after = (dev.by_area(asked.rows(each)) for each in (torch.zeros_like(gate), gate))
     for area in before:
         note = " (left out of the fit)" if area in args.without else ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from bandrank_training.errors import BadInput
@@ -77,5 +78,5 @@ class MiningRecipe(Mining):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 0, "dev_groups")
-        if self.dev_out and self.dev_out == self.out:
+        if self.dev_out and Path(self.dev_out).resolve() == Path(self.out).resolve():
             raise BadInput(f"dev_out: {self.out} is the file of `out`; choose another")

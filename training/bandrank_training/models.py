@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES, ColBERT, CrossEncoder
-from bandrank.models.checkpoint import assemble, write_whole
+from bandrank.models.checkpoint import Precision, assemble, load_precision, save_precision, write_whole
 from bandrank.models.layers.interpolation import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
+from bandrank.models.shipped import shipped
 from bandrank.models.texts import punctuation_ids
 from bandrank_training.errors import BadInput, BadRecipe
 from bandrank_training.recipe import ModelRecipe
@@ -42,8 +44,7 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
     """
     start = load_start(recipe.start)
     start = with_layers(start, recipe.layers) if recipe.layers else start
-    for other in words_of(recipe):
-        start = with_words(start, other)
+    start = with_words(start, load_start(recipe.words)) if recipe.words else start
     name = recipe.architecture or start.scorer.architecture
     if name not in ARCHITECTURES:
         raise BadRecipe(f"architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
@@ -54,15 +55,14 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         if architecture is not CrossEncoder:
             raise BadRecipe(f"add_sentence_token: a {name} has none; that takes a cross_encoder")
         inherited |= _grow(start.scorer)
+    weights = start.scorer.state_dict() if same else {}
     try:
         config = parse(architecture.config_class, inherited | dict(recipe.config))
+        if POSITIONS in weights and config.encoder.max_positions > len(weights[POSITIONS]):
+            weights[POSITIONS] = interpolate_positions(weights[POSITIONS], config.encoder.max_positions)
     except (TypeError, ValueError) as error:
         raise BadRecipe(f"config of {name}: {error}") from error
     if same:
-        weights = start.scorer.state_dict()
-        longer = config.encoder.max_positions > start.scorer.config.encoder.max_positions
-        if longer and POSITIONS in weights:  # families with relative positions have no table
-            weights[POSITIONS] = interpolate_positions(weights[POSITIONS], config.encoder.max_positions)
         scorer = rebuilt(start.scorer, config, weights, source=recipe.start)
     else:
         torch.manual_seed(seed)
@@ -71,11 +71,6 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         except RuntimeError as error:
             raise BadRecipe(f"config of {name}: the encoder of {recipe.start} does not fit into it") from error
     return LoadedModel(name, start.folder, scorer, start.tokenizer)
-
-
-def words_of(recipe: ModelRecipe) -> list[LoadedModel]:
-    """The model whose words replace the start's, if the recipe names one. Raises BadCheckpoint."""
-    return [load_start(recipe.words)] if recipe.words else []
 
 
 def rebuilt(scorer: AnyScorer, config: Any, weights: dict[str, Tensor], *, source: str) -> AnyScorer:
@@ -88,9 +83,12 @@ def rebuilt(scorer: AnyScorer, config: Any, weights: dict[str, Tensor], *, sourc
     return made
 
 
-def check_other_folder(out: Path, models: Sequence[LoadedModel]) -> None:
-    """Raises BadInput for the folder of one of the models, or of a scorer that one adds to: it would be overwritten."""
+def check_other_folder(out: Path, models: Sequence[LoadedModel], *, words: str = "") -> None:
+    """Raises BadInput for the folder of one of the models, of the model of `words`, or of a scorer that one adds to: it
+    would be overwritten.
+    """
     read = [model.folder for model in models] + [Path(model.fusion.scorer) for model in models if model.fusion]
+    read += [shipped(words) or Path(words)] if words else []
     if any(out.resolve() == folder.resolve() for folder in read):
         raise BadInput(f"{out} is the folder of a model that is read; choose another")
 
@@ -100,6 +98,18 @@ def load_teacher(name: str, device: torch.device) -> LoadedModel:
     model = load_start(name)
     model.scorer.to(device).eval().requires_grad_(requires_grad=False)
     return model
+
+
+def write_model(model: LoadedModel, folder: Path) -> None:
+    """Writes a checkpoint. If the folder had the same weights, as after a finished run, what `quantise` found stays."""
+    tokenizer, weights = tokenizer_file(model, folder), folder / "model.safetensors"
+    measured = load_precision(folder) if (folder / "config.json").is_file() else Precision()
+    before = weights.read_bytes() if measured != Precision() and weights.is_file() else b""
+    if before:
+        save_precision(folder, Precision())
+    checkpoint.save(model.scorer, folder, tokenizer=tokenizer, fusion=model.fusion)
+    if before and weights.read_bytes() == before:
+        save_precision(folder, measured)
 
 
 def tokenizer_file(model: LoadedModel, folder: Path) -> Path:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the groups. Raises BadGroups, BadCollection, BadCheckpoint, or BadInput for a name that is taken."""
-    name = args.name or Path(args.model).name
+    name = args.name or Path(args.model).absolute().name
     scorer = score_offline(load_start(args.model), Placement.of(args), max_candidate_tokens=args.max_tokens)
     count = write_groups(args.out, rescored(args.groups, scorer, name))
     print(f"{count} groups in {args.out}, with scores of {name}")  # noqa: T201 - the result

@@ -31,9 +31,10 @@ from bandrank_training.contents import digest, of_model
 from bandrank_training.dev import DevSet
 from bandrank_training.dropout import add_dropout
 from bandrank_training.errors import BadRecipe, OtherRun
+from bandrank_training.locking import locked
 from bandrank_training.losses import LOSSES
 from bandrank_training.model_losses import MODEL_LOSSES
-from bandrank_training.models import build, check_other_folder, load_teacher, tokenizer_file, words_of
+from bandrank_training.models import build, check_other_folder, load_teacher, write_model
 from bandrank_training.plot import plot_log
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer
@@ -86,8 +87,8 @@ class Trainer:
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         self.reader.check(recipe.losses, self._fused)
         teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
-        read = [replace(self.model, fusion=recipe.fusion), *words_of(recipe.model), *teachers.values()]
-        check_other_folder(self.out, read)
+        read = [replace(self.model, fusion=recipe.fusion), *teachers.values()]
+        check_other_folder(self.out, read, words=recipe.model.words)
         self._model_losses = [
             (each, MODEL_LOSSES[each.name](teachers[each.teacher], recipe.data.max_candidate_tokens))
             for each in recipe.model_losses
@@ -257,9 +258,7 @@ class Trainer:
         return [parameter for name, parameter in named.items() if name.startswith(prefixes)]
 
     def _save_checkpoint(self) -> None:
-        checkpoint.save(
-            self.scorer, self.out, tokenizer=tokenizer_file(self.model, self.out), fusion=self.recipe.fusion
-        )
+        write_model(replace(self.model, fusion=self.recipe.fusion), self.out)
 
     def _save_state(self) -> None:
         """Saves all that another process needs to resume. Replaces the old file once the new one is complete."""
@@ -328,11 +327,11 @@ def run(args: argparse.Namespace) -> int:
     if further and recipe.fusion is None and (fusion := checkpoint.load_fusion(folder)):
         adds = f"{recipe.model.start} adds to {fusion.weight:g} times the scores of {fusion.scorer}"
         print(f"{adds}; without [fusion] the result stands alone", file=sys.stderr)  # noqa: T201
-    trainer.out.mkdir(parents=True, exist_ok=True)
-    copy = trainer.out / "recipe.toml"
-    if not (copy.exists() and copy.samefile(args.recipe)):
-        write_whole(copy, args.recipe.read_bytes())
-    progress = trainer.run()
+    with locked(trainer.out):
+        copy = trainer.out / "recipe.toml"
+        if not (copy.exists() and copy.samefile(args.recipe)):
+            write_whole(copy, args.recipe.read_bytes())
+        progress = trainer.run()
     best = ""
     if recipe.dev:
         which = f"after step {progress.best_step}" if progress.best_step else "of the start, which no step made better"

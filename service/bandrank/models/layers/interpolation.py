@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+MOST_POSITIONS = 2**16  # more than models have; what a config.json says may not fit in memory
+
 
 def trained_rows(table: Tensor) -> int:
     """The number of leading rows of a learnt position table that are well trained, as in the paper's code.
@@ -43,9 +45,9 @@ def _ridge_error(train: Tensor, test: Tensor, history: int) -> float:
 def interpolate_positions(table: Tensor, num_positions: int) -> Tensor:
     """(num_positions, hidden_size) the trained part of a position table, interpolated linearly to `num_positions` rows.
 
-    Raises ValueError if the table has more rows than `num_positions`, or fewer than 20.
+    Raises ValueError if the table has more rows than `num_positions`, or fewer than 20, or for over `MOST_POSITIONS`.
     """
-    if not 20 <= len(table) <= num_positions:
+    if not 20 <= len(table) <= num_positions <= MOST_POSITIONS:
         raise ValueError(f"cannot interpolate a table of {len(table)} positions to {num_positions}")
     kept = trained_rows(table)
     source = torch.arange(num_positions, dtype=torch.float64) * ((kept - 1) / (num_positions - 1))
