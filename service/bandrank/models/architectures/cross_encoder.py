@@ -6,6 +6,7 @@ al. 2024, arXiv 2312.17649, section 3).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -140,9 +141,11 @@ class CrossEncoder(JointScorer):
     def compute(self, inputs: PackedInputs, *, cls_only: bool = True) -> Tensor:
         """(num_candidates,) scores of packed rows; only launches kernels, and never makes the host wait."""
         ids, positions, types = inputs.numbers
-        hidden = self.encoder.embed(ids, positions, types if self.config.token_types else torch.zeros_like(types))
-        if cls_only:
-            cls = self.encoder.forward_cls(hidden, positions, inputs.plan, inputs.num_candidates)
+        embed = partial(
+            self.encoder.embed, ids, positions, types if self.config.token_types else torch.zeros_like(types)
+        )
+        if cls_only:  # the embeddings have no name, so that they do not stay in memory
+            cls = self.encoder.forward_cls(embed(), positions, inputs.plan, inputs.num_candidates)
         else:
-            cls = self.encoder(hidden, positions, inputs.plan)[: inputs.num_candidates]
+            cls = self.encoder(embed(), positions, inputs.plan)[: inputs.num_candidates]
         return self.head(cls)  # type: ignore[no-any-return]

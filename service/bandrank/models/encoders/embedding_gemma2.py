@@ -53,9 +53,9 @@ class MixingBlock(SandwichBlock):
         query, key, value = super()._project_grouped(hidden, positions)
         return query, key, rms_norm(value, value.shape[-1:], eps=self.attention_norm.eps)
 
-    def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
+    def _after_attention(self, rows: Tensor, hidden: Tensor) -> Tensor:
         state, embedding = self._parts(hidden)
-        state = super()._after_attention(attended, state)
+        state = super()._after_attention(rows, state)
         mixed = gelu(self.gate(state), approximate="tanh") * self.signal_norm(self.signal(embedding))
         state = (state + self.mix_norm(self.mix(mixed))) * self.scale
         return torch.cat([state, embedding], -1) if self.end_norm is None else self.end_norm(state)

@@ -49,8 +49,8 @@ class NormedQueriesBlock(DistanceBiasBlock):
         query, key, value = qkv.flatten(2).unbind(1)  # (total, hidden_size) each
         return torch.stack([self.query_norm(query), self.key_norm(key), value], 1).view_as(qkv)
 
-    def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
-        return self.feed_forward(self.residual_norm.of_sum(self.attention_norm.of_sum(update, hidden), hidden))
+    def add(self, update: Tensor, hidden: Tensor) -> Tensor:
+        return self.residual_norm.of_sum(self.attention_norm.of_sum(update, hidden), hidden)
 
     def _packed(self) -> None:
         """None: the CPU kernels have only one norm between the attention and the feed-forward half."""

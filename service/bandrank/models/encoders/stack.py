@@ -120,7 +120,8 @@ class Stack(nn.Module):
         if isinstance(plan, JoinedPlan):
             hidden, positions = plan.arrange(hidden), plan.arrange(positions)
             return self.forward_each(hidden, positions, plan.texts, plan.cls, first=first)
-        hidden = self.forward(hidden, positions, plan, layers=slice(first, -1))
+        for layer in [*self.layers][first:-1]:  # not `forward`, during which the embeddings would stay in memory
+            hidden = layer(hidden, positions, plan)
         return self.layer(-1).forward_cls(hidden, positions, plan, num_candidates)
 
     def forward_each(

@@ -140,7 +140,7 @@ class Block(nn.Module, ABC):
         rows = self.before_attention(hidden)
         if self._folded is not None:
             averaged = plan.attend_cls(self._folded.queries(rows[:num_candidates]), rows, self.head_dim**-0.5)
-            return self.add_and_feed_forward(self._folded.outputs(averaged), hidden[:num_candidates])
+            return self.feed_forward(self.add(self._folded.outputs(averaged), hidden[:num_candidates]))
         return self._after_attention(self.attend_absorbed(rows[:num_candidates], rows, plan), hidden[:num_candidates])
 
     def attend_absorbed(self, cls: Tensor, rows: Tensor, plan: AttentionPlan) -> Tensor:
@@ -174,8 +174,15 @@ class Block(nn.Module, ABC):
         return hidden if self.norm_before is None else self.norm_before(hidden)
 
     @abstractmethod
-    def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
-        """(total, hidden_size) output. update: outputs of the attention, projected.  hidden: the block's input."""
+    def add(self, update: Tensor, hidden: Tensor) -> Tensor:
+        """(total, hidden_size) rows that enter the second half.
+
+        update: outputs of the attention, projected.  hidden: the block's input.
+        """
+
+    @abstractmethod
+    def feed_forward(self, rows: Tensor) -> Tensor:
+        """(total, hidden_size) output of the second half. rows: the result of `add`."""
 
     def _packed(self) -> tuple[Int8Weights, Int8Weights, Int8Weights, Unit] | None:
         """What the CPU kernels need of the layers behind the attention; None if these are not in int8."""
@@ -186,15 +193,18 @@ class Block(nn.Module, ABC):
         out, up, down = packed
         return out, up, down, UNITS[self.activation]
 
-    def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
+    def _after_attention(self, rows: Tensor, hidden: Tensor) -> Tensor:
+        """(total, hidden_size) output. rows: outputs of the heads.  hidden: the block's input."""
         if self._fused is not None:
-            return self._fused(attended, hidden)
+            return self._fused(rows, hidden)
         if hidden.device.type != "cpu" or torch.is_grad_enabled() or len(hidden) <= CPU_BLOCK_ROWS:
-            return self.add_and_feed_forward(self.attention_out(attended), hidden)
+            rows = self.attention_out(rows)  # under one name, so that none outlives its use
+            rows = self.add(rows, hidden)
+            return self.feed_forward(rows)
         out = torch.empty_like(hidden)
         for start in range(0, len(hidden), CPU_BLOCK_ROWS):
             block = slice(start, start + CPU_BLOCK_ROWS)
-            out[block] = self.add_and_feed_forward(self.attention_out(attended[block]), hidden[block])
+            out[block] = self.feed_forward(self.add(self.attention_out(rows[block]), hidden[block]))
         return out
 
 
@@ -222,12 +232,11 @@ class PostNormBlock(Block):
             if isinstance(self.qkv, Int8Linear) and self.rotary is None:
                 self.whole = Int8Layer(self.qkv.packed, rest, self.num_heads)
 
-    def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
-        return self.feed_forward(self.attention_norm.of_sum(update, hidden))
+    def add(self, update: Tensor, hidden: Tensor) -> Tensor:
+        return self.attention_norm.of_sum(update, hidden)
 
-    def feed_forward(self, hidden: Tensor) -> Tensor:
-        """(total, hidden_size) output of the second half. hidden: (total, hidden_size)."""
-        return self.out_norm.of_sum(feed_forward(self.up, self.down, hidden, self.activation), hidden)
+    def feed_forward(self, rows: Tensor) -> Tensor:
+        return self.out_norm.of_sum(feed_forward(self.up, self.down, rows, self.activation), rows)
 
 
 class PreNormBlock(Block):
@@ -255,10 +264,12 @@ class PreNormBlock(Block):
     def norm_before(self) -> LayerNorm | None:
         return self.attention_norm
 
-    def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
-        hidden = self.update_norm(update) + hidden
-        hidden = self.down_norm(feed_forward(self.up, self.down, self.out_norm(hidden), self.activation)) + hidden
-        return hidden if self.final_norm is None else self.final_norm(hidden)
+    def add(self, update: Tensor, hidden: Tensor) -> Tensor:
+        return self.update_norm(update) + hidden  # type: ignore[no-any-return]  # a module's
+
+    def feed_forward(self, rows: Tensor) -> Tensor:
+        rows = self.down_norm(feed_forward(self.up, self.down, self.out_norm(rows), self.activation)) + rows
+        return rows if self.final_norm is None else self.final_norm(rows)
 
 
 class UnnormedPreNormBlock(PreNormBlock):
