@@ -36,8 +36,9 @@ def add_text_scorer(engine: Engine, model: LoadedModel, dtype: torch.dtype, sett
     prepared.capture_usual(engine.worker.max_batch_rows)
     if settings.kernels == "cuda" and (reason := prepared.why_no_kernels):
         raise BadSetting("kernels", f"cannot be cuda for {model.name}: {reason}")
-    # Most scorers that precompute have no graphs: for them, "on" is no error.
-    expected = isinstance(model.scorer, Capturable) or not model.scorer.precomputes
+    # Some scorers that precompute have no graphs: for them, "on" is no error.
+    captured = isinstance(model.scorer, Capturable) and model.scorer.why_not_captured is None
+    expected = captured or not model.scorer.precomputes
     if settings.cuda_graphs == "on" and expected and (reason := prepared.why_no_graphs()):
         raise BadSetting("cuda_graphs", f"cannot be on for {model.name}: {reason}")
     cache = representation_cache(model, settings, redis=engine.redis, metrics=engine.metrics)

@@ -102,8 +102,8 @@ class Settings(BaseModel):
     """`auto`: CUDA kernels if they can run, else plain torch; `cuda`: the kernels, or an error; `vectorized`: plain
     torch."""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
-    """`auto`: batches of a cross-encoder, and of a MixEncoder with cached candidates, are replayed from CUDA graphs if
-    the kernels run; `on`: the same, or an error; `off`: kernels are launched one by one."""
+    """`auto`: batches of a cross-encoder, a MixEncoder or a bi-encoder are replayed from CUDA graphs if the kernels
+    run; `on`: the same, or an error; `off`: kernels are launched one by one."""
     max_batch_rows: NonNegativeInt = 0  # 4,096 rows stay in a CPU's cache
     """Rows scored at once; 0: 4,096 on a CPU (8,192 in int8), 32,768 on a GPU."""
     max_waiting_rows: PositiveInt = 2_000_000

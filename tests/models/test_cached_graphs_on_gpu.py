@@ -1,15 +1,21 @@
 """Stored candidates scored from graphs that CUDA captures and replays on a GPU."""
 
 import random
+from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from support.cached import VARIANTS, cached, mix_encoder
-from support.models import random_ids
+from support.models import random_ids, random_scorer
 from support.on_gpu import GPU, awaiting_nothing, needs_gpu
+from support.tokenizer import CLS_ID, SEP_ID
 
-from bandrank.models.architectures import MixEncoder
+from bandrank.models.architectures import BiEncoder, MixEncoder
+from bandrank.models.architectures.bi_encoder import BiEncoderConfig
+from bandrank.models.batch import ScoreBatch
 from bandrank.models.graphs import GraphRunner
+from bandrank.models.layers.pooling import Pooling
 from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.ragged import Ragged
 
@@ -70,6 +76,26 @@ def test_candidates_are_encoded_by_replays(variant: str, dtype: torch.dtype, rou
         assert torch.equal(scores, found[0][1])
     assert isinstance(prepared.replay, GraphRunner)
     assert (len(prepared.replay), prepared.why_no_graphs()) == (4, None)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("pooling", get_args(Pooling))
+def test_a_bi_encoder_replays_texts(pooling: Pooling) -> None:
+    """The vectors of texts, and the scores of stored ones, are those of the CPU up to rounding."""
+    config = BiEncoderConfig(mix_encoder("c").config.encoder, CLS_ID, SEP_ID, pooling=pooling, max_tokens=512)
+    scorer, copy = (random_scorer(BiEncoder(config), seed=0) for _ in range(2))
+    prepared, rng = prepare(copy, device=GPU, dtype=torch.float16, graphs=True), random.Random(0)
+    batches = [
+        Ragged.from_token_ids([random_ids(rng, length) for length in each]) for each in ([70] * 100, [3, 250, 1])
+    ]
+    stored = ScoreBatch(batches[1], scorer.encode_candidates(batches[0]), 25 * np.array([0, 1, 2, 4]))
+    right = [scorer.encode_candidates(batch).values for batch in batches]
+    for turn in range(6):
+        encoded = prepared.encode_candidates(batches[turn % 2]).values.cpu()
+        torch.testing.assert_close(encoded, right[turn % 2], rtol=0, atol=0.02)
+        torch.testing.assert_close(prepared.begin(stored)(), scorer.score(stored), rtol=0, atol=0.02)
+
+    assert prepared.why_no_graphs() is None
 
 
 @torch.inference_mode()

@@ -37,7 +37,7 @@ def test_a_prepared_scorer_is_a_value() -> None:
 @pytest.mark.parametrize(
     ("make", "graphs", "reason"),
     [
-        (tiny_bi_encoder, True, "a bi_encoder is not captured"),
+        (tiny_colbert, True, "a colbert is not captured"),
         (tiny_cross_encoder, False, "they are switched off"),
         (lambda: tiny_cross_encoder(pattern=sparse(4)), True, "the tensors are on cpu"),
     ],

@@ -2,7 +2,9 @@
 
 import random
 import sys
+from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from emulation.compiled import EmulationError, needs_compiler
@@ -11,11 +13,15 @@ from emulation.mistakes import Mistake, plant_in_modules
 from support.cached import VARIANTS, cached, mix_encoder
 from support.graph_lab import ROUNDING, serve_from
 from support.layouts import CPU
-from support.models import random_ids
+from support.models import random_ids, random_scorer
+from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
 
-from bandrank.models.architectures import MixEncoder
+from bandrank.models.architectures import BiEncoder, MixEncoder
+from bandrank.models.architectures.bi_encoder import BiEncoderConfig, Similarity
+from bandrank.models.batch import ScoreBatch
 from bandrank.models.graphs import GraphRunner
+from bandrank.models.layers.pooling import Pooling
 from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.ragged import Ragged
 
@@ -87,6 +93,28 @@ def test_a_representation_depends_on_neither_company_nor_bucket(variant: str, de
         for number in range(len(whole)):
             alone = prepared.encode_candidates(whole.part(slice(number, number + 1)))
             torch.testing.assert_close(alone.values, together[number], rtol=0, atol=1e-6)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("pooling", get_args(Pooling))
+def test_a_bi_encoder_replays_texts(pooling: Pooling, device: RecordingDevice) -> None:
+    """Candidates, queries, and scores, whose queries are encoded by the same graph."""
+    encoder = mix_encoder().config.encoder
+    similarity: Similarity = "dot" if pooling == "max" else "cosine"
+    config = BiEncoderConfig(encoder, CLS_ID, SEP_ID, pooling=pooling, similarity=similarity, max_tokens=512)
+    scorer, copy = (random_scorer(BiEncoder(config), seed=0) for _ in range(2))
+    prepared = prepare(copy, device=CPU, dtype=torch.float32, graphs=device)
+    device.running = "late"
+    found = [prepared.encode_candidates(batch) for batch in ALIKE * 2] + [prepared.encode_queries(ALIKE[1])]
+    device.drain()
+    stored = ScoreBatch(ALIKE[1], scorer.encode_candidates(texts(*[9] * 10)), 2 * np.arange(6))
+    device.running = "at once"
+
+    for encoded, batch in zip(found, [*ALIKE * 2, ALIKE[1]], strict=True):
+        assert is_near(encoded.values, scorer.encode_candidates(batch).values)
+    assert is_near(prepared.score(stored), scorer.score(stored))
+    assert (device.captures, device.replays) == (1, len(found) + 1)
+    assert prepared.why_no_graphs() is None
 
 
 @torch.inference_mode()

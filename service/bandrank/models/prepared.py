@@ -148,6 +148,8 @@ class PreparedScorer:
 
     def encode_queries(self, tokens: Ragged) -> Ragged:
         """Vectors of queries, as from the `encode_queries` of a scorer that embeds."""
+        if self.scorer.embeds and not self.scorer.encodes_queries_apart:
+            return self.encode_candidates(tokens)
         return self._encode(self.scorer.encode_queries, tokens)
 
     @property

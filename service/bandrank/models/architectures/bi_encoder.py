@@ -5,19 +5,23 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from bandrank.models.architectures.two_towers import LateInteractionScorer
+from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.dense import Dense, DenseConfig
-from bandrank.models.layers.pooling import Pooling
+from bandrank.models.layers.pooling import Pooling, pool_by_owner
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, CandidateSide
+from bandrank.models.text_buckets import TextBuckets, TextInputs
 from bandrank.models.wording import PLAIN, Wording
+from bandrank_kernels.transfer import to_device
 
 Similarity = Literal["cosine", "dot"]
 
@@ -118,10 +122,53 @@ class BiEncoder(LateInteractionScorer):
         """One vector for each query."""
         return self._vectors(self.encoder, queries)
 
+    def encode_packed(self, tokens: Ragged, run: Callable[[Ragged], Tensor]) -> Ragged:
+        """The vectors of candidates or queries, with `run` computing them: `launch`, or the replay of a CUDA graph."""
+        return Ragged(run(tokens), np.arange(len(tokens) + 1))
+
+    def score_packed(self, batch: ScoreBatch, run: Callable[[Ragged], Tensor]) -> Tensor:
+        """Like `score`, with `run` computing the vectors of queries. Stored vectors go over in one transfer that is not
+        waited for.
+        """
+        candidates = batch.candidates
+        if len(candidates) == 0:
+            return self.score(batch)
+        if candidates.values.device.type == "cpu":
+            candidates = replace(candidates, values=to_device([candidates.values], self.encoder.device)[0])
+        return self.scores_for(self.encode_packed(batch.queries, run), replace(batch, candidates=candidates))
+
+    def launch(self, packed: Ragged) -> Tensor:
+        """(n, representation_size) vectors of texts, launched kernel by kernel."""
+        return self.encode_queries(packed).values
+
+    launch_texts = launch
+
+    def buckets(self) -> TextBuckets:
+        """The buckets of texts, for CUDA graphs."""
+        return TextBuckets(self.compute_texts, self.encoder)
+
+    @property
+    def why_not_captured(self) -> str | None:
+        """Why CUDA graphs cannot replay its launches, as a clause; None if they can."""
+        if self.candidate_encoder is not None:
+            return "it has two encoders"
+        return None if self.encoder.windows == [None] else "its encoder has local layers"
+
+    def compute_texts(self, inputs: TextInputs) -> Tensor:
+        """(num_texts, representation_size) vectors of a bucket; never makes the host wait."""
+        ids, positions, owner = inputs.numbers
+        hidden = self.encoder.embed(ids, positions, torch.zeros_like(ids))
+        states = self.encoder(hidden, positions, inputs.plan)
+        pooled = pool_by_owner(states, owner, positions, inputs.num_texts + 1, self.config.pooling)
+        return self._behind_pooling(pooled[:-1])
+
     def _vectors(self, encoder: Encoder, tokens: Ragged) -> Ragged:
-        vectors = self.dense(tower.read_pooled(encoder, tokens, self.config.pooling))[:, : self.config.size]
-        vectors = normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
+        vectors = self._behind_pooling(tower.read_pooled(encoder, tokens, self.config.pooling))
         return Ragged(vectors, np.arange(len(tokens) + 1))
+
+    def _behind_pooling(self, pooled: Tensor) -> Tensor:
+        vectors = self.dense(pooled)[:, : self.config.size]
+        return normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
 
     def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
         vectors = candidates.values.to(query)

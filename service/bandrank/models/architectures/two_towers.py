@@ -121,7 +121,10 @@ class LateInteractionScorer(TwoTowerScorer):
         return "encoder." if self.candidate_encoder is None else "candidate_encoder."
 
     def score_some(self, batch: ScoreBatch) -> Tensor:
-        queries = self.encode_queries(batch.queries)
+        return self.scores_for(self.encode_queries(batch.queries), batch)
+
+    def scores_for(self, queries: Ragged, batch: ScoreBatch) -> Tensor:
+        """`score`, from what `encode_queries` gives for the batch, which has at least one candidate."""
         similarities = torch.cat(
             [self.compare(queries[query], batch.candidates.part(group)) for query, group in batch.groups()]
         )

@@ -18,35 +18,40 @@ def pool(states: Ragged, how: Pooling) -> Tensor:
 
     An empty sequence gives zeros.
     """
-    rows = states.values.float()
-    tables = [torch.from_numpy(table) for table in (states.lengths, _numbers(states, how))]
-    lengths, numbers = to_device(tables, rows.device)
+    rows = states.values
+    tables = [torch.from_numpy(table) for table in (states.lengths, indices_within(states.lengths))]
+    lengths, positions = to_device(tables, rows.device)
+    owner = torch.repeat_interleave(lengths, output_size=len(rows))
+    return pool_by_owner(rows, owner, positions, len(states), how)
+
+
+def pool_by_owner(states: Tensor, owner: Tensor, positions: Tensor, num_texts: int, how: Pooling) -> Tensor:
+    """(num_texts, hidden_size) `pool` for each text; only launches kernels.
+
+    states: (total, hidden_size).  owner, positions: (total,) int64, the text of each row, and its place there, from 0.
+    """
+    rows = states.float()
+    lengths = owner.new_zeros(num_texts).index_add_(0, owner, torch.ones_like(owner))
+    sums = rows.new_zeros(num_texts, rows.shape[1])
     if how in ("mean", "mean_sqrt_len", "weighted_mean"):
-        owner = torch.repeat_interleave(lengths, output_size=len(rows))
         total = lengths.clamp(min=1).float()
         if how == "weighted_mean":
-            rows, total = rows * numbers[:, None], total * (total + 1) / 2
+            rows, total = rows * (positions[:, None] + 1), total * (total + 1) / 2
         elif how == "mean_sqrt_len":
             total = total.sqrt()
-        sums = rows.new_zeros(len(states), rows.shape[1]).index_add_(0, owner, rows)
-        return sums / total[:, None]
+        return sums.index_add_(0, owner, rows) / total[:, None]
     if how == "max":
-        best = torch.segment_reduce(rows, "max", lengths=lengths, initial=-torch.inf, unsafe=True)
+        best = sums.fill_(-torch.inf).scatter_reduce(0, owner[:, None].expand_as(rows), rows, "amax")
         return best.masked_fill((lengths == 0)[:, None], 0.0)
-    padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-    return padded[numbers] * (lengths > 0)[:, None]
+    chosen = positions == (0 if how == "cls" else lengths[owner] - 1)
+    vectors = rows.new_zeros(num_texts + 1, rows.shape[1])
+    vectors[torch.where(chosen, owner, num_texts)] = rows  # those that are not chosen at one place, unread
+    return vectors[:-1]
 
 
 def pooled_row(tokens: Ragged, how: Pooling) -> Ints | None:
     """(n,) the only row of each sequence that `pool` reads; None if it reads more, or if a sequence is empty."""
     if how not in ("cls", "last") or not tokens.lengths.all():
         return None
-    return _numbers(tokens, how)
-
-
-def _numbers(states: Ragged, how: Pooling) -> Ints:
-    """For "weighted_mean" the number of each row in its sequence, from 1; else the chosen row of each sequence."""
-    if how == "weighted_mean":
-        return indices_within(states.lengths) + 1
-    # An empty sequence at an end starts one past it.
-    return states.cu_seqlens[:-1] if how == "cls" else states.cu_seqlens[1:] - 1
+    # An empty sequence at an end would start one past it.
+    return tokens.cu_seqlens[:-1] if how == "cls" else tokens.cu_seqlens[1:] - 1
