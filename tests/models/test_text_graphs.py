@@ -17,6 +17,7 @@ from support.models import random_ids, random_scorer
 from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
 
+from bandrank.models import text_buckets
 from bandrank.models.architectures import BiEncoder, MixEncoder
 from bandrank.models.architectures.bi_encoder import BiEncoderConfig, Similarity
 from bandrank.models.batch import ScoreBatch
@@ -118,11 +119,13 @@ def test_a_bi_encoder_replays_texts(pooling: Pooling, device: RecordingDevice) -
 
 
 @torch.inference_mode()
-def test_what_has_no_bucket_is_launched(device: RecordingDevice) -> None:
-    """Batches without texts or without tokens have no bucket."""
+def test_what_has_no_bucket_is_launched(device: RecordingDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches without texts, without tokens, or with more rows than is worth a graph have no bucket."""
     scorer = mix_encoder()
+    products = 300 * scorer.encoder.config.products_per_layer
+    monkeypatch.setattr(text_buckets, "MOST_PRODUCTS", products)
     prepared = served(scorer, device)
-    for batch in (texts(), Ragged.from_token_ids([[], []])):
+    for batch in (texts(), Ragged.from_token_ids([[], []]), texts(150, 160)):
         assert torch.equal(prepared.encode_candidates(batch).values, scorer.encode_candidates(batch).values)
 
     assert device.captures == 0

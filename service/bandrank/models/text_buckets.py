@@ -29,6 +29,9 @@ from bandrank_kernels.windowed_attention import (
 )
 
 LONGEST = 256  # tokens: shorter texts share buckets with such as these, and launches for them cost next to nothing
+# Multiplications of a layer for the largest bucket, by the model of time 0.3 ms of an H200, whose host takes longer to
+# launch a layer. For more rows, a graph would save nothing, and captures at start would take long.
+MOST_PRODUCTS = 2**36
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,12 @@ class TextInputs:
 class TextBuckets:
     """Implements `Buckets`: a bucket for each number of rows and power of two of texts."""
 
-    def __init__(self, compute: Callable[[TextInputs], Tensor], encoder: Encoder, *, max_rows: int = MAX_ROWS) -> None:
+    def __init__(self, compute: Callable[[TextInputs], Tensor], encoder: Encoder) -> None:
         """compute: computes, on the device, results of which the first dimension is that of the texts.  encoder: plans
-        their attention.  max_rows: the rows of the largest bucket.
+        their attention.
         """
-        self._compute, self._encoder, self._max_rows = compute, encoder, max_rows
+        self._compute, self._encoder = compute, encoder
+        self._max_rows = min(MAX_ROWS, MOST_PRODUCTS // encoder.config.products_per_layer)
 
     @property
     def num_bytes(self) -> int:
