@@ -45,10 +45,13 @@ def test_other_weights_are_halved() -> None:
         torch.testing.assert_close(found, weights[name], rtol=1e-3, atol=1e-6)
 
 
-def test_a_weight_too_large_for_float16_is_named() -> None:
-    """Such a weight must not become infinite silently."""
-    with pytest.raises(ValueError, match=r"a\.bias: too large"):
-        compact.pack({"a.bias": torch.tensor([1e6])}, int8=())
+@pytest.mark.parametrize(
+    ("number", "int8"), [(1e6, ()), (torch.inf, ()), (torch.nan, ()), (torch.inf, ("a",)), (torch.nan, ("a",))]
+)
+def test_a_weight_that_cannot_be_packed_is_named(number: float, int8: tuple[str, ...]) -> None:
+    """It must not become infinite or NaN silently, with its row if that is int8."""
+    with pytest.raises(ValueError, match=r"a\.weight: not finite, or too large"):
+        compact.pack({"a.weight": torch.tensor([[1.0], [number]])}, int8=int8)
 
 
 def test_a_packed_checkpoint_loads_and_scores_nearly_the_same(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_weight_that_float16_cannot_hold_is_told(tmp_path: Path, capsys: pytes
     one = saved(tmp_path / "a", scorer)
 
     assert main(["export", one, str(tmp_path / "b")]) == 2
-    assert f"{name}: too large for float16; name it in --int8" in capsys.readouterr().err
+    assert f"{name}: not finite, or too large for float16; name it in --int8" in capsys.readouterr().err
     assert not (tmp_path / "b" / "config.json").exists()
     assert main(["export", one, str(tmp_path / "b"), "--int8", name]) == 0
 

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
             share=args.share,
         )
     except TooLarge as error:
-        raise BadInput(f"{args.model}: {error}; name it in --int8 if it is a matrix") from error
+        raise BadInput(f"{args.model}: {error}; name it in --int8 if it is a finite matrix") from error
     size = sum(file.stat().st_size for file in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB")  # noqa: T201 - the result
     return 0

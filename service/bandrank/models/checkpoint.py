@@ -65,7 +65,7 @@ def save(
     int8: None keeps the dtypes of the weights; otherwise matrices whose name contains one of `int8` become int8 rows,
     and all other weights float16 (compact.py).  share: the name of a shipped checkpoint; weights that equal its own are
     left out, and so is the tokenizer if it is the same.
-    Raises TooLarge for a weight that float16 cannot hold, ValueError if `share` does not ship.
+    Raises TooLarge for a weight that is not finite or that float16 cannot hold, ValueError if `share` does not ship.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {"bandrank_format": FORMAT, "architecture": scorer.architecture, **asdict(scorer.config)}

@@ -10,7 +10,7 @@ SCALE = ".row_scale"  # the suffix of the scales' name, after the name of their 
 
 
 class TooLarge(ValueError):
-    """A weight that float16 cannot hold."""
+    """A weight that is not finite, or that float16 cannot hold."""
 
 
 def pack(weights: Mapping[str, Tensor], *, int8: tuple[str, ...]) -> dict[str, Tensor]:
@@ -21,11 +21,12 @@ def pack(weights: Mapping[str, Tensor], *, int8: tuple[str, ...]) -> dict[str, T
     packed: dict[str, Tensor] = {}
     for name, weight in weights.items():
         if weight.dim() == 2 and any(part in name for part in int8):
-            packed[name], packed[name + SCALE] = int8_rows(weight)
+            packed[name], floats = int8_rows(weight)
+            packed[name + SCALE] = floats
         else:
-            packed[name] = weight.half()
-            if not packed[name].isfinite().all():
-                raise TooLarge(f"{name}: too large for float16")
+            packed[name] = floats = weight.half()
+        if not floats.isfinite().all():
+            raise TooLarge(f"{name}: not finite, or too large for float16")
     return packed
 
 
