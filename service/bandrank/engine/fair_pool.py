@@ -89,7 +89,7 @@ class FairPool:
         try:
             return await asyncio.shield(working)
         finally:
-            del working  # or an error would hold itself by its traceback, with all that was worked on
+            del working  # an error's traceback would hold it
 
     def close(self) -> None:
         """Ends the threads when their work is done."""
