@@ -89,7 +89,7 @@ class FairPool:
         try:
             return await asyncio.shield(working)
         finally:
-            del working  # an error's traceback would hold it
+            del working  # or errors hold it
 
     def close(self) -> None:
         """Ends the threads when their work is done."""

@@ -89,7 +89,7 @@ class Forwarding:
                 reply = await self._reranked(client, account)
             except SentAsItCame as sent:
                 marks = sent.marks
-            if reply is None:  # and the error, with what was read, is gone
+            if reply is None:  # the error is gone, and what it held
                 return await self._pass_through(client, marks)
             await client.answer(reply.status, [*reply.headers, status_header(reply.marks)], reply.body)
             for ranked in reply.ranked:
