@@ -147,6 +147,9 @@ def test_nothing_is_kept_of_a_connection_that_ended() -> None:
     with listening() as service:
         assert service.is_alive()
         wait_until(lambda: not kept())
+        with service.connection(b"GET / HTTP/1.1\r\n\r\n") as reset:
+            assert reset.recv(9)
+        wait_until(lambda: not kept())
 
 
 def test_silent_connections_make_room_for_others() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -201,6 +202,18 @@ def test_an_answer_that_cannot_be_understood(odd_proxy: Proxied, odd_engine: Scr
 
     assert response.content == body
     assert response.headers["x-rerank-status"] == "failed; reason=unreadable_answer"
+
+
+def test_an_unreadable_answer_is_not_kept() -> None:
+    size = 1 << 22
+    head = b"HTTP/1.1 200 OK\r\ncontent-type:application/json\r\ncontent-length:%d\r\n\r\n"
+    with scripted_server() as server, proxied(server.url) as proxy, socket.create_connection(proxy.address) as client:
+        server.others[b"?"] = head % size + bytes(size)
+        tracemalloc.start()
+        client.send(b"GET /_search HTTP/1.1\r\nx-rerank: a\r\nx-rerank-query: b\r\n\r\n")
+        wait_until(lambda: len(server.got) == 2)
+        assert tracemalloc.get_traced_memory()[0] < size
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("headers", [{}, HEADERS])

@@ -159,6 +159,7 @@ class BoundedProtocol(WithoutUpgrades):
         self._connections.hang_ups.forget(self._descriptor)
         if self._check is not None:
             self._check.cancel()
+        self._unset_keepalive_if_required()  # uvicorn keeps that of a reset one
         super().connection_lost(exc)
         if (owed := self._answering) is not None and not owed.response_complete:
             owed.disconnected = True  # uvicorn tells only the request that came last

@@ -86,7 +86,10 @@ class FairPool:
             self._hand_over()
             raise NotReady(STOPPING) from None
         working.add_done_callback(end)
-        return await asyncio.shield(working)
+        try:
+            return await asyncio.shield(working)
+        finally:
+            del working  # or errors hold it
 
     def close(self) -> None:
         """Ends the threads when their work is done."""

@@ -83,12 +83,14 @@ class Forwarding:
         """
         # Held to the end, since the request that was kept may have to be sent again.
         with self._service.memory.account(client.sender) as account:
+            reply: Reply | None = None
+            marks: Sequence[Mark] = [PASSED]
             try:
                 reply = await self._reranked(client, account)
             except SentAsItCame as sent:
-                return await self._pass_through(client, sent.marks)
-            if reply is None:
-                return await self._pass_through(client, [PASSED])
+                marks = sent.marks
+            if reply is None:  # the error is gone, and what it held
+                return await self._pass_through(client, marks)
             await client.answer(reply.status, [*reply.headers, status_header(reply.marks)], reply.body)
             for ranked in reply.ranked:
                 self._service.when_answered(*ranked)
