@@ -159,7 +159,8 @@ class BiEncoder(LateInteractionScorer):
         ids, positions, owner = inputs.numbers
         hidden = self.encoder.embed(ids, positions, torch.zeros_like(ids))
         states = self.encoder(hidden, positions, inputs.plan)
-        pooled = pool_by_owner(states, owner, positions, inputs.num_texts + 1, self.config.pooling)
+        lengths = owner.new_zeros(inputs.num_texts + 1).index_add_(0, owner, torch.ones_like(owner))
+        pooled = pool_by_owner(states, owner, positions, lengths, self.config.pooling)
         return self._behind_pooling(pooled[:-1])
 
     def _vectors(self, encoder: Encoder, tokens: Ragged) -> Ragged:

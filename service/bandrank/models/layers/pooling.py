@@ -22,17 +22,17 @@ def pool(states: Ragged, how: Pooling) -> Tensor:
     tables = [torch.from_numpy(table) for table in (states.lengths, indices_within(states.lengths))]
     lengths, positions = to_device(tables, rows.device)
     owner = torch.repeat_interleave(lengths, output_size=len(rows))
-    return pool_by_owner(rows, owner, positions, len(states), how)
+    return pool_by_owner(rows, owner, positions, lengths, how)
 
 
-def pool_by_owner(states: Tensor, owner: Tensor, positions: Tensor, num_texts: int, how: Pooling) -> Tensor:
-    """(num_texts, hidden_size) `pool` for each text; only launches kernels.
+def pool_by_owner(states: Tensor, owner: Tensor, positions: Tensor, lengths: Tensor, how: Pooling) -> Tensor:
+    """(n, hidden_size) `pool` for each of n texts; only launches kernels.
 
     states: (total, hidden_size).  owner, positions: (total,) int64, the text of each row, and its place there, from 0.
+    lengths: (n,) int64, rows of each text.
     """
     rows = states.float()
-    lengths = owner.new_zeros(num_texts).index_add_(0, owner, torch.ones_like(owner))
-    sums = rows.new_zeros(num_texts, rows.shape[1])
+    sums = rows.new_zeros(len(lengths), rows.shape[1])
     if how in ("mean", "mean_sqrt_len", "weighted_mean"):
         total = lengths.clamp(min=1).float()
         if how == "weighted_mean":
@@ -44,8 +44,8 @@ def pool_by_owner(states: Tensor, owner: Tensor, positions: Tensor, num_texts: i
         best = sums.fill_(-torch.inf).scatter_reduce(0, owner[:, None].expand_as(rows), rows, "amax")
         return best.masked_fill((lengths == 0)[:, None], 0.0)
     chosen = positions == (0 if how == "cls" else lengths[owner] - 1)
-    vectors = rows.new_zeros(num_texts + 1, rows.shape[1])
-    vectors[torch.where(chosen, owner, num_texts)] = rows  # those that are not chosen at one place, unread
+    vectors = rows.new_zeros(len(lengths) + 1, rows.shape[1])
+    vectors[torch.where(chosen, owner, len(lengths))] = rows  # those that are not chosen at one place, unread
     return vectors[:-1]
 
 
