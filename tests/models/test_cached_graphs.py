@@ -8,7 +8,7 @@ from emulation.compiled import EmulationError, needs_compiler
 from emulation.graphs import ExactProducts, RecordingDevice
 from emulation.mistakes import Mistake, plant_in_modules
 from support.cached import VARIANTS, cached, mix_encoder
-from support.cached_lab import CACHED_MODULES, REAL, is_near, runner_of, scored
+from support.cached_lab import CACHED_MODULES, REAL, is_near, runner_of, scored, served
 from support.graph_lab import serve_from
 from support.layouts import CPU
 from support.tokenizer import vocab_size
@@ -18,7 +18,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.modernbert import ModernBertConfig
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.linear import Linear
-from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 
 pytestmark = needs_compiler
@@ -39,14 +39,6 @@ def alike(scorer: MixEncoder) -> list[ScoreBatch]:
     return [
         cached(scorer, [tokens], [count], seed) for seed, (tokens, count) in enumerate([(16, 64), (2, 33), (9, 40)])
     ]
-
-
-@torch.inference_mode()
-def served(scorer: MixEncoder, device: RecordingDevice) -> PreparedScorer:
-    """Returns a prepared copy of the scorer that replays graphs."""
-    copy = MixEncoder(scorer.config)
-    copy.load_state_dict(scorer.state_dict())
-    return prepare(copy, device=CPU, dtype=torch.float32, graphs=device)
 
 
 @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 import random
 import sys
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -10,23 +11,25 @@ import torch
 from emulation.compiled import EmulationError, needs_compiler
 from emulation.graphs import ExactProducts, RecordingDevice
 from emulation.mistakes import Mistake, plant_in_modules
+from support import cached_lab
 from support.cached import VARIANTS, cached, mix_encoder
-from support.graph_lab import ROUNDING, serve_from
+from support.cached_lab import served
+from support.graph_lab import serve_from
 from support.layouts import CPU
 from support.models import random_ids, random_scorer
 from support.tokenizer import CLS_ID, SEP_ID
-from torch import Tensor
 
 from bandrank.models import text_buckets
-from bandrank.models.architectures import BiEncoder, MixEncoder
+from bandrank.models.architectures import BiEncoder
 from bandrank.models.architectures.bi_encoder import BiEncoderConfig, Similarity
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.pooling import Pooling
-from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 
 pytestmark = needs_compiler
+is_near = partial(cached_lab.is_near, size=1)  # representations are of that order
 MODULE = "bandrank.models.text_buckets"
 
 
@@ -46,18 +49,6 @@ def texts(*lengths: int, seed: int = 0) -> Ragged:
 # Batches of one bucket, up to 328 rows and 8 texts, also with two codes before each text. The largest comes first, so
 # that its rows remain in those that the others do not use.
 ALIKE = [texts(*[37] * 8), texts(3, 100, 1, 1, 195, seed=1), texts(200, 104, seed=2), texts(2, *[50] * 6, seed=3)]
-
-
-@torch.inference_mode()
-def served(scorer: MixEncoder, device: RecordingDevice) -> PreparedScorer:
-    """Returns a prepared copy of the scorer that replays graphs."""
-    copy = MixEncoder(scorer.config)
-    copy.load_state_dict(scorer.state_dict())
-    return prepare(copy, device=CPU, dtype=torch.float32, graphs=device)
-
-
-def is_near(actual: Tensor, right: Tensor) -> bool:
-    return actual.shape == right.shape and bool(((actual - right).abs() <= ROUNDING).all())
 
 
 @torch.inference_mode()

@@ -3,17 +3,28 @@
 import sys
 from types import ModuleType
 
+import torch
 from emulation.graphs import RecordingDevice
 from support.graph_lab import ROUNDING
+from support.layouts import CPU
 from torch import Tensor
 
 from bandrank.models.architectures import MixEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.graphs import GraphRunner
+from bandrank.models.prepared import PreparedScorer, prepare
 
 # In the order of their imports.
 CACHED_MODULES = ("bandrank_kernels.staging", "bandrank.models.cached_buckets", "bandrank.models.graphs")
 REAL = {name: sys.modules[name] for name in CACHED_MODULES}
+
+
+@torch.inference_mode()
+def served(scorer: MixEncoder, device: RecordingDevice) -> PreparedScorer:
+    """A prepared copy of the scorer that replays graphs."""
+    copy = MixEncoder(scorer.config)
+    copy.load_state_dict(scorer.state_dict())
+    return prepare(copy, device=CPU, dtype=torch.float32, graphs=device)
 
 
 def runner_of(
@@ -34,6 +45,6 @@ def scored(runner: GraphRunner[ScoreBatch], batch: ScoreBatch, *, capture: bool 
     return scores
 
 
-def is_near(actual: Tensor, right: Tensor) -> bool:
-    """Whether scores, which are of the order of 10, are equal up to the rounding of matrix products."""
-    return actual.shape == right.shape and bool(((actual - right).abs() <= 10 * ROUNDING).all())
+def is_near(actual: Tensor, right: Tensor, size: float = 10) -> bool:
+    """Whether numbers are equal up to the rounding of matrix products. size: their order, by default that of scores."""
+    return actual.shape == right.shape and bool(((actual - right).abs() <= size * ROUNDING).all())

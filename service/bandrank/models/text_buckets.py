@@ -17,7 +17,7 @@ from bandrank.models.buckets import Fitted
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.packed_buckets import MAX_ROWS, room_for
 from bandrank.models.ragged import Ragged
-from bandrank.models.usual import usual_sizes
+from bandrank.models.usual import even_lengths, usual_sizes
 from bandrank_kernels.arrays import indices_within, offsets
 from bandrank_kernels.windowed_attention import (
     AttentionPattern,
@@ -84,8 +84,7 @@ class TextBuckets:
 
     def usual(self, max_rows: int) -> Iterator[Fitted]:
         for num_rows, count in usual_sizes(min(self._max_rows, row_bucket(max_rows))):
-            length, longer = divmod(num_rows, count)
-            cu_seqlens = offsets([length + (number < longer) for number in range(count)])
-            fitted = self.fit(Ragged(torch.zeros(num_rows, dtype=torch.int64), cu_seqlens))
+            texts = Ragged(torch.zeros(num_rows, dtype=torch.int64), offsets(even_lengths(num_rows, count)))
+            fitted = self.fit(texts)
             assert fitted is not None, "a usual batch that has no bucket. This is a bug."
             yield fitted

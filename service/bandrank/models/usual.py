@@ -31,11 +31,17 @@ def usual_texts(max_rows: int) -> Iterator[PackedRows]:
     query_rows = QUERY_ROWS[0]
     for num_rows, count in usual_sizes(max_rows):
         for longest in TEXT_ROWS:
-            length, longer = divmod(num_rows - longest, count - 1)
-            if 1 + query_rows <= length < longest:
-                lengths = np.array([longest, *(length + (number < longer) for number in range(count - 1))])
+            others = even_lengths(num_rows - longest, count - 1)
+            if 1 + query_rows <= others[-1] < longest:
+                lengths = np.array([longest, *others])
                 queries = offsets([query_rows] * count)
                 yield PackedRows(queries, offsets(lengths - 1 - query_rows), np.arange(count))
+
+
+def even_lengths(num_rows: int, count: int) -> list[int]:
+    """The lengths of `count` texts of about equal length with so many rows together, the longer ones first."""
+    length, longer = divmod(num_rows, count)
+    return [length + (number < longer) for number in range(count)]
 
 
 def usual_sizes(max_rows: int) -> Iterator[tuple[int, int]]:
@@ -46,6 +52,5 @@ def usual_sizes(max_rows: int) -> Iterator[tuple[int, int]]:
 
 
 def _layout(num_rows: int, query_rows: int, count: int) -> PackedRows:
-    length, longer = divmod(num_rows - count - query_rows, count)
-    lengths = [length + (number < longer) for number in range(count)]
+    lengths = even_lengths(num_rows - count - query_rows, count)
     return PackedRows(offsets([query_rows]), offsets(lengths), np.zeros(count, np.int64))

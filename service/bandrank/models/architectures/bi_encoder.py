@@ -150,9 +150,7 @@ class BiEncoder(LateInteractionScorer):
     @property
     def why_not_captured(self) -> str | None:
         """Why CUDA graphs cannot replay its launches, as a clause; None if they can."""
-        if self.candidate_encoder is not None:
-            return "it has two encoders"
-        return None if self.encoder.windows == [None] else "its encoder has local layers"
+        return "it has two encoders" if self.candidate_encoder is not None else super().why_not_captured
 
     def compute_texts(self, inputs: TextInputs) -> Tensor:
         """(num_texts, representation_size) vectors of a bucket; never makes the host wait."""

@@ -32,7 +32,6 @@ from bandrank.models.scorer import CandidateSide
 from bandrank.models.text_buckets import TextBuckets, TextInputs
 from bandrank_kernels.arrays import indices_within, offsets
 from bandrank_kernels.branches import IN_TURN, Branch
-from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 
@@ -149,9 +148,7 @@ class MixEncoder(TwoTowerScorer):
 
         tokens: token ids in host memory; with strategy "S", behind k zeros where the codes stand.
         """
-        ids, positions = to_device(
-            [tokens.values, torch.from_numpy(indices_within(tokens.lengths))], self.encoder.device
-        )
+        ids, positions = tower.ids_and_positions(self.encoder, tokens)
         plan = self.encoder.plan_texts(tokens.cu_seqlens)
         states = self.encoder(self._embed_texts(ids, positions), positions, plan)
         if self.config.strategy == "C":
@@ -231,11 +228,6 @@ class MixEncoder(TwoTowerScorer):
         """The buckets of candidates to encode, and of one query with stored candidates, for CUDA graphs."""
         cached = CachedBuckets(self.compute, self.encoder, self.config.num_embeddings, self.lexical)
         return BucketsByType({Ragged: TextBuckets(self.compute_texts, self.encoder), ScoreBatch: cached})
-
-    @property
-    def why_not_captured(self) -> str | None:
-        """Why CUDA graphs cannot replay its launches, as a clause; None if they can."""
-        return None if self.encoder.windows == [None] else "its encoder has local layers"
 
     def compute(self, inputs: CachedInputs) -> Tensor:
         """(num_candidates,) scores of a bucket; only launches kernels, and never makes the host wait."""

@@ -72,6 +72,11 @@ class TwoTowerScorer(Scorer):
         self.representation_size = config.encoder.hidden_size
         self.encoder = build_encoder(encoder or config.encoder)
 
+    @property
+    def why_not_captured(self) -> str | None:
+        """Why CUDA graphs cannot replay what its encoder launches, as a clause; None if they can."""
+        return None if self.encoder.windows == [None] else "its encoder has local layers"
+
     def rows_worth(self, products: float) -> float:
         """The cost of a candidate whose interaction takes this many multiplications, in rows of the encoder."""
         encoder: EncoderConfig = self.config.encoder

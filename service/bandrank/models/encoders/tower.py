@@ -10,12 +10,14 @@ from bandrank_kernels.arrays import indices_within
 from bandrank_kernels.transfer import to_device
 
 
-def embed(encoder: Encoder, tokens: Ragged, *, token_type: int = 0) -> tuple[Tensor, Tensor]:
-    """(total, hidden_size) embedded rows, and their (total,) positions, from 0 in each text.
+def ids_and_positions(encoder: Encoder, tokens: Ragged) -> list[Tensor]:
+    """(total,) ids on the encoder's device, and (total,) positions, from 0 in each text. tokens: in host memory."""
+    return to_device([tokens.values, torch.from_numpy(indices_within(tokens.lengths))], encoder.device)
 
-    tokens: token ids in host memory.
-    """
-    ids, positions = to_device([tokens.values, torch.from_numpy(indices_within(tokens.lengths))], encoder.device)
+
+def embed(encoder: Encoder, tokens: Ragged, *, token_type: int = 0) -> tuple[Tensor, Tensor]:
+    """(total, hidden_size) embedded rows, and their positions. tokens: token ids in host memory."""
+    ids, positions = ids_and_positions(encoder, tokens)
     return encoder.embed(ids, positions, torch.full_like(ids, token_type)), positions
 
 
