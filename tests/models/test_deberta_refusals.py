@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from support.deberta import save_deberta, tiny_deberta_config
-from support.models import as_served, change_weights, edit_json, score_batch, tiny_cross_encoder
+from support.models import as_served, score_batch, tiny_cross_encoder
 from support.precomputing import tiny_colbert
+from support.refusals import assert_refused
 from support.tokenizer import SEP_ID
 
 from bandrank.models import hf
 from bandrank.models.architectures import ColBERT
-from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.prepared import prepare
 
 CPU = torch.device("cpu")
@@ -34,36 +34,18 @@ CPU = torch.device("cpu")
 )
 def test_what_is_not_computed_is_refused(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
     """Leaving these settings out would give other scores."""
-    folder = save_deberta(tmp_path)
-    edit_json(folder / "config.json", settings)
-    with pytest.raises(
-        BadCheckpoint, match=f"model_type 'deberta-v2' with {reason} is not supported; `bandrank models` lists"
-    ):
-        hf.load(folder)
-
-
-def test_an_inference_model_of_three_labels_is_refused(tmp_path: Path) -> None:
-    """One such model is cross-encoder/nli-deberta-v3-base."""
-    with pytest.raises(BadCheckpoint, match="classifier with one output, but this model has 3"):
-        hf.load(save_deberta(tmp_path, num_labels=3))
-
-
-@pytest.mark.parametrize(
-    "name", ["encoder.rel_embeddings.weight", "encoder.LayerNorm.bias", "encoder.layer.1.attention.self.key_proj.bias"]
-)
-def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
-    folder = save_deberta(tmp_path)
-    change_weights(folder, lambda weights: {n: t for n, t in weights.items() if n != f"deberta.{name}"})
-    with pytest.raises(BadCheckpoint, match=f"the weights have no tensor '{name}'"):
-        hf.load(folder)
+    assert_refused(
+        save_deberta(tmp_path),
+        f"model_type 'deberta-v2' with {reason} is not supported; `bandrank models` lists",
+        settings,
+    )
 
 
 def test_a_table_of_another_length_is_refused(tmp_path: Path) -> None:
     """Such a table would give buckets of distances the embeddings of others."""
-    folder = save_deberta(tmp_path)
-    edit_json(folder / "config.json", {"position_buckets": 64})
-    with pytest.raises(BadCheckpoint, match=r"of another shape: \['encoder.relative.table.weight'\]"):
-        hf.load(folder)
+    assert_refused(
+        save_deberta(tmp_path), r"of another shape: \['encoder.relative.table.weight'\]", {"position_buckets": 64}
+    )
 
 
 def test_no_kernel_and_no_graph(tmp_path: Path) -> None:

@@ -11,13 +11,12 @@ import torch
 from support.bert_likes import save, tiny
 from support.jina_bert import JinaBert
 from support.models import as_served, change_weights, edit_json, score_batch, write_json, write_modules
+from support.refusals import assert_refused
 from support.text_scores import ids_of
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from bandrank.models import hf
 from bandrank.models.architectures import ColBERT
-from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.layers.alibi import Alibi, slopes
 from bandrank.models.loading import LoadedModel, load_model
 
@@ -128,12 +127,4 @@ def test_what_is_not_computed_is_refused(other: dict[str, Any], said: str, tmp_p
     """
     folder = save(tmp_path, TINY)
     edit_json(folder / "config.json", other, remove=tuple(name for name, value in other.items() if value is None))
-    with pytest.raises(BadCheckpoint, match=f"{said} not supported"):
-        hf.load(folder)
-
-
-@pytest.mark.parametrize("name", ["embeddings.token_type_embeddings.weight", "encoder.layer.1.mlp.gated_layers.weight"])
-def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
-    change_weights(save(tmp_path, TINY), lambda all_: {each: w for each, w in all_.items() if each != f"bert.{name}"})
-    with pytest.raises(BadCheckpoint, match=f"the weights have no tensor '{name}'"):
-        hf.load(tmp_path)
+    assert_refused(folder, f"{said} not supported")

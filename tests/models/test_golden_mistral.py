@@ -8,10 +8,10 @@ from sentence_transformers import SentenceTransformer
 from support.eurobert import CLOSE, LIKE_BERT, LIKE_LLAMA, save_embedder, save_like_llama, tiny
 from support.grouped import LLAMA
 from support.models import edit_json, write_json
+from support.refusals import assert_refused
 from support.text_scores import assert_scores, scores_of_texts
 from transformers import LlamaForCausalLM, LlamaModel, MistralForSequenceClassification, MistralModel
 
-from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import load_model
 
 QUERY, TEXTS = "where do bees live?", ["In hives.", "", "bees and honey " * 70, "é 🐝 ñandú: x", "?"]
@@ -67,8 +67,7 @@ def test_what_e5_mistral_says_elsewhere(tmp_path: Path) -> None:
         found = scores_of_texts(ours, QUERY, TEXTS, instruction)
         assert found == pytest.approx(similarities(library, prompt=prompt), abs=CLOSE)
     edit_json(published / "tokenizer_config.json", {"eos_token": "</s>"})
-    with pytest.raises(BadCheckpoint, match="the tokenizer has no eos_token '</s>'"):
-        load_model(str(published))
+    assert_refused(published, "the tokenizer has no eos_token '</s>'")
 
 
 @pytest.mark.parametrize(
@@ -80,14 +79,12 @@ def test_what_e5_mistral_says_elsewhere(tmp_path: Path) -> None:
 )
 def test_settings_that_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     """Because they would give wrong scores."""
-    folder = save_embedder(tmp_path, tiny(MistralModel), "lasttoken")
-    edit_json(folder / "config.json", settings)
-    with pytest.raises(BadCheckpoint, match=message):
-        load_model(str(folder))
+    assert_refused(save_embedder(tmp_path, tiny(MistralModel), "lasttoken"), message, settings)
 
 
 @pytest.mark.parametrize("kind", [LlamaForCausalLM, MistralForSequenceClassification])
 def test_a_reranker_is_refused(tmp_path: Path, kind: Any) -> None:
     """Its folder does not say in which words it was trained to be asked."""
-    with pytest.raises(BadCheckpoint, match="that re-ranks is not supported: nothing says in which words it is asked"):
-        load_model(str(save_like_llama(tmp_path, tiny(kind))))
+    assert_refused(
+        save_like_llama(tmp_path, tiny(kind)), "that re-ranks is not supported: nothing says in which words it is asked"
+    )

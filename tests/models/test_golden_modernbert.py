@@ -22,12 +22,12 @@ from support.modernbert import (
     tiny_modernbert,
     tiny_modernbert_encoder,
 )
+from support.refusals import assert_refused
 from support.tokenizer import CLS_ID
 from transformers import ModernBertForSequenceClassification
 
 from bandrank.models import hf
 from bandrank.models.architectures import BiEncoder, SequenceCrossEncoder
-from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.layers.execution import Execution
 from bandrank.models.loading import load_model
 from bandrank_kernels import Backend
@@ -139,8 +139,7 @@ def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Pat
 )
 def test_settings_that_are_not_supported(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     """Ignoring these settings would give wrong scores."""
-    with pytest.raises(BadCheckpoint, match=message):
-        hf.load(save_model(tmp_path, tiny_modernbert(), **settings))
+    assert_refused(save_model(tmp_path, tiny_modernbert(), **settings), message)
 
 
 def test_ettin_is_the_chain_of_its_modules(tmp_path: Path) -> None:
@@ -179,8 +178,7 @@ def test_chains_that_are_not_supported(tmp_path: Path, module: str, settings: di
     folder = save_ettin(tmp_path)
     edit_json(folder / module / "config.json", settings)
 
-    with pytest.raises(BadCheckpoint, match=message):
-        hf.load(folder)
+    assert_refused(folder, message)
 
 
 def test_bi_encoder(tmp_path: Path) -> None:

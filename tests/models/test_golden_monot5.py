@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import as_served, change_weights, edit_json, write_json
+from support.models import as_served, change_weights, write_json
+from support.refusals import assert_refused
 from support.t5 import GATED, KINDS, save_t5, t5_tokenizer, tiny_t5
 from support.text_scores import ids_of, scores_of_texts
 from torch.nn.functional import logsigmoid
@@ -19,7 +20,6 @@ from transformers import (
 from transformers.convert_slow_tokenizer import import_protobuf
 
 from bandrank.models import checkpoint
-from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.hf.files import load_tokenizer
 from bandrank.models.layers.passages import passage_bounds
 from bandrank.models.loading import load_model
@@ -138,10 +138,7 @@ def test_the_name_tells_the_words_of_the_prompt(
     ],
 )
 def test_models_that_are_refused(name: str, model: Any, start: int, message: str, tmp_path: Path) -> None:
-    folder = save_t5(tmp_path / name, tiny_t5(*model))
-    edit_json(folder / "config.json", {"decoder_start_token_id": start})
-    with pytest.raises(BadCheckpoint, match=message):
-        load_model(str(folder))
+    assert_refused(save_t5(tmp_path / name, tiny_t5(*model)), message, {"decoder_start_token_id": start})
 
 
 def test_a_sentencepiece_model_gives_the_ids_of_the_fast_tokenizer(tmp_path: Path) -> None:
@@ -159,7 +156,6 @@ def test_a_sentencepiece_model_gives_the_ids_of_the_fast_tokenizer(tmp_path: Pat
 
 
 def test_an_output_matrix_of_its_own_that_is_missing_is_told(tmp_path: Path) -> None:
-    folder = save_t5(tmp_path / NAME, tiny_t5(*T5))
-    edit_json(folder / "config.json", {"tie_word_embeddings": False})
-    with pytest.raises(BadCheckpoint, match=r"no tensor 'lm_head\.weight'"):
-        load_model(str(folder))
+    assert_refused(
+        save_t5(tmp_path / NAME, tiny_t5(*T5)), r"no tensor 'lm_head\.weight'", {"tie_word_embeddings": False}
+    )

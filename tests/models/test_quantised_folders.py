@@ -7,10 +7,10 @@ import pytest
 import torch
 from support.decoders import PUBLISHED, save_decoder, tiny_decoder
 from support.models import change_weights, edit_json, save_cross_encoder
+from support.refusals import assert_refused
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import load_model
 
 
@@ -59,9 +59,9 @@ def test_quantised_weights_are_refused(
         return {name: weight for name, weight in weights.items() if name not in layers} | made
 
     change_weights(folder, quantised)
-    edit_json(folder / "config.json", {"quantization_config": {"quant_method": "some"}})
-    with pytest.raises(BadCheckpoint, match=r"quantised weights \((float8_e4m3fn|u?int8|int32)"):
-        load_model(str(folder))
+    assert_refused(
+        folder, r"quantised weights \((float8_e4m3fn|u?int8|int32)", {"quantization_config": {"quant_method": "some"}}
+    )
 
 
 def test_weights_that_were_quantised_once_load(tmp_path: Path) -> None:

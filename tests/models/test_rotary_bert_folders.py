@@ -9,10 +9,10 @@ import pytest
 import torch
 from support.bert_likes import assert_the_same, save
 from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, change_weights, edit_json
+from support.refusals import assert_refused
 from transformers import GteConfig, NomicBertConfig
 
 from bandrank.models import hf
-from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.hf.rotary import read_rotary
 from bandrank.models.layers.positions import Rotary
 
@@ -164,8 +164,7 @@ def test_a_base_that_is_not_saved_is_the_default_of_the_library(tmp_path: Path) 
     ],
 )
 def test_a_gte_that_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadCheckpoint, match=message):
-        hf.load(gte_folder(tmp_path, **settings))
+    assert_refused(gte_folder(tmp_path, **settings), message)
 
 
 @pytest.mark.parametrize(
@@ -182,13 +181,11 @@ def test_a_gte_that_is_refused(tmp_path: Path, settings: dict[str, Any], message
     ],
 )
 def test_a_nomic_bert_that_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadCheckpoint, match=message):
-        hf.load(nomic_folder(tmp_path, **settings))
+    assert_refused(nomic_folder(tmp_path, **settings), message)
 
 
 def test_biases_that_a_nomic_bert_has_none_of_are_refused(tmp_path: Path) -> None:
     folder = nomic_folder(tmp_path)
     biases = {f"bert.encoder.layers.{layer}.mlp.fc2.bias": torch.zeros(HIDDEN_SIZE) for layer in range(2)}
     change_weights(folder, lambda weights: weights | biases)
-    with pytest.raises(BadCheckpoint, match=r"unexpected: \['encoder.layers.0.down.bias', "):
-        hf.load(folder)
+    assert_refused(folder, r"unexpected: \['encoder.layers.0.down.bias', ")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from support.decoders import PUBLISHED, save_decoder, tiny_decoder
 from support.models import edit_json
 from support.prompts import zerank_pair
+from support.refusals import assert_refused
 from transformers import Qwen3ForCausalLM
 
 from bandrank.models import checkpoint
-from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import load_model
 from bandrank.models.readings import read_pair
 from bandrank.models.texts import TextEncoder
@@ -72,8 +72,7 @@ def test_it_may_have_the_template_that_its_code_asks_for(tmp_path: Path) -> None
     (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     load_model(str(folder))
     (folder / "chat_template.jinja").write_text(TEMPLATE.replace("assistant\n", "assistant\n<think>"), encoding="utf-8")
-    with pytest.raises(BadCheckpoint, match="that has '<think>' where that of the published models has ''"):
-        load_model(str(folder))
+    assert_refused(folder, "that has '<think>' where that of the published models has ''")
 
 
 def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:
@@ -101,5 +100,4 @@ def test_other_code_is_refused(tmp_path: Path, auto_map: dict[str, Any]) -> None
     folder = saved(tmp_path, QWEN)
     edit_json(folder / "config.json", {"auto_map": auto_map})
     [code] = auto_map.values()
-    with pytest.raises(BadCheckpoint, match=rf"code of its own \({code}\), which is not run, is not supported"):
-        load_model(str(folder))
+    assert_refused(folder, rf"code of its own \({code}\), which is not run, is not supported")
