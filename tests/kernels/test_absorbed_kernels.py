@@ -91,17 +91,6 @@ def test_a_candidate_alone_has_the_bits_it_has_in_company(kernel: str) -> None:
         assert torch.equal(alone[0], together[candidate])
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_rows_may_lie_apart(kernel: str) -> None:
-    sizes = KERNELS[kernel]
-    query, x = sizes.inputs(FEW)
-    wide = torch.full((FEW.num_rows, sizes.hidden_size + 8), torch.nan, dtype=x.dtype)
-    apart = wide[:, : sizes.hidden_size].copy_(x)
-
-    plan = sizes.plan(FEW)
-    assert torch.equal(attend_cls(plan, query, apart, sizes.scale), attend_cls(plan, query, x, sizes.scale))
-
-
 @pytest.mark.parametrize("sizes", [*KERNELS.values(), Sizes("float32", 3, 328)], ids=str)
 def test_scores_may_be_large_and_grow(sizes: Sizes) -> None:
     """Scores rise from key to key up to thousands, so the sums must be rescaled whenever the largest score grows."""

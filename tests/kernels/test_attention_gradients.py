@@ -111,21 +111,6 @@ def test_every_row_is_written_once(data: st.DataObject) -> None:
     assert attend_pieces(plan.pieces, poisoned, *split(qkv)).isfinite().all()
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_gradients_are_difference_quotients(name: str) -> None:
-    rows = packed_rows([2, 1], [[0, 6], [3]], shared=NAMED[name].shares_queries)
-    plan = plan_attention(rows, NAMED[name], device=CPU, dtype=torch.float64, head_dim=HEAD_DIM, backend="vectorized")
-    generator = torch.Generator().manual_seed(0)
-    query, hidden = (
-        torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
-        for shape in ((rows.num_candidates, 1, 2), (rows.num_rows, 2))
-    )
-    qkv = torch.randn(rows.num_rows, 3, 1, 2, dtype=torch.float64, generator=generator).requires_grad_()
-
-    assert torch.autograd.gradcheck(plan.attend, qkv)
-    assert torch.autograd.gradcheck(lambda query, hidden: plan.attend_cls(query, hidden, 0.5), (query, hidden))
-
-
 def test_one_source_alone_may_want_a_gradient() -> None:
     """Here the query requires a gradient, and the rows are constant and get none."""
     rows = packed_rows([2], [[5, 3]], shared=True)

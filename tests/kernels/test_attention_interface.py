@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.layouts import BACKENDS, CPU, packed_rows, random_qkv
+from support.layouts import BACKENDS, CPU, packed_rows
 
 from bandrank_kernels import Backend, BackendUnavailable, choose_backend
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, plan_attention, windowed_attention
@@ -70,9 +70,3 @@ def test_backends_by_name() -> None:
         choose_backend("cuda", CPU)
     with pytest.raises(ValueError, match="one of auto, cuda, native, vectorized, reference; got 'triton'"):
         choose_backend("triton", CPU)  # type: ignore[arg-type]  # what a caller without a type checker can do
-
-
-def test_cuda_is_unavailable_at_the_front_door() -> None:
-    rows = packed_rows([2], [[4]], shared=True)
-    with pytest.raises(BackendUnavailable):
-        windowed_attention(random_qkv(rows), rows, AttentionPattern(), backend="cuda")

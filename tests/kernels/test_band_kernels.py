@@ -1,16 +1,14 @@
 """CUDA kernels of the band products, run on the CPU from the launches that a GPU would get."""
 
-import numpy as np
 import pytest
 import torch
-from emulation.compiled import SCHEDULES, Emulation, Schedule, needs_compiler
+from emulation.compiled import SCHEDULES, Schedule, needs_compiler
 from emulation.launches import emulate, prepare
 from support.bands import LENGTHS, WINDOWS, outside, random_band, random_rows
 from torch import Tensor
 
 from bandrank_kernels.band_products import band_pv, band_qk
-from bandrank_kernels.band_products.operators import PARAMS, plan, variants
-from bandrank_kernels.launch import struct_of
+from bandrank_kernels.band_products.operators import plan, variants
 
 pytestmark = needs_compiler
 
@@ -85,23 +83,3 @@ def test_one_stride_is_enough_or_there_is_a_copy() -> None:
     assert held(part)[:2] == [part.data_ptr()] * 2
     assert among.data_ptr() not in held(among)
     assert gaps.data_ptr() not in held(gaps)
-
-
-ECHO = """
-__global__ void echo(const BandParams p, long long* out) {
-  *out++ = reinterpret_cast<long long>(p.left); *out++ = reinterpret_cast<long long>(p.right);
-  *out++ = reinterpret_cast<long long>(p.band); *out++ = reinterpret_cast<long long>(p.sums);
-  *out++ = p.left_matrix; *out++ = p.left_row; *out++ = p.right_matrix; *out++ = p.right_row;
-  *out++ = p.length; *out++ = p.window; *out++ = p.num_tiles; *out++ = p.staged; *out++ = sizeof p;
-}
-"""
-
-
-def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
-    values = dict(zip(PARAMS.names or (), [2**40, 2, 3, 4, -5, *range(6, 13)], strict=True))
-    out = np.zeros(13, np.int64)
-    source = next(iter(variants().values())).source
-    struct, _ = struct_of(PARAMS, values)
-    Emulation(source + ECHO, ["echo"]).launch("echo", grid=(1, 1, 1), block=(1, 1, 1), arguments=[struct[0], out])
-
-    assert out.tolist() == [2**40, 2, 3, 4, -5, *range(6, 13), PARAMS.itemsize]

@@ -1,8 +1,6 @@
 """The CUDA backend's plan of a whole batch, as `plan_attention` gives it on a GPU, with its launches run on the CPU."""
 
-import random
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,12 +9,8 @@ import torch
 from emulation.compiled import needs_compiler
 from emulation.launches import run_here
 from support.layouts import CPU, packed_rows
-from support.models import random_ids, random_scorer, score_batch, tiny_encoder_config
-from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
 
-from bandrank.models.architectures import CrossEncoder
-from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank_kernels import BackendUnavailable, choose_backend, dispatch
 from bandrank_kernels.launch import Launch
 from bandrank_kernels.transfer import ALIGNMENT, to_device
@@ -24,7 +18,6 @@ from bandrank_kernels.windowed_attention import (
     AttentionPattern,
     AttentionPlan,
     PackedRows,
-    interface,
     plan_attention,
 )
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan, _log_groups
@@ -155,38 +148,6 @@ def test_more_heads_than_the_last_layers_kernels_have_go_to_plain_torch(caplog: 
     assert caplog.messages == [
         "plain torch attends with [CLS] in the last layer: num_heads must be within 1..16, got 17"
     ]
-
-
-@needs_compiler
-@pytest.mark.parametrize(("dtype", "bar"), [(torch.float32, 1e-4), (torch.float16, 2e-2)])
-def test_a_whole_cross_encoder_scores_as_in_plain_torch(
-    dtype: torch.dtype, bar: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each layer makes a launch, the last one for [CLS] alone, and all share one plan of the batch."""
-    encoder = replace(tiny_encoder_config(), hidden_size=64, num_heads=2)
-    config = CrossEncoderConfig(
-        encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=SPARSE, max_tokens=512, max_query_tokens=64
-    )
-    scorer = random_scorer(CrossEncoder(config), seed=0)
-    rng = random.Random(0)
-    lengths = ((0, 1, 14, 61), (300, 33))
-    batch = score_batch(
-        [random_ids(rng, 5), random_ids(rng, 20)], [[random_ids(rng, length) for length in group] for group in lengths]
-    )
-    launches: list[Launch] = []
-    with torch.inference_mode():
-        expected = scorer(batch)
-        monkeypatch.setattr(interface, "choose_backend", lambda *_, **__: "cuda")
-        monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))
-        monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=recording(launches)))
-        scorer.encoder.to(dtype)
-        actual = scorer(batch)
-
-    torch.testing.assert_close(actual, expected, rtol=0, atol=bar)
-    names = [launch.kernel.expression.partition("<")[0] for launch in launches]
-    assert names == (
-        ["simt_forward", "absorbed_simt"] if dtype == torch.float32 else ["narrow_forward", "absorbed_mma"]
-    )
 
 
 def test_a_batch_of_nothing_is_not_launched() -> None:

@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from emulation.compiled import SCHEDULES, Emulation, EmulationError, Schedule, needs_compiler
+from emulation.compiled import SCHEDULES, EmulationError, Schedule, needs_compiler
 from emulation.launches import emulate, prepare, run_here
 from emulation.mistakes import Mistake, assert_noticed, plant
 from support.bands import random_rows
@@ -15,7 +14,7 @@ from torch import Tensor
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.head import ScoreHead
-from bandrank_kernels.launch import Kernel, Launch, struct_of
+from bandrank_kernels.launch import Kernel, Launch
 from bandrank_kernels.pooled_scores import ACTIVATIONS, HeadActivation, cuda
 
 pytestmark = needs_compiler
@@ -135,27 +134,6 @@ def test_a_head_in_half_precision_is_one_launch(monkeypatch: pytest.MonkeyPatch)
     for given in (rows, rows.float()):
         torch.testing.assert_close(head(given), plain, rtol=0, atol=1e-3)
     assert len(launches) == 1
-
-
-ECHO = """
-__global__ void echo(const PooledParams p, long long* out) {
-  for (const void* address : {p.rows, p.weight, (const void*)p.bias, (const void*)p.vector, (const void*)p.constant,
-                              (const void*)p.out})
-    *out++ = reinterpret_cast<long long>(address);
-  *out++ = p.num_rows; *out++ = p.row_stride; *out++ = p.inputs; *out++ = sizeof p;
-}
-"""
-
-
-def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
-    values = dict(zip(cuda.PARAMS.names or (), [2**40, *range(2, 10)], strict=True))
-    out = np.zeros(10, np.int64)
-    struct, _ = struct_of(cuda.PARAMS, values)
-    Emulation(cuda.instances()[0].source + ECHO, ["echo"]).launch(
-        "echo", grid=(1, 1, 1), block=(1, 1, 1), arguments=[struct[0], out]
-    )
-
-    assert out.tolist() == [2**40, *range(2, 10), cuda.PARAMS.itemsize]
 
 
 MISTAKES = (

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from emulation.compiled import SCHEDULES, Emulation, EmulationError, Schedule, needs_compiler
+from emulation.compiled import SCHEDULES, EmulationError, Schedule, needs_compiler
 from emulation.launches import emulate, prepare
 from emulation.mistakes import Mistake, assert_noticed, plant
 from support.bands import random_rows
 from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm
 from torch import Tensor
 
-from bandrank_kernels.launch import Kernel, struct_of
+from bandrank_kernels.launch import Kernel
 from bandrank_kernels.row_norms import Addend, cuda
 
 pytestmark = needs_compiler
@@ -140,31 +139,6 @@ def test_no_rows_are_no_launch() -> None:
 )
 def test_what_the_kernel_cannot_do_is_said(dtype: torch.dtype, hidden_size: int, reason: str | None) -> None:
     assert cuda.why_unsupported(dtype, hidden_size) == reason
-
-
-ECHO = """
-__global__ void echo(const NormParams p, long long* out) {
-  for (const Addend& a : p.addends) {
-    *out++ = reinterpret_cast<long long>(a.rows); *out++ = reinterpret_cast<long long>(a.numbers);
-    *out++ = a.num_rows; *out++ = a.row_stride;
-  }
-  *out++ = reinterpret_cast<long long>(p.weight); *out++ = reinterpret_cast<long long>(p.bias);
-  *out++ = reinterpret_cast<long long>(p.out); *out++ = p.num_rows; *out++ = p.hidden_size;
-  *out++ = static_cast<long long>(p.eps); *out++ = sizeof p;
-}
-"""
-
-
-def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
-    addends = [(2**40, 2, 3, 4), (5, 6, 7, 8), (9, 10, 11, -12)]
-    values = dict(zip(cuda.PARAMS.names or (), [addends, *range(13, 19)], strict=True))
-    out = np.zeros(19, np.int64)
-    struct, _ = struct_of(cuda.PARAMS, values)
-    Emulation(cuda.instances()[0].source + ECHO, ["echo"]).launch(
-        "echo", grid=(1, 1, 1), block=(1, 1, 1), arguments=[struct[0], out]
-    )
-
-    assert out.tolist() == [2**40, *range(2, 12), -12, *range(13, 19), cuda.PARAMS.itemsize]
 
 
 MISTAKES = (

@@ -140,27 +140,6 @@ def test_attend_cls_is_attend_with_rows_as_keys_and_values(window: int | None) -
         torch.testing.assert_close(absorbed, whole[: rows.num_candidates], rtol=0, atol=EXACT)
 
 
-@pytest.mark.parametrize("window", [0, 4, None])
-@pytest.mark.parametrize("shared", [True, False])
-def test_gradients_equal_the_reference(window: int | None, shared: bool) -> None:
-    pattern = AttentionPattern(window, query_to_cls=not shared, query_to_candidate=not shared)
-    rows = packed_rows([3, 0, 6], [[0, 20, 9], [1], [40]], shared=shared)
-    generator = torch.Generator().manual_seed(0)
-    towards = torch.randn(rows.num_rows, NUM_HEADS, HEAD_DIM, dtype=torch.float64, generator=generator)
-    query, hidden = torch.randn(2, rows.num_rows, 6, dtype=torch.float64, generator=generator)
-
-    gradients = []
-    for backend in BACKENDS:
-        plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, head_dim=HEAD_DIM, backend=backend)
-        leaves = [leaf.clone().requires_grad_() for leaf in (random_qkv(rows), query, hidden)]
-        cls = plan.attend_cls(leaves[1][: rows.num_candidates, None], leaves[2], 0.4)
-        ((plan.attend(leaves[0]) * towards).sum() + cls.square().sum()).backward()  # type: ignore[no-untyped-call]  # torch leaves it bare
-        gradients.append([leaf.grad for leaf in leaves])
-
-    for reference, vectorized in zip(*gradients, strict=True):
-        torch.testing.assert_close(vectorized, reference, rtol=0, atol=EXACT)
-
-
 GROWTH = """
 import numpy, torch
 from pathlib import Path

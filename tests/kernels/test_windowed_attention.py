@@ -74,19 +74,6 @@ def test_slots_beyond_the_border_take_no_part_in_the_softmax(backend: Backend) -
     assert attended == pytest.approx([123.4, 100.0, 123.4, 123.4], abs=EXACT)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_window_0_is_the_row_itself(backend: Backend) -> None:
-    """With window 0 a candidate row sees itself, [CLS] and the query, and no other row of its candidate."""
-    rows = packed_rows([1], [[3]], shared=True)
-    pattern = AttentionPattern(window=0, query_to_cls=False, query_to_candidate=False)
-    qkv = torch.zeros(5, 3, 1, 1, dtype=torch.float64)  # equal scores
-    qkv[:, 2, 0, 0] = torch.tensor([30.0, 60.0, 3.0, 6.0, 9.0])
-
-    attended = windowed_attention(qkv, rows, pattern, backend=backend).flatten().tolist()
-
-    assert attended[2:] == pytest.approx([(30 + 60 + value) / 3 for value in (3, 6, 9)], abs=EXACT)
-
-
 @pytest.mark.parametrize("window", [0, 4, 64, None])
 @pytest.mark.parametrize("shared", [True, False])
 def test_other_candidates_touch_no_bit(window: int | None, shared: bool) -> None:
@@ -103,18 +90,3 @@ def test_other_candidates_touch_no_bit(window: int | None, shared: bool) -> None
     before, after = (windowed_attention(x, rows, pattern) for x in (qkv, changed))
 
     assert torch.equal(after[members], before[members])
-
-
-@pytest.mark.parametrize("window", [0, 4, 64, None])
-def test_company_does_not_matter(window: int | None) -> None:
-    pattern = AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
-    together = packed_rows([3, 5], [[30, 33, 0], [32, 7]], shared=True)
-    qkv = random_qkv(together)
-    whole = windowed_attention(qkv, together, pattern)
-    for candidate, length in enumerate(np.diff(together.cu_candidates)):
-        query = together.query_rows(int(together.candidate_query[candidate]))
-        members = [candidate, *query, *together.candidate_rows(candidate)]
-
-        alone = windowed_attention(qkv[members], packed_rows([len(query)], [[int(length)]], shared=True), pattern)
-
-        torch.testing.assert_close(alone, whole[members], rtol=0, atol=EXACT)

@@ -27,7 +27,7 @@ from bandrank_kernels.launch import (
 
 Product = Literal["band_qk", "band_pv"]
 
-# struct BandParams of band.cu, which a test compares byte by byte.
+# struct BandParams of band.cu.
 PARAMS = struct_layout(
     addresses="left right band sums",
     longs="left_matrix left_row right_matrix right_row",

@@ -19,7 +19,7 @@ from bandrank_kernels.launch import (
 )
 
 FILE = "pooled_scores/pooled_scores.cu"
-# struct PooledParams of the source, which a test compares byte by byte.
+# struct PooledParams of the source.
 PARAMS = struct_layout(addresses="rows weight bias vector constant out", longs="num_rows row_stride", ints="inputs")
 
 # As in the source.

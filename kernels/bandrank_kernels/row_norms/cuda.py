@@ -18,7 +18,7 @@ from bandrank_kernels.launch import Kernel, Launch, in_pieces, launch, plan_laun
 from bandrank_kernels.row_norms.addend import Addend
 
 FILE = "norm_of_sum.cu"
-# struct Addend and struct NormParams of the source, which a test compares byte by byte.
+# struct Addend and struct NormParams of the source.
 ADDEND = struct_layout(addresses="rows numbers", longs="num_rows row_stride")
 MAX_ADDENDS = 3
 NORM = struct_layout(addresses="weight bias out", longs="num_rows", ints="hidden_size", floats="eps")
