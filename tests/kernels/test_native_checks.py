@@ -85,6 +85,8 @@ def whole(hidden: torch.Tensor) -> torch.Tensor:
         (lambda: linear(X[:, :32], layer(48, 48)), r"got \(9, 32\) torch.float32 on cpu"),
         (lambda: linear(X.to("meta"), layer(48, 48)), "on meta"),
         (lambda: Int8Weights.pack(X, torch.ones(9), None), r"rows must be \(any, any\) torch.int8"),
+        (lambda: Split.of(torch.tensor([1, 4, 1])), "multiple of 16, got 3"),
+        (lambda: layer(8, 20), "multiple of 16 inputs"),
         (lambda: layer(1, (1 << 16) + 16), "a layer can have 65536 bytes of inputs, got 65552"),
         (
             lambda: Int8Weights.pack(torch.zeros(1, 64).char(), torch.ones(1), None, SPLIT),

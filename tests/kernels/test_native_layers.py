@@ -1,13 +1,17 @@
 """Whole layers by the CPU kernels against their parts one by one, in every variant that this processor runs."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.bands import random_rows
 from support.drawn_layouts import layouts, patterns
 from support.layouts import packed_rows
 from support.native import each_variant, needs_native
+from support.torch_threads import torch_threads
 from torch import Tensor
 
 from bandrank_kernels.arrays import offsets
@@ -20,8 +24,7 @@ CHUNK = 128  # rows
 LONG = [127, 128, 129, 256, 300, 1100]
 
 
-def some(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+some = partial(random_rows, dtype=torch.float32)
 
 
 def some_layer() -> Int8Layer:
@@ -42,6 +45,13 @@ def plan_of(rows: PackedRows, pattern: AttentionPattern) -> AttentionPlan:
     )
 
 
+def whole_layer(rows: PackedRows, pattern: AttentionPattern, hidden: Tensor, layer: Int8Layer) -> Tensor:
+    """Returns the output of the layer in one call."""
+    out = plan_of(rows, pattern).layer(hidden, layer)
+    assert out is not None
+    return out
+
+
 def in_turn(rows: PackedRows, pattern: AttentionPattern, hidden: Tensor, layer: Int8Layer) -> Tensor:
     """Returns the output of the layer's parts, each run over all rows."""
     qkv = linear(hidden, layer.qkv).view(len(hidden), 3, HEADS, SIZE // HEADS)
@@ -55,10 +65,9 @@ def assert_whole_is_its_parts(rows: PackedRows, pattern: AttentionPattern) -> No
     hidden, layer = some(rows.num_rows, SIZE), some_layer()
     expected = in_turn(rows, pattern, hidden, layer)
 
-    whole = plan_of(rows, pattern).layer(hidden, layer)
+    whole = whole_layer(rows, pattern, hidden, layer)
     first = plan_of(rows, pattern).layer_first(hidden, layer, rows.num_candidates)
 
-    assert whole is not None
     assert first is not None
     assert torch.equal(first, whole[: rows.num_candidates])
     long = np.flatnonzero(rows.candidate_lengths > CHUNK)
@@ -70,42 +79,29 @@ def assert_whole_is_its_parts(rows: PackedRows, pattern: AttentionPattern) -> No
 
 def assert_joint_is_its_parts(rows: PackedRows) -> None:
     """Asserts that a whole layer of full attention has the bits of its parts."""
-    hidden, layer = some(rows.num_rows, SIZE), some_layer()
+    whole = rows, AttentionPattern(), some(rows.num_rows, SIZE), some_layer()
 
-    whole = plan_of(rows, AttentionPattern()).layer(hidden, layer)
-
-    assert whole is not None
-    assert torch.equal(whole, in_turn(rows, AttentionPattern(), hidden, layer))
+    assert torch.equal(whole_layer(*whole), in_turn(*whole))
 
 
 def assert_layers_are_one_after_the_other(rows: PackedRows, pattern: AttentionPattern) -> None:
     """Asserts that layers in one call have the bits of single ones, whether the last gives all rows or [CLS] alone."""
     hidden, layer, plan = some(rows.num_rows, SIZE), some_layer(), plan_of(rows, pattern)
     first = plan.layer(hidden, layer)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        one, three, cls = (
+    with torch_threads(1):
+        found = [
             plan.layers(hidden, [layer] * count, num) for count, num in ((1, None), (3, None), (3, rows.num_candidates))
-        )
-        torch.set_num_threads(2)  # two threads share each layer instead
+        ]
+    with torch_threads(2):  # which share each layer instead
         assert plan.layers(hidden, [layer]) is None
-    finally:
-        torch.set_num_threads(before)
 
     if first is None:
-        assert (one, three, cls) == (None, None, None)
+        assert found == [None] * 3
         return
-    second = plan.layer(first, layer)
-    assert second is not None
-    last = plan.layer(second, layer)
-    assert one is not None
-    assert torch.equal(one, first)
-    assert three is not None
-    assert last is not None
-    assert torch.equal(three, last)
-    assert cls is not None
-    assert torch.equal(cls, last[: rows.num_candidates])
+    last = whole_layer(rows, pattern, whole_layer(rows, pattern, first, layer), layer)
+    for own, expected in zip(found, (first, last, last[: rows.num_candidates]), strict=True):
+        assert own is not None
+        assert torch.equal(own, expected)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -154,12 +150,11 @@ def test_long_candidates_are_taken_in_chunks(window: int | None) -> None:
 def test_a_window_of_any_width_is_one_over_all_rows() -> None:
     rows, layer = packed_rows([7], [[5, 300, 40]], shared=True), some_layer()
     hidden = some(rows.num_rows, SIZE)
-    plain, *wide = (plan_of(rows, AttentionPattern.sparse(w)).layer(hidden, layer) for w in (300, 2**31, 2**32 + 1))
+    plain, *wide = (
+        whole_layer(rows, AttentionPattern.sparse(window), hidden, layer) for window in (300, 2**31, 2**32 + 1)
+    )
 
-    assert plain is not None
-    for each in wide:
-        assert each is not None
-        assert torch.equal(each, plain)
+    assert all(torch.equal(each, plain) for each in wide)
 
 
 def test_full_attention_brings_the_rows_of_a_sequence_together() -> None:
@@ -175,10 +170,9 @@ def test_a_sequence_too_long_to_be_brought_together_changes_no_other() -> None:
     hidden, layer, pattern = some(together.num_rows, SIZE), some_layer(), AttentionPattern()
     own = [0, *together.query_rows(0), *together.candidate_rows(0)]
 
-    one = plan_of(alone, pattern).layer(hidden[own], layer)
+    one = whole_layer(alone, pattern, hidden[own], layer)
 
     assert plan_of(together, pattern).layer(hidden, layer) is None
-    assert one is not None
     assert torch.equal(one, in_turn(together, pattern, hidden, layer)[own])
 
 
@@ -194,10 +188,8 @@ def test_a_long_candidate_has_the_same_bits_in_any_company() -> None:
     hidden, layer, pattern = some(together.num_rows, SIZE), some_layer(), AttentionPattern.sparse(4)
     own = [1, *range(3, 9), *together.candidate_rows(1)]
 
-    both, one = plan_of(together, pattern).layer(hidden, layer), plan_of(alone, pattern).layer(hidden[own], layer)
+    both, one = whole_layer(together, pattern, hidden, layer), whole_layer(alone, pattern, hidden[own], layer)
 
-    assert both is not None
-    assert one is not None
     assert torch.equal(one, both[own])
 
 
@@ -205,14 +197,12 @@ def test_nan_stays_with_its_candidate() -> None:
     """Candidates that share a chunk with it keep their bits."""
     rows, pattern, layer = packed_rows([3], [[40, 5, 20, 300]], shared=True), AttentionPattern.sparse(4), some_layer()
     hidden = some(rows.num_rows, SIZE)
-    right = plan_of(rows, pattern).layer(hidden, layer)
+    right = whole_layer(rows, pattern, hidden, layer)
     poisoned = [1, *rows.candidate_rows(1)]
     hidden[rows.candidate_rows(1).start] = torch.nan
 
-    out = plan_of(rows, pattern).layer(hidden, layer)
+    out = whole_layer(rows, pattern, hidden, layer)
 
-    assert out is not None
-    assert right is not None
     others = [row for row in range(rows.num_rows) if row not in poisoned]
     assert torch.equal(out[others], right[others])
     assert out[poisoned].isnan().all()

@@ -4,20 +4,11 @@ import pytest
 import torch
 from support.bands import random_rows
 from support.native import needs_native
-from support.norms import EPS, KINDS, Kind, exact, is_close, make_addends, make_norm
-from torch import Tensor
+from support.norms import KINDS, Kind, call, exact, is_close, make_addends, make_norm
 
-from bandrank_kernels import Backend
-from bandrank_kernels.row_norms import Addend, add_norm, embed_rows, native
+from bandrank_kernels.row_norms import Addend, native
 
 pytestmark = needs_native
-
-
-def call(addends: list[Addend], weight: Tensor, bias: Tensor, backend: Backend = "native") -> Tensor:
-    if len(addends) == 2:
-        return add_norm(addends[0].rows, addends[1].rows, weight, bias, eps=EPS, backend=backend)
-    word, token_type, position = addends
-    return embed_rows(word, token_type, position, weight, bias, eps=EPS, backend=backend)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -30,18 +21,18 @@ def test_they_are_the_formula(kind: Kind) -> None:
                 make_norm(hidden_size, torch.float32),
             )
 
-            assert is_close(call(addends, *norm), exact(addends, *norm)), (hidden_size, num_rows)
+            assert is_close(call(addends, *norm, "native"), exact(addends, *norm)), (hidden_size, num_rows)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_alone_has_the_bits_it_has_in_company(kind: Kind) -> None:
     addends, norm = make_addends(kind, 200, 384, torch.float32), make_norm(384, torch.float32)
-    together = call(addends, *norm)
+    together = call(addends, *norm, "native")
     for row in (0, 96, 199):
         part = slice(row, row + 1)
         one = [Addend(rows[part]) if numbers is None else Addend(rows, numbers[part]) for rows, numbers in addends]
 
-        assert torch.equal(call(one, *norm)[0], together[row])
+        assert torch.equal(call(one, *norm, "native")[0], together[row])
 
 
 def test_rows_may_be_apart() -> None:
@@ -50,7 +41,7 @@ def test_rows_may_be_apart() -> None:
     for rows in (wide[:, 3:387], wide[:1, :384].expand(9, 384), wide[:, 3:771:2]):
         addends = [Addend(rows), Addend(wide[:, 400:784])]
 
-        assert is_close(call(addends, *norm), exact(addends, *norm))
+        assert is_close(call(addends, *norm, "native"), exact(addends, *norm))
 
 
 @pytest.mark.parametrize("number", [-1, 50, 2**40])
@@ -61,7 +52,7 @@ def test_a_number_outside_its_table_is_an_index_error(number: int) -> None:
     numbers[299] = number
 
     with pytest.raises(IndexError, match="a number is outside its table of rows"):
-        call(addends, *norm)
+        call(addends, *norm, "native")
 
 
 @pytest.mark.parametrize(("dtype", "hidden_size"), [(torch.float32, 24), (torch.float64, 32)])
@@ -69,11 +60,11 @@ def test_what_they_cannot_take_is_plain_torch(dtype: torch.dtype, hidden_size: i
     addends, norm = make_addends("add", 5, hidden_size, dtype), make_norm(hidden_size, dtype)
 
     assert native.why_unsupported(torch.device("cpu"), dtype, hidden_size) is not None
-    assert torch.equal(call(addends, *norm), call(addends, *norm, "vectorized"))
+    assert torch.equal(call(addends, *norm, "native"), call(addends, *norm, "vectorized"))
 
 
 def test_gradients_are_plain_torch() -> None:
     (x, residual), (weight, bias) = make_addends("add", 5, 32, torch.float32), make_norm(32, torch.float32)
-    out = call([x, residual], weight.requires_grad_(), bias)
+    out = call([x, residual], weight.requires_grad_(), bias, "native")
 
     assert out.requires_grad

@@ -1,9 +1,11 @@
 """The CPU kernels' int8 layers against the same sums in float64, in every variant that this processor runs."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+from support.bands import random_rows
 from support.native import each_variant, needs_native
 from torch import Tensor
 from torch.nn import functional
@@ -28,8 +30,7 @@ ROUNDING = 2e-5
 WIDE = [-1e30, -200, -100, -20, -5, -1, -1e-3, 0, 1e-3, 1, 5, 20, 100, 200, 3, -3]
 
 
-def some(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+some = partial(random_rows, dtype=torch.float32)
 
 
 def int8_layer(inputs: int, outputs: int, *, seed: int = 1, split: Split | None = None) -> tuple[Int8Weights, Tensor]:
@@ -166,16 +167,6 @@ def test_the_bytes_of_a_split_input_add_up_to_it() -> None:
     x[:, 0], x[:, 1], x[:, 2] = torch.arange(2000) - 1000.0, 127.5, -127.5  # steps of one
 
     assert torch.equal(linear(x, weights)[:, 0], x[:, 0])
-
-
-def test_copies_fill_registers() -> None:
-    with pytest.raises(ValueError, match="multiple of 16, got 3"):
-        Split.of(torch.tensor([1, 4, 1]))
-
-
-def test_a_layer_needs_whole_registers() -> None:
-    with pytest.raises(ValueError, match="multiple of 16 inputs"):
-        Int8Weights.pack(torch.zeros(8, 20, dtype=torch.int8), torch.ones(8), None)
 
 
 def acted(x: Tensor, unit: Unit) -> Tensor:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.native import each_variant, needs_native
+from support.torch_threads import torch_threads
 from torch import Tensor
 
 from bandrank_kernels.native.shared_query import attend_shared
@@ -67,12 +68,8 @@ def test_candidates_have_the_same_bits_in_any_company(own: int) -> None:
     turned = attend_shared(rows.view(150, own, 3, 4, 32).flip(0).flatten(0, 1), keys, values, own)
     assert torch.equal(turned.view(150, own, -1).flip(0).flatten(0, 1), together)
 
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
+    with torch_threads(3):
         assert torch.equal(attend_shared(rows, keys, values, own), together)
-    finally:
-        torch.set_num_threads(threads)
 
     rows[7 * own] = torch.nan
     poisoned = attend_shared(rows, keys, values, own)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.layouts import packed_rows
 from support.native import needs_native
+from support.torch_threads import torch_threads
 
 from bandrank_kernels.native.tensors import Int8Weights, Norm, PostNorm, PreNorm, Turn, Unit, linear, project
 from bandrank_kernels.native.threads import in_parts
@@ -18,10 +19,8 @@ from bandrank_kernels.windowed_attention import AttentionPattern, windowed_atten
 
 @pytest.fixture
 def three_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(3):
+        yield
 
 
 @pytest.mark.parametrize(("count", "parts"), [(0, 1), (1, 1), (19, 1), (20, 2), (29, 2), (30, 3), (100, 3), (101, 3)])
@@ -124,7 +123,7 @@ def test_a_forked_process_has_threads_of_its_own_and_an_ending_one_none() -> Non
 
 
 @needs_native
-def test_threads_do_not_change_a_bit(request: pytest.FixtureRequest) -> None:
+def test_threads_do_not_change_a_bit() -> None:
     x, hidden = torch.randn(700, 96)[:, :48], torch.randn(700, 48)
     layers = [
         Int8Weights.pack(torch.randint(-127, 128, shape, dtype=torch.int8), torch.rand(shape[0]), None)
@@ -146,7 +145,7 @@ def test_threads_do_not_change_a_bit(request: pytest.FixtureRequest) -> None:
         ]
 
     one = everything()
-    request.getfixturevalue("three_threads")
-    three = everything()
+    with torch_threads(3):
+        three = everything()
 
     assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from emulation.compiled import needs_compiler
-from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm, run_kernels_here
+from support.norms import EPS, HALF_ULP, KINDS, Kind, call, exact, is_close, make_addends, make_norm, run_kernels_here
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
@@ -15,14 +15,6 @@ from bandrank_kernels import Backend, BackendUnavailable
 from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
 
 BACKENDS: list[Backend] = ["reference", "vectorized"]
-
-
-def call(addends: list[Addend], weight: Tensor, bias: Tensor, backend: Backend = "auto") -> Tensor:
-    if len(addends) == 2:
-        (x, _), (residual, _) = addends
-        return add_norm(x, residual, weight, bias, eps=EPS, backend=backend)
-    word, token_type, position = addends
-    return embed_rows(word, token_type, position, weight, bias, eps=EPS, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -5,22 +5,14 @@ import random
 import pytest
 import torch
 from support.models import random_ids, score_batch, tiny_cross_encoder
-from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm
+from support.norms import HALF_ULP, KINDS, Kind, call, exact, is_close, make_addends, make_norm
 from support.on_gpu import GPU, assert_replays, assert_runs_on_the_current_stream, needs_gpu, poisoned
 from torch import Tensor
 
 from bandrank.models.layers.patterns import sparse
-from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
+from bandrank_kernels.row_norms import Addend
 
 pytestmark = needs_gpu
-
-
-def call(addends: list[Addend], weight: Tensor, bias: Tensor) -> Tensor:
-    """Calls the kernel, requested by name so that no fallback replaces it."""
-    if len(addends) == 2:
-        return add_norm(addends[0].rows, addends[1].rows, weight, bias, eps=EPS, backend="cuda")
-    word, token_type, position = addends
-    return embed_rows(word, token_type, position, weight, bias, eps=EPS, backend="cuda")
 
 
 def inputs(kind: Kind, num_rows: int, hidden_size: int, dtype: torch.dtype) -> tuple[list[Addend], Tensor, Tensor]:
@@ -36,10 +28,10 @@ def test_the_kernel_equals_the_reference(kind: Kind, dtype: torch.dtype) -> None
         for num_rows in (0, 1, 7, 33, 300, 20_000):
             given = inputs(kind, num_rows, hidden_size, dtype)
             with poisoned():
-                actual = call(*given)
+                actual = call(*given, "cuda")
 
             assert is_close(actual, exact(*given))
-            assert torch.equal(actual, call(*given))
+            assert torch.equal(actual, call(*given, "cuda"))
 
 
 def test_a_number_outside_its_table_makes_its_row_nan() -> None:
@@ -48,7 +40,7 @@ def test_a_number_outside_its_table_makes_its_row_nan() -> None:
     numbers = addends[0].numbers
     assert numbers is not None
     numbers[3] = 2**40
-    actual = call(addends, weight, bias)
+    actual = call(addends, weight, bias, "cuda")
 
     assert actual.isnan().any(1).tolist() == [row == 3 for row in range(9)]
 
@@ -56,12 +48,12 @@ def test_a_number_outside_its_table_makes_its_row_nan() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_graph_replays_what_was_launched(kind: Kind) -> None:
     given = inputs(kind, 130, 384, torch.float16)
-    assert_replays(lambda: [call(*given)], given[0][0].rows)
+    assert_replays(lambda: [call(*given, "cuda")], given[0][0].rows)
 
 
 def test_the_kernel_runs_on_the_current_stream_and_waits_for_nothing() -> None:
     (x, residual), weight, bias = inputs("add", 130, 384, torch.float16)
-    assert_runs_on_the_current_stream(lambda late: [call([Addend(late), residual], weight, bias)], x.rows)
+    assert_runs_on_the_current_stream(lambda late: [call([Addend(late), residual], weight, bias, "cuda")], x.rows)
 
 
 def test_a_model_scores_as_on_a_cpu() -> None:

@@ -17,6 +17,7 @@ from support.modernbert import tiny_sequence_cross_encoder
 from support.native import needs_native
 from support.precomputing import tiny_mix_encoder, with_words
 from support.scorers import LookupScorer
+from support.torch_threads import torch_threads
 from support.variants import VARIANTS, random_texts
 from torch import Tensor
 from torch.autograd.profiler import profile
@@ -33,7 +34,6 @@ from bandrank.models.layers.splitting import split_for
 from bandrank.models.loading import load_model
 from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.quantised import linear_layers, why_not_quantised
-from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank.models.shipped import FAST
 from bandrank.settings import Settings
@@ -135,43 +135,23 @@ def test_a_score_is_the_same_bits_among_any_number(name: str) -> None:
 
 
 def test_workers_do_not_change_a_bit() -> None:
+    """Representations are cached, so they must not depend on the threads that computed them either."""
     scorer = prepared(tiny_cross_encoder(num_heads=2, pattern=sparse(4)), torch.int8)
     queries, candidates = random_texts(scorer.scorer)
     batch = score_batch(queries, [group * 9 for group in candidates])
-    threads = torch.get_num_threads()
-    one = scores(scorer, batch)
-    try:
-        torch.set_num_threads(3)
-        three = scores(scorer, batch)
+    bi_encoder = in_int8("bi_encoder")
+
+    def everything() -> list[Tensor]:
         with torch.inference_mode():
-            best, passages = scorer.begin_passages(batch)()
+            encoded = bi_encoder.encode_candidates(batch.candidates)
+            sizes = torch.from_numpy(encoded.lengths)
+            return [scorer(batch), *scorer.begin_passages(batch)(), encoded.values, sizes]
+
+    one = everything()
+    with torch_threads(3):
+        three = everything()
         assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(threads)
-    with torch.inference_mode():
-        expected_best, expected_passages = scorer.begin_passages(batch)()
-
-    assert torch.equal(one, three)
-    assert torch.equal(best, expected_best)
-    assert torch.equal(passages, expected_passages)
-
-
-def test_representations_do_not_depend_on_workers() -> None:
-    """Representations are cached, so they must not depend on the threads that computed them."""
-    scorer = prepared(tiny_bi_encoder(num_heads=2, max_tokens=512), torch.int8)
-    _, candidates = random_texts(scorer.scorer)
-    tokens = Ragged.from_token_ids([each for group in candidates for each in group] * 9)
-    threads = torch.get_num_threads()
-    with torch.inference_mode():
-        one = scorer.encode_candidates(tokens)
-        try:
-            torch.set_num_threads(3)
-            three = scorer.encode_candidates(tokens)
-        finally:
-            torch.set_num_threads(threads)
-
-    assert torch.equal(one.values, three.values)
-    assert one.cu_seqlens.tolist() == three.cu_seqlens.tolist()
+    assert all(map(torch.equal, one, three))
 
 
 def test_nothing_is_scored_without_an_error() -> None:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.native import each_variant, needs_native
+from support.torch_threads import torch_threads
 from torch import Tensor
 
 from bandrank.models.layers.causal import Continuations, NativeCausalPlan, PaddedCausalPlan
@@ -54,14 +55,10 @@ def test_texts_at_the_borders() -> None:
 
 def test_threads_share_a_long_text_equally() -> None:
     """Its last rows see most keys, and threads take equally many tasks, one after the other."""
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(4)
+    with torch_threads(4):
         layout, *_ = some([4096], [])
         tasks = NativeCausalPlan(layout)._tasks
         assert_right(*some([300], [(0, 500), (0, 3)]))
-    finally:
-        torch.set_num_threads(threads)
 
     keys = [int((2 * part[:, 0] + part[:, 1]).sum()) for part in np.split(tasks, 4)]
     assert max(keys) < 1.05 * min(keys)

@@ -12,6 +12,7 @@ from support.native import needs_native
 from support.precomputing import tiny_colbert, tiny_deformer
 from support.scorers import lookup
 from support.tokenizer import SEP_ID
+from support.torch_threads import torch_threads
 from support.variants import random_texts
 from torch import Tensor
 
@@ -144,19 +145,13 @@ def test_on_a_cpu_batches_that_are_begun_are_scored_meanwhile() -> None:
     ids = torch.randint(5, 30, (400,), generator=torch.Generator().manual_seed(0)).tolist()
     texts = [[ids[:9]], [ids[:40]] * 20, [ids], [[]]]
     batches = [score_batch([[7, 8, SEP_ID]], [group]) for group in texts]
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        with torch.inference_mode():
-            assert prepared.overlaps
-            expected = [prepared.scorer.score(batch) for batch in batches]
-            begun = [prepared.begin(batch) for batch in batches]
-            scores = [results() for results in reversed(begun)][::-1]
-        torch.set_num_threads(1)
-        with torch.inference_mode():
-            assert not prepared.overlaps
-    finally:
-        torch.set_num_threads(threads)
+    with torch.inference_mode(), torch_threads(2):
+        assert prepared.overlaps
+        expected = [prepared.scorer.score(batch) for batch in batches]
+        begun = [prepared.begin(batch) for batch in batches]
+        scores = [results() for results in reversed(begun)][::-1]
+    with torch_threads(1):
+        assert not prepared.overlaps
 
     for each, own in zip(scores, expected, strict=True):
         torch.testing.assert_close(each, own, rtol=0, atol=1e-5)
@@ -178,17 +173,12 @@ def test_on_a_cpu_parts_of_a_batch_are_scored_side_by_side(dtype: torch.dtype, m
         return score(part)
 
     monkeypatch.setattr(prepared.scorer, "score", watched)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        with torch.inference_mode():
-            whole = prepared(batch)
-        torch.set_num_threads(3)
-        with torch.inference_mode():
-            parts = prepared(batch)
+    with torch.inference_mode(), torch_threads(1):
+        whole = prepared(batch)
+    with torch.inference_mode(), torch_threads(3):
+        parts = prepared(batch)
+    with torch_threads(3):
         prepared(batch)
-    finally:
-        torch.set_num_threads(threads)
 
     assert seen == [1] + [1] * 3 + [3]
     assert (parts - whole).abs().max() <= (1e-5 if dtype == torch.float32 else 0.05)
@@ -214,12 +204,7 @@ def test_what_all_candidates_need_is_not_computed_by_each_worker(
     seen: list[int] = []
     score = prepared.scorer.score
     monkeypatch.setattr(prepared.scorer, "score", lambda part: seen.append(torch.get_num_threads()) or score(part))
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        with torch.inference_mode():
-            prepared.score(batch)
-    finally:
-        torch.set_num_threads(before)
+    with torch.inference_mode(), torch_threads(3):
+        prepared.score(batch)
 
     assert set(seen) == {threads}

@@ -4,15 +4,14 @@ import threading
 
 import pytest
 import torch
+from support.torch_threads import torch_threads
 
 from bandrank.models.workers import Workers, workers
 
 
 def test_each_worker_computes_with_one_thread() -> None:
     """A worker has one torch thread from its first operation on; other threads keep their number."""
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
+    with torch_threads(3):
         seen = Workers(3).run(lambda _: (torch.ones(9) + 1, torch.get_num_threads())[1], range(6))
         assert (torch.get_num_threads(), seen) == (3, [1] * 6)
         later: list[int] = []
@@ -20,8 +19,6 @@ def test_each_worker_computes_with_one_thread() -> None:
         other.start()
         other.join()
         assert later == [3]
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_parts_run_side_by_side_without_gradients() -> None:
@@ -126,9 +123,7 @@ def test_a_part_that_threads_share_leaves_room_when_it_has_ended() -> None:
         assert go_on.wait(20)
         return 1 // part, torch.get_num_threads(), torch.is_grad_enabled()
 
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
+    with torch_threads(2):
         results = pool.begin_together(compute, 1)
         waiting = threading.Thread(target=lambda: [*results.early()], daemon=True)
         waiting.start()
@@ -141,8 +136,6 @@ def test_a_part_that_threads_share_leaves_room_when_it_has_ended() -> None:
         assert [*failing.early()] == []
         with pytest.raises(ZeroDivisionError):
             failing()
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_parts_are_computed_while_the_interpreter_ends() -> None:

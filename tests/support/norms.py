@@ -8,9 +8,9 @@ from emulation.launches import prepare, run_here
 from support.bands import random_rows
 from torch import Tensor
 
-from bandrank_kernels import dispatch
+from bandrank_kernels import Backend, dispatch
 from bandrank_kernels.launch import Launch
-from bandrank_kernels.row_norms import Addend, cuda, interface
+from bandrank_kernels.row_norms import Addend, add_norm, cuda, embed_rows, interface
 from bandrank_kernels.row_norms.reference import norm_of_sum
 
 Kind = Literal["add", "embed"]
@@ -41,6 +41,14 @@ def make_addends(kind: Kind, num_rows: int, hidden_size: int, dtype: torch.dtype
 def make_norm(hidden_size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     weight, bias = (random_rows(hidden_size, dtype=dtype, seed=seed) for seed in (2, 3))
     return weight, bias
+
+
+def call(addends: list[Addend], weight: Tensor, bias: Tensor, backend: Backend = "auto") -> Tensor:
+    """The public function for two addends, or for three."""
+    if len(addends) == 2:
+        return add_norm(addends[0].rows, addends[1].rows, weight, bias, eps=EPS, backend=backend)
+    word, token_type, position = addends
+    return embed_rows(word, token_type, position, weight, bias, eps=EPS, backend=backend)
 
 
 def exact(addends: list[Addend], weight: Tensor, bias: Tensor, eps: float = EPS) -> Tensor:
