@@ -191,18 +191,6 @@ def test_usual_requests_wait_for_no_capture(device: RecordingDevice) -> None:
 
 
 @torch.inference_mode()
-def test_a_capture_that_fails_costs_no_request(device: RecordingDevice) -> None:
-    """After a failed capture nothing more is captured, but the batch is still scored."""
-    scorer = mix_encoder()
-    prepared = served(scorer, device)
-    device.fails = torch.OutOfMemoryError("CUDA out of memory")
-    batch = alike(scorer)[0]
-
-    assert is_near(prepared.score(batch), scorer.score(batch))
-    assert "out of memory" in (prepared.why_no_graphs() or "")
-
-
-@torch.inference_mode()
 def test_stored_representations_keep_the_exact_gelu(device: RecordingDevice) -> None:
     """Other machines read what a GPU stores, so its form of GELU does not depend on graphs."""
     copy = MixEncoder(mix_encoder("c").config)

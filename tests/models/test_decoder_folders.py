@@ -30,7 +30,6 @@ from transformers import (
     Qwen3Model,
 )
 
-from bandrank.models import checkpoint
 from bandrank.models.architectures import BiEncoder, DecoderReranker
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.hf.decoder_reranker import TASK
@@ -141,16 +140,6 @@ def pickle_part(part: Path) -> Path:
 def pickled_name(part: Path) -> str:
     """The name that transformers gives to a file of weights that torch saves."""
     return f"pytorch_{part.stem}.bin"
-
-
-def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:
-    model = load_model(str(save_decoder(tmp_path / "theirs", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))))
-    checkpoint.save(model.scorer, tmp_path / "ours", tokenizer=tmp_path / "theirs" / "tokenizer.json")
-
-    again = load_model(str(tmp_path / "ours"))
-
-    assert again.scorer.config == model.scorer.config
-    assert again.scorer.query_template == model.scorer.query_template
 
 
 @pytest.mark.parametrize(("kind", "published"), [(Qwen3ForCausalLM, UNTIED), (GemmaForCausalLM, GEMMA)])

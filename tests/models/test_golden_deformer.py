@@ -1,7 +1,6 @@
 """Deformer on the layers of `transformers`' BERT: each text alone in the lower ones, then one pair at a time."""
 
 import random
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,28 +59,3 @@ def test_templates() -> None:
     assert tiny_deformer().query_template.apply([9]) == ([CLS_ID, 9, SEP_ID], 0)
     assert tiny_deformer().candidate_template.apply([9]) == ([9, SEP_ID], 0)
     assert tiny_deformer(candidate_cls=True).candidate_template.apply([9]) == ([CLS_ID, 9, SEP_ID], 0)
-
-
-def test_initialised_from_an_encoder() -> None:
-    scorer, donor = tiny_deformer(), tiny_deformer(seed=1)
-    head = scorer.head.pooler.weight.clone()
-
-    scorer.initialise(donor.encoder)
-
-    ours, theirs = weights_of(scorer, "encoder."), weights_of(donor, "encoder.")
-    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
-    assert torch.equal(scorer.head.pooler.weight, head)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"split": 0}, "split must be within 1..2, got 0"),
-        ({"split": 3}, "split must be within 1..2, got 3"),
-        ({"max_query_tokens": 1}, "max_query_tokens must be within 2..512, got 1"),
-        ({"max_candidate_tokens": 513}, "max_candidate_tokens must be within 2..512, got 513"),
-    ],
-)
-def test_fields_out_of_range_are_refused(fields: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(tiny_deformer().config, **fields)  # type: ignore[arg-type]

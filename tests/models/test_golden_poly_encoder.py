@@ -108,30 +108,3 @@ def test_more_candidates_than_a_block() -> None:
         scores = scorer.score(repeated).view(1400, 3)
 
         torch.testing.assert_close(scores, scorer(batch).expand(1400, 3), rtol=0, atol=CLOSE)
-
-
-@pytest.mark.parametrize("separate", [False, True])
-def test_initialised_from_an_encoder(separate: bool) -> None:
-    scorer, donor = tiny_poly_encoder(separate_towers=separate), tiny_poly_encoder(seed=1)
-    assert scorer.query_codes is not None
-    codes = scorer.query_codes.clone()
-
-    scorer.initialise(donor.encoder)
-
-    for prefix in ("encoder.", "candidate_encoder.")[: 1 + separate]:
-        ours = weights_of(scorer, prefix)
-        assert all(torch.equal(ours[name], tensor) for name, tensor in weights_of(donor, "encoder.").items())
-    assert torch.equal(scorer.query_codes, codes)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"num_codes": 0}, "num_codes must be at least 1, got 0"),
-        ({"max_query_tokens": 1}, "max_query_tokens must be within 2..512, got 1"),
-        ({"max_candidate_tokens": 513}, "max_candidate_tokens must be within 2..512, got 513"),
-    ],
-)
-def test_fields_out_of_range_are_refused(fields: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(tiny_poly_encoder().config, **fields)  # type: ignore[arg-type]

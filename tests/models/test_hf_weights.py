@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.models import (
-    SWITCHES,
     as_served,
     change_weights,
     edit_json,
@@ -21,15 +20,14 @@ from support.models import (
     tiny_hf_cross_encoder,
     tiny_hf_encoder,
     write_json,
+    write_modules,
 )
-from support.tokenizer import CLS_ID, MASK_ID, SEP_ID, build_tokenizer, tiny_tokenizer
+from support.tokenizer import MASK_ID, build_tokenizer, tiny_tokenizer
 
 from bandrank.models import hf
-from bandrank.models.architectures import BiEncoder, ColBERT, CrossEncoder
+from bandrank.models.architectures import ColBERT
 from bandrank.models.layers.interpolation import interpolate_positions
-from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.loading import load_model
-from bandrank_kernels.windowed_attention import AttentionPattern
 
 
 def as_pickle(folder: Path, **options: bool) -> None:
@@ -38,101 +36,18 @@ def as_pickle(folder: Path, **options: bool) -> None:
     (folder / "model.safetensors").unlink()
 
 
-def test_a_plain_cross_encoder_has_full_attention(tmp_path: Path) -> None:
-    scorer = hf.load(save_cross_encoder(tmp_path))
-
-    assert isinstance(scorer, CrossEncoder)
-    assert scorer.config.pattern == FULL
-    assert (scorer.config.max_tokens, scorer.config.cls_id, scorer.config.sep_id) == (512, CLS_ID, SEP_ID)
-    assert scorer.config.token_types
-
-
-@pytest.mark.parametrize("window", [0, 4, None])
-def test_a_sparse_cross_encoder_has_its_pattern(tmp_path: Path, window: int | None) -> None:
-    """The pattern comes from config.json, and the same weights give other scores with full attention."""
-    model = tiny_hf_cross_encoder()
-    scorer = hf.load(save_sparse_cross_encoder(tmp_path / "sparse", sparse(window), model=model))
-    full = hf.load(save_cross_encoder(tmp_path / "full", model))
-
-    assert isinstance(scorer, CrossEncoder)
-    assert scorer.config.pattern == sparse(window)
-    assert all(abs(a - b) > 1e-3 for a, b in zip(some_scores(scorer), some_scores(full), strict=True))
-
-
-@pytest.mark.parametrize("theirs", SWITCHES)
-def test_each_switch_is_its_own(tmp_path: Path, theirs: str) -> None:
-    """Each key of config.json turns one direction of attention off."""
-    folder = save_sparse_cross_encoder(tmp_path, AttentionPattern(4))
-    edit_json(folder / "config.json", {theirs: False})
-    scorer = hf.load(folder)
-
-    assert isinstance(scorer, CrossEncoder)
-    assert scorer.config.pattern == AttentionPattern(4, **{SWITCHES[theirs]: False})
-
-
-def test_a_bi_encoder(tmp_path: Path) -> None:
-    """A folder of sentence-transformers sets the pooling, the similarity and the length limit."""
-    scorer = hf.load(save_bi_encoder(tmp_path, pooling="cls", normalize=False, max_seq_length=99))
-
-    assert isinstance(scorer, BiEncoder)
-    config = scorer.config
-    assert (config.pooling, config.similarity, config.max_tokens) == ("cls", "cosine", 99)
-
-
-def test_a_bi_encoder_saved_by_sentence_transformers_6(tmp_path: Path) -> None:
-    """Version 6 names the pooling in one key, the modules by other paths, and keeps the limit with the tokenizer."""
-    model = tiny_hf_encoder()
-    before = hf.load(save_bi_encoder(tmp_path / "before", model, pooling="cls", max_seq_length=99))
-    folder = save_bi_encoder(tmp_path / "now", model)
-    (folder / "sentence_bert_config.json").write_text('{"transformer_task": "feature-extraction"}', encoding="utf-8")
-    edit_json(folder / "tokenizer_config.json", {"model_max_length": 99})
-    pooling = {"embedding_dimension": 32, "pooling_mode": "cls", "include_prompt": True}
-    write_json(folder / "1_Pooling" / "config.json", pooling)
-    modules = {
-        "": "base.modules.transformer.Transformer",
-        "1_Pooling": "sentence_transformer.modules.pooling.Pooling",
-        "2_Normalize": "base.modules.normalize.Normalize",
-    }
-    write_json(
-        folder / "modules.json",
-        [
-            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.{kind}"}
-            for index, (path, kind) in enumerate(modules.items())
-        ],
-    )
-
-    scorer = hf.load(folder)
-
-    assert scorer.config == before.config
-    assert some_scores(scorer) == some_scores(before)
-
-
 def test_a_cross_encoder_saved_by_sentence_transformers_6(tmp_path: Path) -> None:
     """Version 6 writes modules.json for cross-encoders too, with one Transformer and no pooling."""
     model = tiny_hf_cross_encoder()
     before = hf.load(save_cross_encoder(tmp_path / "before", model))
     folder = save_cross_encoder(tmp_path / "now", model)
-    transformer = {
-        "idx": 0,
-        "name": "0",
-        "path": "",
-        "type": "sentence_transformers.base.modules.transformer.Transformer",
-    }
-    write_json(folder / "modules.json", [transformer])
+    write_modules(folder, {"": "base.modules.transformer.Transformer"})
     write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
 
     scorer = hf.load(folder)
 
     assert scorer.config == before.config
     assert some_scores(scorer) == some_scores(before)
-
-
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
-def test_a_similarity_that_the_folder_asks_for(similarity: str, tmp_path: Path) -> None:
-    folder = save_bi_encoder(tmp_path, normalize=False)
-    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": similarity})
-
-    assert hf.load(folder).config.similarity == similarity
 
 
 def test_a_colbert(tmp_path: Path) -> None:

@@ -1,17 +1,14 @@
 """The encoder's sums and their norms take one launch each where a GPU infers, with the scores of plain torch."""
 
-import random
-
 import pytest
 import torch
 from emulation.compiled import needs_compiler
-from support.models import random_ids, score_batch, tiny_cross_encoder
+from support.models import tiny_cross_encoder
 from support.norms import run_kernels_here
 from torch import Tensor, nn
 
 from bandrank.models.layers import norm
 from bandrank.models.layers.norm import LayerNorm, infers_on_gpu
-from bandrank.models.layers.patterns import sparse
 
 
 def infers(_: Tensor) -> bool:
@@ -22,23 +19,6 @@ def infers(_: Tensor) -> bool:
 def norms(module: nn.Module) -> list[LayerNorm]:
     """Returns all norms of a module."""
     return [part for part in module.modules() if isinstance(part, LayerNorm)]
-
-
-@needs_compiler
-def test_the_encoder_launches_one_kernel_for_a_sum_and_its_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one launch for the embeddings and two in each layer, but none where gradients are required."""
-    rng = random.Random(0)
-    batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])
-    scorer = tiny_cross_encoder(pattern=sparse(2))
-    expected = scorer(batch)
-    launches = run_kernels_here(monkeypatch)
-    monkeypatch.setattr(norm, "infers_on_gpu", infers)
-    with torch.inference_mode():
-        scores = scorer(batch)
-
-    assert len(launches) == 1 + 2 * scorer.config.encoder.num_layers
-    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
-    assert torch.equal(scorer(batch), expected)
 
 
 @needs_compiler

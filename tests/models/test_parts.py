@@ -132,13 +132,3 @@ def test_candidates_of_one_query_change_their_places() -> None:
     assert all(part.queries[0].tolist() == [1, 2] for part in parts)
     lengths = cut.concatenated([torch.from_numpy(part.candidates.lengths) for part in parts])
     assert lengths.tolist() == [1, 2, 0, 3]
-
-
-def test_joined_parts_are_the_whole() -> None:
-    """Joined representations are in the order of the texts, empty ones included."""
-    whole = Ragged(torch.randn(9, 4), np.array([0, 2, 2, 5, 9]))
-    parts = [whole.part(slice(0, 2)), whole.part(slice(2, 4))]
-
-    assert torch.equal(Ragged.joined(parts).values, whole.values)
-    assert Ragged.joined(parts).cu_seqlens.tolist() == [0, 2, 2, 5, 9]
-    assert Ragged.joined([whole]) is whole

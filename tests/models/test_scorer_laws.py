@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.models import as_served, score_batch
-from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE
+from support.tokenizer import TOKENIZER_FILE
 from support.variants import PRECOMPUTING, VARIANTS, random_texts, template_ids
 
 from bandrank.models import checkpoint
@@ -111,32 +111,6 @@ def test_a_query_shared_or_given_again(variant: str) -> None:
     separate = scores_of(scorer, [query] * len(group), [[candidate] for candidate in group])
 
     assert shared == pytest.approx([scores[0] for scores in separate], abs=close(variant))
-
-
-@every_variant
-def test_any_split_of_a_batch(variant: str) -> None:
-    """A batch that is cut between candidates, also within a query, gives the same scores."""
-    scorer = scorer_of(variant)
-    queries, candidates = random_texts(scorer)
-    whole = scores_of(scorer, queries, candidates)
-    for cut in (1, 4, 6):  # behind the empty one, in the middle, before the last
-        first = scores_of(scorer, queries[:1], [candidates[0][:cut]])
-        rest = scores_of(scorer, queries, [candidates[0][cut:], *candidates[1:]])
-        joined = [first[0] + rest[0], *rest[1:]]
-
-        for expected, scores in zip(whole, joined, strict=True):
-            assert scores == pytest.approx(expected, abs=close(variant))
-
-
-@every_variant
-def test_equal_candidates_get_equal_scores(variant: str) -> None:
-    scorer = scorer_of(variant)
-    queries, candidates = random_texts(scorer)
-    group = [candidates[0][4], candidates[0][2], candidates[0][4]]
-
-    scores = scores_of(scorer, queries[:1], [group])[0]
-
-    assert scores[0] == pytest.approx(scores[2], abs=close(variant))
 
 
 @every_variant
@@ -263,11 +237,3 @@ def test_gradients_reach_every_weight(variant: str) -> None:
 
     without = [name for name, parameter in scorer.named_parameters() if parameter.grad is None]
     assert without == []
-
-
-def test_templates() -> None:
-    """A cross-encoder's texts end with [SEP], and packing adds the [CLS]; a bi-encoder's texts have both."""
-    cross, bi = scorer_of("cross_encoder full"), scorer_of("bi_encoder mean")
-
-    assert cross.query_template.apply([9, 9]) == ([9, 9, SEP_ID], 0)
-    assert bi.candidate_template.apply([9, 9]) == ([CLS_ID, 9, 9, SEP_ID], 0)
