@@ -111,28 +111,10 @@ def bert_of_64_tokens(tmp_path_factory: pytest.TempPathFactory) -> TwoModels:
     return bert, scorer
 
 
-def test_score_is_the_best_passage(bert_of_64_tokens: TwoModels) -> None:
-    """A long candidate gets the score of its best passage, each scored alone by `transformers`; a short one is scored
-    whole.
+def test_a_score_is_that_of_the_best_passage(bert_of_64_tokens: TwoModels) -> None:
+    """A long candidate has the best of the scores that `transformers` gives its passages alone, of which there is one
+    up to 64 tokens; to ask which passage that is changes no score.
     """
-    theirs, ours = bert_of_64_tokens
-    rng = random.Random(0)
-    queries = [random_ids(rng, 5), random_ids(rng, 20)]
-    candidates = [[random_ids(rng, n) for n in (0, 56, 57, 58, 90, 200)], [random_ids(rng, n) for n in (41, 42, 300)]]
-
-    with torch.inference_mode():
-        scores = ours(score_batch(queries, candidates)).tolist()
-
-    expected = [
-        max(full_score(theirs, query, passage) for passage in passages_of(candidate, 64 - 1 - len(query)))
-        for query, group in zip(queries, candidates, strict=True)
-        for candidate in group
-    ]
-    assert scores == pytest.approx(expected, abs=CLOSE)
-
-
-def test_the_best_passage_is_the_one_with_the_score(bert_of_64_tokens: TwoModels) -> None:
-    """The best passage is that of `transformers`' scores for each passage alone; asking for it changes no score."""
     theirs, ours = bert_of_64_tokens
     rng = random.Random(0)
     queries = [random_ids(rng, 5), random_ids(rng, 20)]
@@ -150,6 +132,8 @@ def test_the_best_passage_is_the_one_with_the_score(bert_of_64_tokens: TwoModels
         for candidate in group
     ]
     alone = [[full_score(theirs, query, passage) for passage in each] for query, _, each in passages]
+    assert scores.tolist() == pytest.approx([max(each) for each in alone], abs=CLOSE)
+    assert [len(each) for each in alone][:3] == [1, 1, 2]
     assert best.tolist() == [int(np.argmax(each)) for each in alone]
     assert max(best.tolist()) > 1
     assert torch.equal(scores, plain)
@@ -174,48 +158,6 @@ def test_no_candidates_have_no_best_passages() -> None:
     scores, best = tiny_cross_encoder().score_passages(score_batch([[9, SEP_ID]], [[]]), lambda _: torch.empty(0))
 
     assert (len(scores), len(best)) == (0, 0)
-
-
-def test_sixty_four_tokens_fit(bert_of_64_tokens: TwoModels) -> None:
-    """A sequence of exactly as many tokens as positions is one passage; one more token makes two."""
-    query = [9, 9, 9, 9, 9, SEP_ID]
-    _, ours = bert_of_64_tokens
-    for pieces, expected in ((56, 1), (57, 2)):
-        batch = score_batch([query], [[[*[9] * pieces, SEP_ID]]])
-
-        assert 1 + len(query) + len(batch.candidates[0]) == 63 + expected
-        assert len(split(batch, ours.config.max_tokens).batch.candidates) == expected
-
-
-def test_the_tail_is_not_lost() -> None:
-    """A candidate's last pieces and its [SEP] end its last passage, whatever its length."""
-    rng = random.Random(0)
-    query = random_ids(rng, 5)
-    for num_pieces in range(50, 200):
-        candidate = random_ids(rng, num_pieces)
-        parts = split(score_batch([query], [[candidate]]), 64).batch.candidates
-
-        assert parts[len(parts) - 1].tolist()[-10:] == candidate[-10:]
-
-
-def test_passages_keep_to_their_candidates() -> None:
-    """With several queries, and candidates that are and are not cut, each passage stays with its candidate."""
-    rng = random.Random(0)
-    queries = [random_ids(rng, 3), random_ids(rng, 2), random_ids(rng, 10)]
-    candidates = [[random_ids(rng, 5), random_ids(rng, 50)], [], [random_ids(rng, 70), random_ids(rng, 0)]]
-
-    parts = split(score_batch(queries, candidates), 32)
-
-    expected = [
-        [passages_of(candidate, 31 - len(query)) for candidate in group]
-        for query, group in zip(queries, candidates, strict=True)
-    ]
-    flat = [passage for group in expected for passages in group for passage in passages]
-    assert [parts.batch.candidates[i].tolist() for i in range(len(parts.batch.candidates))] == flat
-    per_query = [sum(len(passages) for passages in group) for group in expected]
-    assert np.diff(parts.batch.cu_candidates).tolist() == per_query
-    per_candidate = [len(passages) for group in expected for passages in group]
-    assert np.bincount(parts.candidate).tolist() == per_candidate
 
 
 def test_best_of_negative_scores() -> None:

@@ -85,7 +85,7 @@ class Known:
     config: type[Any]
     tokenizer: Any
     settings: dict[str, Any]
-    positions: int
+    positions: int = 512
 
 
 def rope(base: float, **more: Any) -> dict[str, Any]:
@@ -94,104 +94,58 @@ def rope(base: float, **more: Any) -> dict[str, Any]:
 
 
 XLM = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+XLM_514, TYPED = XLM | {"max_position_embeddings": 514}, {"max_position_embeddings": 512, "type_vocab_size": 2}
+WIDTHS = {"dim": HIDDEN_SIZE, "hidden_dim": INTERMEDIATE_SIZE, "n_heads": NUM_HEADS, "n_layers": 2}
+# Rotary positions of published models, whose tables are longer than here, to save time.
+MANY = {"max_position_embeddings": 2048}
 KNOWN: dict[str, Known] = {
     # BAAI/bge-reranker-large has the same settings, with 24 layers of 1024 instead of 12 of 768.
-    "BAAI/bge-reranker-base": Known(
-        XLMRobertaConfig,
-        unigram_tokenizer,
-        XLM | {"max_position_embeddings": 514},
-        512,
-    ),
+    "BAAI/bge-reranker-base": Known(XLMRobertaConfig, unigram_tokenizer, XLM_514),
     "BAAI/bge-reranker-v2-m3": Known(
-        XLMRobertaConfig,
-        unigram_tokenizer,
-        XLM | {"max_position_embeddings": 8194},
-        8192,
+        XLMRobertaConfig, unigram_tokenizer, XLM | {"max_position_embeddings": 8194}, positions=8192
     ),
-    "cross-encoder/stsb-roberta-base": Known(
-        RobertaConfig,
-        byte_pair_tokenizer,
-        XLM | {"max_position_embeddings": 514},
-        512,
-    ),
+    "cross-encoder/stsb-roberta-base": Known(RobertaConfig, byte_pair_tokenizer, XLM_514),
     "cross-encoder/ms-marco-electra-base": Known(
-        ElectraConfig,
-        word_piece_tokenizer,
-        {"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": HIDDEN_SIZE},
-        512,
+        ElectraConfig, word_piece_tokenizer, TYPED | {"embedding_size": HIDDEN_SIZE}
     ),
     # The settings of google/electra-small-discriminator, from which re-rankers are trained.
     "ELECTRA with narrow embeddings": Known(
-        ElectraConfig,
-        word_piece_tokenizer,
-        {"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": HIDDEN_SIZE // 2},
-        512,
+        ElectraConfig, word_piece_tokenizer, TYPED | {"embedding_size": HIDDEN_SIZE // 2}
     ),
     # The settings of klue/roberta-base and of re-rankers that are trained from it.
-    "RoBERTa with BERT's tokens": Known(
-        RobertaConfig,
-        word_piece_tokenizer,
-        XLM | {"max_position_embeddings": 514},
-        512,
-    ),
+    "RoBERTa with BERT's tokens": Known(RobertaConfig, word_piece_tokenizer, XLM_514),
     # The settings of microsoft/Multilingual-MiniLM-L12-H384 and of intfloat/multilingual-e5-small.
-    "BERT with XLM-RoBERTa's tokens": Known(
-        BertConfig,
-        unigram_tokenizer,
-        {"max_position_embeddings": 512, "type_vocab_size": 2},
-        512,
-    ),
+    "BERT with XLM-RoBERTa's tokens": Known(BertConfig, unigram_tokenizer, TYPED),
     # The settings of sentence-transformers/all-mpnet-base-v2 (12 layers of 768, 12 heads), with a classifier added.
     "MPNet": Known(
         MPNetConfig,
         mpnet_tokenizer,
         {"max_position_embeddings": 514, "layer_norm_eps": 1e-5, "relative_attention_num_buckets": 32},
-        512,
     ),
     # The settings of distilbert-base-uncased (6 layers of 768), from which re-rankers and bi-encoders are trained.
-    "DistilBERT": Known(
-        DistilBertConfig,
-        word_piece_tokenizer,
-        {
-            "max_position_embeddings": 512,
-            "dim": HIDDEN_SIZE,
-            "hidden_dim": INTERMEDIATE_SIZE,
-            "n_heads": NUM_HEADS,
-            "n_layers": 2,
-        },
-        512,
-    ),
+    "DistilBERT": Known(DistilBertConfig, word_piece_tokenizer, {"max_position_embeddings": 512} | WIDTHS),
     # The settings of nomic-ai/nomic-embed-text-v1.5 (12 layers of 768, 12 heads), with a classifier added.
     "NomicBERT": Known(
-        NomicBertConfig,
-        word_piece_tokenizer,
-        {"max_position_embeddings": 2048, "type_vocab_size": 2, "rope_parameters": rope(1000.0)},
-        2048,
+        NomicBertConfig, word_piece_tokenizer, MANY | {"type_vocab_size": 2, "rope_parameters": rope(1000.0)}, 2048
     ),
-    # 24 layers of 1024, 16 heads; here with a classifier added, and with fewer positions, to save time.
+    # 24 layers of 1024, 16 heads; here with a classifier added.
     "jinaai/jina-embeddings-v3": Known(
-        JinaEmbeddingsV3Config,
-        unigram_tokenizer,
-        XLM | {"max_position_embeddings": 2048, "rope_parameters": rope(20_000.0)},
-        2048,
+        JinaEmbeddingsV3Config, unigram_tokenizer, XLM | MANY | {"rope_parameters": rope(20_000.0)}, 2048
     ),
-    # 12 layers of 768, 12 heads; here with fewer positions, to save time.
+    # 12 layers of 768, 12 heads.
     "Alibaba-NLP/gte-multilingual-reranker-base": Known(
         GteConfig,
         unigram_tokenizer,
-        {
-            "max_position_embeddings": 2048,
-            "type_vocab_size": 1,
-            "pad_token_id": 1,
-            "rope_parameters": rope(160_000.0, rope_type="linear", factor=8.0 ** (2 * NUM_HEADS / HIDDEN_SIZE)),
-        },
+        MANY
+        | {"type_vocab_size": 1, "pad_token_id": 1}
+        | {"rope_parameters": rope(160_000.0, rope_type="linear", factor=8.0 ** (2 * NUM_HEADS / HIDDEN_SIZE))},
         2048,
     ),
     # The settings of Alibaba-NLP/gte-base-en-v1.5, from which re-rankers are trained.
     "GTE without token types": Known(
         GteConfig,
         word_piece_tokenizer,
-        {"max_position_embeddings": 2048, "type_vocab_size": 0, "pad_token_id": 0, "rope_parameters": rope(500_000.0)},
+        MANY | {"type_vocab_size": 0, "pad_token_id": 0, "rope_parameters": rope(500_000.0)},
         2048,
     ),
 }
@@ -210,10 +164,10 @@ def jina(feed_forward: str = "geglu", *, code: bool = False) -> dict[str, Any]:
 
 
 ALL: dict[str, Known] = KNOWN | {  # and models that `transformers` lacks
-    "jinaai/jina-reranker-v1-tiny-en": Known(BertConfig, byte_pair_tokenizer, jina(), 512),
+    "jinaai/jina-reranker-v1-tiny-en": Known(BertConfig, byte_pair_tokenizer, jina()),
     # Here with BERT's tokenizer and token types.
-    "jinaai/jina-embeddings-v2-base-code": Known(BertConfig, word_piece_tokenizer, jina(code=True), 512),
-    "JinaBERT with ReGLU": Known(BertConfig, word_piece_tokenizer, jina("reglu"), 512),
+    "jinaai/jina-embeddings-v2-base-code": Known(BertConfig, word_piece_tokenizer, jina(code=True)),
+    "JinaBERT with ReGLU": Known(BertConfig, word_piece_tokenizer, jina("reglu")),
 }
 
 
