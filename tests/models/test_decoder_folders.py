@@ -15,6 +15,7 @@ from support.models import (
     change_weights,
     edit_json,
     tiny_encoder_config,
+    write_bi_encoder,
     write_json,
     write_modules,
 )
@@ -234,12 +235,8 @@ def test_a_classifier_of_several_labels_is_refused(tmp_path: Path, labels: dict[
 def embedding_folder(folder: Path, model: Any) -> Path:
     """Saves a folder like that of Qwen/Qwen3-Embedding-0.6B."""
     save_decoder(folder, model, end=True)
-    kinds = {"": "models.Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"}
-    write_modules(folder, kinds)
-    (folder / "1_Pooling").mkdir()
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True, "pooling_mode_cls_token": False})
-    prompts = {"query": PROMPT, "document": ""}
-    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})
+    pooling, prompts = {"pooling_mode_lasttoken": True}, {"query": PROMPT, "document": ""}
+    write_bi_encoder(folder, pooling, prompts=prompts, similarity_fn_name="cosine")
     return folder
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.dense_scorers import pair_scores
 from support.layouts import packed_rows
 from support.models import CLS_ID, SEP_ID, random_scorer, score_batch
 from support.native import needs_native
@@ -101,11 +102,7 @@ def test_a_score_in_int8_is_the_same_bits_alone_and_in_company(name: str, config
 
     with torch.inference_mode():
         together = scorer(score_batch(queries, candidates)).tolist()
-        alone = [
-            scorer(score_batch([query], [[candidate]])).item()
-            for query, group in zip(queries, candidates, strict=True)
-            for candidate in group
-        ]
+        alone = pair_scores(lambda query, ids: scorer(score_batch([query], [[ids]])).item(), queries, candidates)
 
     assert scorer.attention == "CPU kernels"
     assert alone == together

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.deberta import tiny_deberta_config
 from support.decoders import tiny_decoder_config
+from support.dense_scorers import pair_scores
 from support.grouped import tiny_embedding_gemma2_config, tiny_gemma3_config, tiny_llama_config
 from support.models import (
     HIDDEN_SIZE,
@@ -103,17 +104,13 @@ def test_an_architecture_runs_on_it(architecture: str, kind: str) -> None:
     batch = score_batch(queries, candidates)
     with torch.inference_mode():
         together = scorer(batch)
-        alone = [
-            scorer(score_batch([query], [[each]]))
-            for query, group in zip(queries, candidates, strict=True)
-            for each in group
-        ]
+        alone = pair_scores(lambda query, ids: scorer(score_batch([query], [[ids]])).item(), queries, candidates)
         apart = [scorer.encode_candidates(Ragged.from_token_ids([each]))[0] for group in candidates for each in group]
         stored = scorer.score(ScoreBatch(batch.queries, Ragged.from_tensors(apart), batch.cu_candidates))
 
     assert together.isfinite().all()
     assert together[:3].std() > 100 * CLOSE
-    torch.testing.assert_close(torch.cat(alone), together, rtol=0, atol=CLOSE)
+    torch.testing.assert_close(torch.tensor(alone), together, rtol=0, atol=CLOSE)
     torch.testing.assert_close(stored, together, rtol=0, atol=CLOSE)
 
 

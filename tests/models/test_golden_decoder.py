@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from support.decoders import PUBLISHED, last_logits, save_decoder, tiny_decoder
-from support.models import as_served
+from support.models import as_served, score_batch
 from support.prompts import Pair, gemma_pair, mxbai_pair, qwen3_pair, zerank_pair
+from support.text_scores import ids_of
 from transformers import (
     GemmaForCausalLM,
     Qwen2ForCausalLM,
@@ -21,9 +22,6 @@ from transformers import (
 from bandrank.models.architectures.decoder_reranker import DecoderReranker
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.loading import LoadedModel, load_model
-from bandrank.models.ragged import Ragged
-from bandrank.models.texts import TextEncoder
-from bandrank_kernels.arrays import offsets
 
 CLOSE = 1e-5  # float32 through two layers: absolute for scores about 1, relative to larger ones
 SMALLEST = "Qwen/Qwen3-Reranker-0.6B"
@@ -94,23 +92,16 @@ def smallest(tmp_path_factory: pytest.TempPathFactory) -> Both:
     return both(SMALLEST, tmp_path_factory.mktemp("model"))
 
 
-def batch_of(encoder: TextEncoder, texts: dict[str, list[str]], instruction: str = "") -> ScoreBatch:
+def batch_of(model: LoadedModel, texts: dict[str, list[str]], instruction: str = "") -> ScoreBatch:
     """Returns the token ids of queries with their candidates, as they are served."""
-    queries = [encoder.query(query, instruction)[0] for query in texts]
-    candidates = [
-        ids
-        for query, group in zip(queries, texts.values(), strict=True)
-        for ids in encoder.candidates(encoder.pieces(group), query_tokens=len(query))[0]
-    ]
-    ends = offsets([len(group) for group in texts.values()])
-    return ScoreBatch(Ragged.from_token_ids(queries), Ragged.from_token_ids(candidates), ends)
+    queries, candidates = zip(*(ids_of(model, *each, instruction) for each in texts.items()), strict=True)
+    return score_batch([*queries], [*candidates])
 
 
 def scores_of(model: LoadedModel, texts: dict[str, list[str]], instruction: str = "") -> list[float]:
     """Returns our scores of all candidates in one batch."""
     with torch.inference_mode():
-        scores = model.scorer(batch_of(TextEncoder(model.tokenizer, model.scorer), texts, instruction))
-    return scores.tolist()  # type: ignore[no-any-return]
+        return model.scorer(batch_of(model, texts, instruction)).tolist()  # type: ignore[no-any-return]
 
 
 def test_scores_are_those_of_the_plain_model(each: Both) -> None:
@@ -149,8 +140,7 @@ def test_long_candidates(smallest: Both, length: int) -> None:
     expected = torch.stack([each[yes] - each[no] for each in logits])
 
     with torch.inference_mode():
-        batch = ScoreBatch(Ragged.from_token_ids([query]), Ragged.from_token_ids(candidates), offsets([3]))
-        scores = scorer(batch)
+        scores = scorer(score_batch([query], [candidates]))
 
     torch.testing.assert_close(scores, expected, rtol=0, atol=CLOSE)
 
@@ -185,7 +175,6 @@ def test_the_conversion_to_two_labels(tmp_path: Path) -> None:
 
 def test_half_of_the_prompt_is_shared(smallest: Both) -> None:
     """A query's rows are in a batch once, for all of its candidates."""
-    encoder = TextEncoder(smallest.ours.tokenizer, smallest.ours.scorer)
     texts = {"how do bees find their way home?": ["By the sun."] * 20}
     seen: list[int] = []
     handle = smallest.ours.scorer.get_submodule("encoder.layers.0").register_forward_pre_hook(
@@ -193,7 +182,7 @@ def test_half_of_the_prompt_is_shared(smallest: Both) -> None:
     )
 
     with torch.inference_mode():
-        batch = batch_of(encoder, texts)
+        batch = batch_of(smallest.ours, texts)
         smallest.ours.scorer(batch)
 
     handle.remove()
@@ -219,9 +208,7 @@ def test_a_long_candidate_is_scored_by_its_best_passage(smallest: Both) -> None:
 
     def score(candidates: list[list[int]], model: Any) -> list[float]:
         with torch.inference_mode():
-            ids = Ragged.from_token_ids(candidates)
-            result: list[float] = model(ScoreBatch(Ragged.from_token_ids([query]), ids, offsets([len(ids)]))).tolist()
-        return result
+            return model(score_batch([query], [candidates])).tolist()  # type: ignore[no-any-return]
 
     expected = max(score([[*words[start : start + room], *tail] for start in starts], scorer))
 

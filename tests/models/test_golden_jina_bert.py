@@ -10,15 +10,15 @@ import pytest
 import torch
 from support.bert_likes import save, tiny
 from support.jina_bert import JinaBert
-from support.models import as_served, change_weights, edit_json, score_batch, write_json, write_modules
+from support.models import as_served, change_weights, edit_json, write_bi_encoder, write_json
 from support.refusals import assert_refused
-from support.text_scores import ids_of
+from support.text_scores import ids_of, scores_of_texts
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from bandrank.models.architectures import ColBERT
 from bandrank.models.layers.alibi import Alibi, slopes
-from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.loading import load_model
 
 CLOSE = 1e-5  # float32 in another order of summation
 TINY, PLAIN, CODE = "jinaai/jina-reranker-v1-tiny-en", "JinaBERT with ReGLU", "jinaai/jina-embeddings-v2-base-code"
@@ -33,13 +33,6 @@ def vectors(model: JinaBert, texts: list[list[int]], unseen: int = 0) -> list[Te
     mask = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[:, None, None]
     rows = model.states(ids, torch.zeros_like(ids), mask)
     return [states[: len(text)] for states, text in zip(rows, texts, strict=True)]
-
-
-def scores(model: LoadedModel) -> list[float]:
-    """Returns our scores of `TEXTS` for `QUERY`."""
-    query, texts = ids_of(model, QUERY, TEXTS)
-    with torch.inference_mode():
-        return model.scorer(score_batch([query], [texts])).tolist()  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +63,7 @@ def test_a_bi_encoder(name: str, tmp_path: Path) -> None:
     reference: Any = tiny(name)
     save(tmp_path, name, reference)
     change_weights(tmp_path, lambda weights: {name.removeprefix("bert."): each for name, each in weights.items()})
-    write_modules(tmp_path, {"": "models.Transformer", "1_Pooling": "models.Pooling"})
-    (tmp_path / "1_Pooling").mkdir()
-    write_json(tmp_path / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    write_bi_encoder(tmp_path, {"pooling_mode_mean_tokens": True})
     settings = {"max_seq_length": 8192, "do_lower_case": False, "model_args": {"trust_remote_code": True}}
     write_json(tmp_path / "sentence_bert_config.json", settings)
     model = load_model(str(tmp_path))
@@ -80,7 +71,7 @@ def test_a_bi_encoder(name: str, tmp_path: Path) -> None:
     means = torch.stack([states.mean(0) for states in vectors(reference, [query, *texts])])
     expected = normalize(means[1:], dim=-1) @ normalize(means[0], dim=-1)
 
-    assert scores(model) == pytest.approx(expected.tolist(), abs=CLOSE)
+    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(expected.tolist(), abs=CLOSE)
     assert expected.std() > 1000 * CLOSE
 
 
@@ -108,7 +99,7 @@ def test_a_colbert(name: str, seen: bool, dtype: torch.dtype, tmp_path: Path) ->
     close = 10 * CLOSE if dtype is torch.float32 else 0.3 * float(expected.std())
 
     assert expected.std() > 0.5
-    assert scores(model) == pytest.approx(expected.tolist(), abs=close)
+    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(expected.tolist(), abs=close)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.grouped import LLAMA, llama_tokenizer, save_llama, score_vector, states_without_mask, tiny_llama
-from support.models import as_served, edit_json, write_json, write_modules
+from support.models import as_served, edit_json, write_bi_encoder, write_json, write_modules
 from support.refusals import assert_refused
 from support.text_scores import ids_of, scores_of_texts
 from transformers import LlamaModel
@@ -189,11 +189,7 @@ def test_a_bi_encoder(tmp_path: Path) -> None:
     too.
     """
     folder = save_llama(tmp_path / "theirs", tiny_llama())
-    write_modules(folder, {"": "models.Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"})
-    (folder / "1_Pooling").mkdir()
-    write_json(folder / "1_Pooling" / "config.json", {"embedding_dimension": 64, "pooling_mode": "mean"})
-    prompts = {"query": "query: ", "document": "passage: "}
-    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})
+    write_bi_encoder(folder, {"pooling_mode": "mean"}, prompts={"query": "query: ", "document": "passage: "})
     model = load_model(str(folder))
     as_served(model.scorer)
     texts = ["By the sun.", "", "bees " * 300]

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
+from support.dense_scorers import pair_scores
 from support.models import edit_json, random_ids, random_text, score_batch, write_json
 from support.modernbert import (
     ETTIN,
@@ -23,11 +25,12 @@ from support.modernbert import (
     tiny_modernbert_encoder,
 )
 from support.refusals import assert_refused
+from support.text_scores import assert_scores
 from support.tokenizer import CLS_ID
 from transformers import ModernBertForSequenceClassification
 
 from bandrank.models import hf
-from bandrank.models.architectures import BiEncoder, SequenceCrossEncoder
+from bandrank.models.architectures import SequenceCrossEncoder
 from bandrank.models.layers.execution import Execution
 from bandrank.models.loading import load_model
 from bandrank_kernels import Backend
@@ -47,16 +50,10 @@ def ragged_texts() -> tuple[list[list[int]], list[list[list[int]]]]:
     return queries, [[random_ids(rng, num_pieces) for num_pieces in group] for group in lengths]
 
 
-def their_scores(
-    model: ModernBertForSequenceClassification, queries: list[list[int]], candidates: list[list[list[int]]]
-) -> list[float]:
-    """Returns the library's logits, one pair at a time."""
+def their_score(model: ModernBertForSequenceClassification, query: list[int], candidate: list[int]) -> float:
+    """Returns the library's logit of a pair."""
     with torch.inference_mode():
-        return [
-            float(model(torch.tensor([[CLS_ID, *query, *each]])).logits[0, 0])
-            for query, group in zip(queries, candidates, strict=True)
-            for each in group
-        ]
+        return float(model(torch.tensor([[CLS_ID, *query, *candidate]])).logits[0, 0])
 
 
 def our_scores(
@@ -78,15 +75,11 @@ def test_scores_are_those_of_transformers(tmp_path: Path, published: Mapping[str
     assert scorer.config.pooling == published["classifier_pooling"]
     assert scorer.config.max_tokens == 8192
     queries, candidates = ragged_texts()
-    expected = their_scores(model, queries, candidates)
+    expected = pair_scores(partial(their_score, model), queries, candidates)
 
     assert our_scores(scorer, queries, candidates) == pytest.approx(expected, abs=CLOSE)
     assert our_scores(scorer, queries, candidates, "reference") == pytest.approx(expected, abs=CLOSE)
-    alone = [
-        our_scores(scorer, [query], [[each]])[0]
-        for query, group in zip(queries, candidates, strict=True)
-        for each in group
-    ]
+    alone = pair_scores(lambda query, ids: our_scores(scorer, [query], [[ids]])[0], queries, candidates)
     assert alone == pytest.approx(expected, abs=CLOSE)
     assert max(expected) - min(expected) > 1000 * CLOSE
 
@@ -100,7 +93,7 @@ def test_the_longest_sequence(tmp_path: Path) -> None:
 
     scores = our_scores(scorer, [query], [[longest]])
 
-    assert scores == pytest.approx(their_scores(model, [query], [[longest]]), abs=CLOSE)
+    assert scores == pytest.approx([their_score(model, query, longest)], abs=CLOSE)
     assert scorer.num_rows(len(query), len(longest)) == 8192
     assert scorer.num_rows(len(query), len(longest) + 1) > 8192 + len(query)
 
@@ -150,16 +143,10 @@ def test_ettin_is_the_chain_of_its_modules(tmp_path: Path) -> None:
     assert model.scorer.config.max_tokens == 7999
     rng = random.Random(0)
     query, texts = random_text(rng, 5), ["", "A", *(random_text(rng, n) for n in (8, 63, 400)), "Unknown ☃ sign, 42."]
-
-    def ids(text: str) -> list[int]:
-        return model.scorer.candidate_template.apply(model.tokenizer.encode(text, add_special_tokens=False).ids)[0]
-
-    scores = our_scores(model.scorer, [ids(query)], [[ids(text) for text in texts]])
-
     theirs = TheirCrossEncoder(str(folder), device="cpu")
     expected = [theirs.predict([(query, text)], show_progress_bar=False)[0] for text in texts]
-    assert scores == pytest.approx(expected, abs=CLOSE)
-    assert max(expected) - min(expected) > 1000 * CLOSE
+
+    assert_scores(folder, query, texts, expected, close=CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -185,17 +172,11 @@ def test_bi_encoder(tmp_path: Path) -> None:
     """Like Alibaba-NLP/gte-modernbert-base, the model compares states of [CLS] by the cosine."""
     pooling = {"embedding_dimension": 32, "pooling_mode": "cls", "include_prompt": True}
     folder = save_chain(tmp_path, tiny_modernbert_encoder(), [("Pooling", pooling), ("Normalize", {})])
-    model = load_model(str(folder))
-    assert isinstance(model.scorer, BiEncoder)
     rng = random.Random(0)
-    texts = [random_text(rng, n) for n in (5, 1, 8, 63, 400)]
-    ids = [model.scorer.query_template.apply(model.tokenizer.encode(t, add_special_tokens=False).ids)[0] for t in texts]
-
-    scores = our_scores(model.scorer, ids[:1], [ids[1:]])
-
+    query, *texts = (random_text(rng, n) for n in (5, 1, 8, 63, 400))
     theirs = SentenceTransformer(str(folder), device="cpu")
-    vectors = [theirs.encode(text, convert_to_tensor=True, show_progress_bar=False) for text in texts]
-    assert scores == pytest.approx([float(vectors[0] @ each) for each in vectors[1:]], abs=CLOSE)
+
+    assert_scores(folder, query, texts, (theirs.encode(texts) @ theirs.encode(query)).tolist(), close=CLOSE)
 
 
 def test_the_window_matters() -> None:
@@ -204,7 +185,7 @@ def test_the_window_matters() -> None:
     query, candidate = random_ids(rng, 5), random_ids(rng, 60)
     near, wide = (tiny_modernbert(local_attention=width) for width in (16, 18))
 
-    apart = abs(their_scores(near, [query], [[candidate]])[0] - their_scores(wide, [query], [[candidate]])[0])
+    apart = abs(their_score(near, query, candidate) - their_score(wide, query, candidate))
 
     assert apart > 100 * CLOSE
     assert tiny_config().layer_types.count("full_attention") == 2  # type: ignore[union-attr]  # filled in

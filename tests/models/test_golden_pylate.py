@@ -9,17 +9,17 @@ import pytest
 import torch
 from sentence_transformers import MultiVectorEncoder
 from support.decoders import PUBLISHED, save_decoder, tiny_decoder, tiny_decoder_config
-from support.models import edit_json, random_text, score_batch, tiny_hf_encoder
+from support.models import edit_json, random_text, tiny_hf_encoder
 from support.modernbert import save_pylate, tiny_modernbert_encoder
 from support.precomputing import tiny_colbert
 from support.refusals import assert_refused
+from support.text_scores import scores_of_texts
 from support.tokenizer import CLS_ID, MASK_ID, SEP_ID
 from transformers import Qwen3Model
 
 from bandrank.models import hf
 from bandrank.models.architectures import ColBERT
-from bandrank.models.loading import LoadedModel, load_model
-from bandrank.models.texts import TextEncoder
+from bandrank.models.loading import load_model
 
 CLOSE = 1e-4  # float32; a sum of 11 cosines
 
@@ -60,24 +60,11 @@ def assert_alike(folder: Path, saved: Path) -> None:
         for query in queries
     ]
     for each in (folder, saved):
-        scores = scores_of(load_model(str(each)), queries, texts)
+        model = load_model(str(each))
+        assert isinstance(model.scorer, ColBERT)
+        scores = torch.tensor([scores_of_texts(model, query, texts) for query in queries])
         torch.testing.assert_close(scores, torch.tensor(expected), rtol=0, atol=CLOSE)
         assert scores.std() > 100 * CLOSE
-
-
-def scores_of(model: LoadedModel, queries: list[str], texts: list[str]) -> torch.Tensor:
-    """Returns our scores, (queries, texts), computed in one batch."""
-    scorer = model.scorer
-    assert isinstance(scorer, ColBERT)
-
-    encoder = TextEncoder(model.tokenizer, scorer)
-    documents, _ = encoder.candidates(encoder.pieces(texts), query_tokens=0)
-    with torch.inference_mode():
-        batch = score_batch(
-            [encoder.query(query)[0].tolist() for query in queries],
-            [[one.tolist() for one in documents]] * len(queries),
-        )
-        return scorer(batch).view(len(queries), -1)
 
 
 def test_templates(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.deberta import tiny_deberta_config
 from support.decoders import tiny_decoder_reranker
+from support.dense_scorers import pair_scores
 from support.grouped import tiny_embedding_gemma2_bi_encoder, tiny_gemma3_bi_encoder, tiny_llama_reranker
 from support.models import random_scorer, score_batch, tiny_bi_encoder, tiny_cross_encoder, tiny_encoder_config
 from support.modernbert import tiny_encoder_config as modernbert_config
@@ -111,11 +112,7 @@ def test_a_score_is_the_same_bits_alone_and_in_company(name: str) -> None:
     queries, candidates = random_texts(scorer.scorer)
     together = scores(scorer, score_batch(queries, candidates)).tolist()
 
-    alone = [
-        scores(scorer, score_batch([query], [[candidate]])).item()
-        for query, group in zip(queries, candidates, strict=True)
-        for candidate in group
-    ]
+    alone = pair_scores(lambda query, ids: scores(scorer, score_batch([query], [[ids]])).item(), queries, candidates)
     turned = scores(scorer, score_batch(queries, [group[::-1] for group in candidates])).tolist()
 
     assert alone == together

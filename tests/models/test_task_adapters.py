@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.bert_likes import save, tiny
 from support.jina_3 import NAME, QUERY, TEXTS, as_jina_saves_it, states
-from support.models import as_served, change_weights, write_json, write_modules
+from support.models import as_served, change_weights, write_bi_encoder, write_json, write_modules
 from support.refusals import assert_refused
 from support.text_scores import ids_of, scores_of_texts
 from torch import Tensor
@@ -63,13 +63,10 @@ def folder_of(folder: Path, **settings: Any) -> Path:
     """Writes the files of jina-embeddings-v3. settings: in config.json, other than its own."""
     as_jina_saves_it(folder, **LORA | settings)
     change_weights(folder, with_adapters)
-    write_modules(folder, {"": "Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"})
+    write_bi_encoder(folder, {"pooling_mode_mean_tokens": True}, prompts=PROMPTS, default_prompt_name=None)
     text = (folder / "modules.json").read_text(encoding="utf-8")
-    of_jina = text.replace("sentence_transformers.Transformer", "custom_st.Transformer")
+    of_jina = text.replace("sentence_transformers.models.Transformer", "custom_st.Transformer")
     (folder / "modules.json").write_text(of_jina, encoding="utf-8")
-    (folder / "1_Pooling").mkdir()
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
-    write_json(folder / "config_sentence_transformers.json", {"prompts": PROMPTS, "default_prompt_name": None})
     return folder
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from support.decoders import drawn
 from support.grouped import BEGIN, SIZES, llama_tokenizer
-from support.models import write_json, write_modules
+from support.models import write_bi_encoder, write_json
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedModel
 
@@ -36,10 +36,6 @@ def save_like_llama(folder: Path, model: PreTrainedModel, templates: tuple[str, 
 def save_embedder(folder: Path, model: PreTrainedModel, pooling: str, templates: tuple[str, str] = LIKE_LLAMA) -> Path:
     """Writes the folder of a bi-encoder with prompts, like jinaai/jina-embeddings-v5-text-nano-retrieval."""
     save_like_llama(folder, model, templates)
-    write_modules(folder, {"": "models.Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"})
-    (folder / "1_Pooling").mkdir()
-    size = SIZES["hidden_size"]
-    write_json(folder / "1_Pooling" / "config.json", {"embedding_dimension": size, "pooling_mode": pooling})
-    prompts = {"query": "Query: ", "document": "Document: "}
-    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})
+    prompts, settings = {"query": "Query: ", "document": "Document: "}, {"embedding_dimension": SIZES["hidden_size"]}
+    write_bi_encoder(folder, settings | {"pooling_mode": pooling}, prompts=prompts, similarity_fn_name="cosine")
     return folder

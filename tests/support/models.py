@@ -171,6 +171,18 @@ def write_modules(folder: Path, kinds: Mapping[str, str]) -> None:
     write_json(folder / "modules.json", entries)
 
 
+def write_bi_encoder(folder: Path, pooling: Mapping[str, Any], **library: Any) -> None:
+    """Makes an encoder's folder one of a bi-encoder that compares cosines of pooled states.
+
+    pooling: the settings of that module.  library: those of sentence-transformers, such as its prompts.
+    """
+    write_modules(folder, {"": "models.Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"})
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    if library:
+        write_json(folder / "config_sentence_transformers.json", library)
+
+
 def save_bi_encoder(
     folder: Path,
     model: BertModel | None = None,
