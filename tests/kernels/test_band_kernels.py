@@ -5,6 +5,7 @@ import torch
 from emulation.compiled import SCHEDULES, Schedule, needs_compiler
 from emulation.launches import emulate, prepare
 from support.bands import LENGTHS, WINDOWS, outside, random_band, random_rows
+from support.guarded import guarded
 from torch import Tensor
 
 from bandrank_kernels.band_products import band_pv, band_qk
@@ -12,30 +13,21 @@ from bandrank_kernels.band_products.operators import plan, variants
 
 pytestmark = needs_compiler
 
-GUARD = 64  # numbers on either side of an output that must not be written
 KINDS = sorted({(dtype, dim) for _, dtype, dim in variants()}, key=str)
 # Half an ulp for the result, and a little for sums of up to 257 terms in float32.
 TOLERANCE = {torch.float16: 4.5e-4, torch.bfloat16: 3.5e-3}
 
 
-def poisoned(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns an output full of NaN, and the memory around it."""
-    memory = torch.full((like.numel() + 2 * GUARD,), torch.nan, dtype=like.dtype)
-    return memory[GUARD : GUARD + like.numel()].view(like.shape), memory
-
-
 def check(query: Tensor, key: Tensor, band: Tensor, schedule: Schedule = "depth first", *, seed: int = 0) -> None:
     """Asserts that both products equal float64's on the same rounded inputs, written in full and nowhere else."""
     window = band.shape[-1] // 2
-    (scores, around_scores), (sums, around_sums) = poisoned(band), poisoned(key)
-    emulate(plan("band_qk", query, key, scores), schedule, seed)
-    emulate(plan("band_pv", key, key, band, sums=sums), schedule, seed)
-    for actual, memory, right in (
-        (scores, around_scores, band_qk(query.double(), key.double(), window)),
-        (sums, around_sums, band_pv(band.double(), key.double())),
+    with guarded(*band.shape, dtype=band.dtype) as scores, guarded(*key.shape, dtype=key.dtype) as sums:
+        emulate(plan("band_qk", query, key, scores), schedule, seed)
+        emulate(plan("band_pv", key, key, band, sums=sums), schedule, seed)
+    for actual, right in (
+        (scores, band_qk(query.double(), key.double(), window)),
+        (sums, band_pv(band.double(), key.double())),
     ):
-        assert memory[:GUARD].isnan().all()
-        assert memory[-GUARD:].isnan().all()
         assert actual.isfinite().all()
         assert (actual.double() - right).norm() <= TOLERANCE[actual.dtype] * right.norm()
     assert (scores[..., outside(band.shape[-2], window)] == 0).all()

@@ -111,19 +111,6 @@ def test_layers_in_one_call_are_one_after_the_other(data: st.DataObject) -> None
     assert_layers_are_one_after_the_other(data.draw(layouts(pattern)), pattern)
 
 
-@pytest.mark.parametrize("window", [0, 4, 200, None])
-def test_layers_of_long_candidates_are_one_after_the_other(window: int | None) -> None:
-    """With wide windows, queries, keys and values of all rows are projected first; with narrow ones, chunk by chunk."""
-    rows = packed_rows([7, 0, 3], [[5, 9, 300, 0, 4], LONG, [60, 60, 60, 1]], shared=True)
-    assert_layers_are_one_after_the_other(rows, AttentionPattern.sparse(window))
-
-
-def test_layers_of_texts_are_one_after_the_other() -> None:
-    """A batch of texts is one of queries without candidates."""
-    rows = PackedRows.of_texts(offsets([7, 0, 300, 60, 60, 60]))
-    assert_layers_are_one_after_the_other(rows, AttentionPattern.sparse(None))
-
-
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_whole_layer_is_its_parts(data: st.DataObject) -> None:
@@ -142,9 +129,12 @@ def test_a_whole_layer_is_its_parts(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("window", [0, 4, 200, None])
 def test_long_candidates_are_taken_in_chunks(window: int | None) -> None:
-    """Short candidates between the long ones share chunks."""
+    """Short candidates between the long ones share chunks. With wide windows, queries, keys and values of all rows are
+    projected first; with narrow ones, chunk by chunk.
+    """
     rows = packed_rows([7, 0, 3], [[5, 9, 300, 0, 4], LONG, [60, 60, 60, 1]], shared=True)
     assert_whole_is_its_parts(rows, AttentionPattern.sparse(window))
+    assert_layers_are_one_after_the_other(rows, AttentionPattern.sparse(window))
 
 
 def test_a_window_of_any_width_is_one_over_all_rows() -> None:
@@ -180,6 +170,7 @@ def test_texts_are_sequences() -> None:
     """Encoders of single texts have batches of queries without candidates."""
     rows = PackedRows.of_texts(offsets([7, 0, 300, 60, 60, 60]))
     assert_whole_is_its_parts(rows, AttentionPattern.sparse(None))
+    assert_layers_are_one_after_the_other(rows, AttentionPattern.sparse(None))
 
 
 def test_a_long_candidate_has_the_same_bits_in_any_company() -> None:

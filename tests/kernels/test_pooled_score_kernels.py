@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from emulation.compiled import SCHEDULES, EmulationError, Schedule, needs_compiler
+from emulation.compiled import SCHEDULES, Schedule, needs_compiler
 from emulation.launches import emulate, prepare, run_here
 from emulation.mistakes import Mistake, assert_noticed, plant
 from support.bands import random_rows
+from support.guarded import guarded
 from support.pooled import HALVES, Head, exact, is_close, make_head, run_heads_here
 from torch import Tensor
 
@@ -20,7 +21,6 @@ from bandrank_kernels.pooled_scores import ACTIVATIONS, HeadActivation, cuda
 pytestmark = needs_compiler
 
 SIZES = [(32, 32), (96, 64), (384, 384), (160, 352), (384, 96)]  # inputs and outputs
-GUARD = 64  # scores on either side that must not be written
 
 
 def run(
@@ -35,12 +35,9 @@ def run(
     """Returns the kernel's scores, which start as NaN. Raises EmulationError if the kernel writes anywhere else.
     kernel: used in place of the launch's.
     """
-    memory = torch.full((len(rows) + 2 * GUARD,), torch.nan)
-    out = memory[GUARD : GUARD + len(rows)]
-    launch = cuda.plan(rows, *head, activation=activation, out=out)
-    emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
-    if not (memory[:GUARD].isnan().all() and memory[-GUARD:].isnan().all()):
-        raise EmulationError("something was written around the scores")
+    with guarded(len(rows)) as out:
+        launch = cuda.plan(rows, *head, activation=activation, out=out)
+        emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
     return out
 
 

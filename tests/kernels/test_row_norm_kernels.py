@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from emulation.compiled import SCHEDULES, EmulationError, Schedule, needs_compiler
+from emulation.compiled import SCHEDULES, Schedule, needs_compiler
 from emulation.launches import emulate, prepare
 from emulation.mistakes import Mistake, assert_noticed, plant
 from support.bands import random_rows
+from support.guarded import guarded
 from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm
 from torch import Tensor
 
@@ -19,7 +20,6 @@ pytestmark = needs_compiler
 
 DTYPES = list(HALF_ULP)
 HIDDEN_SIZES = [8, 32, 64, 256, 264, 384, 504, 768, 1000, 1024]
-GUARD = 64  # numbers on either side of an output that must not be written
 
 
 def run(
@@ -35,14 +35,9 @@ def run(
     """Returns the kernel's output, which starts as NaN. Raises EmulationError if the kernel writes anywhere else.
     kernel: used in place of the launch's.
     """
-    shape = addends[0].total, len(weight)
-    size = shape[0] * shape[1]
-    memory = torch.full((size + 2 * GUARD,), torch.nan, dtype=weight.dtype)
-    out = memory[GUARD : GUARD + size].view(shape)
-    launch = cuda.plan(addends, weight, bias, eps, out)
-    emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
-    if not (memory[:GUARD].isnan().all() and memory[-GUARD:].isnan().all()):
-        raise EmulationError("something was written around the output")
+    with guarded(addends[0].total, len(weight), dtype=weight.dtype) as out:
+        launch = cuda.plan(addends, weight, bias, eps, out)
+        emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
     return out
 
 

@@ -1,12 +1,11 @@
 """The token ids of a decoder's prompt: for any texts those of its authors' code, and which words are cut."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.decoders import PUBLISHED, qwen_tokenizer, save_decoder, tiny_decoder
+from support.decoders import PUBLISHED, save_decoder, tiny_decoder
 from support.prompts import Pair, gemma_pair, mxbai_pair, qwen3_pair
 from transformers import GemmaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 
@@ -142,13 +141,3 @@ def test_a_wording_says_where_the_texts_are() -> None:
     assert wording.around() == ("a ", " b")
     assert wording.around("{text}") == ("{text}: ", "")
     assert Wording("{instruction} {text}").around("why?") == ("{instruction} ", "")  # the model's own words
-
-
-def test_the_tokenizer_is_of_the_kind() -> None:
-    """The tests' tokenizer, like the models' own, gives any text back from its bytes and keeps special tokens whole."""
-    tokenizer = qwen_tokenizer()
-    decode: Callable[..., str] = tokenizer.decode
-    ids = tokenizer.encode("né 🐝 bees<|im_end|>\n\n", add_special_tokens=False).ids
-
-    assert decode(ids, skip_special_tokens=False) == "né 🐝 bees<|im_end|>\n\n"
-    assert tokenizer.token_to_id("<|im_end|>") in ids

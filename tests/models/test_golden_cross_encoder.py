@@ -144,22 +144,6 @@ def test_patterns_give_different_scores(bert: BertForSequenceClassification) -> 
     assert min(high - low for low, high in pairwise(scores)) > 10 * CLOSE
 
 
-def test_dense_mask_drawn_by_hand() -> None:
-    """The text has [CLS], two query tokens and four candidate tokens; the window is 1."""
-    drawn = """
-        X XX XXXX
-        . XX ....
-        . XX ....
-        X XX XX..
-        X XX XXX.
-        X XX .XXX
-        X XX ..XX
-    """
-    rows = [[cell == "X" for cell in row.replace(" ", "")] for row in drawn.strip().splitlines()]
-
-    assert allowed([9, SEP_ID], [9, 9, 9, SEP_ID], sparse(1)).tolist() == rows
-
-
 def test_dense_mask_of_sentence_tokens_drawn_by_hand() -> None:
     """Two sentence tokens see all and are seen by all, and leave no gap in the windows of other tokens."""
     drawn = """

@@ -17,14 +17,12 @@ from support.grouped import (
     tiny_multimodal_gemma2,
 )
 from support.models import as_served, edit_json, randomise, write_json, write_modules
-from support.native import needs_native
 from support.refusals import assert_refused
 from support.text_scores import assert_scores, scores_of_texts
 from torch import nn
 from torch.nn.functional import normalize
 
 from bandrank.models.loading import load_model
-from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank.models.windowed import windowed
 
@@ -160,14 +158,3 @@ def test_other_roles_are_refused(tmp_path: Path) -> None:
     assert_refused(folder, "a ColBERT of states that the encoder projects is not supported")
     (folder / "modules.json").unlink()
     assert_refused(folder, "a embedding_gemma2_text that re-ranks is not supported")
-
-
-@needs_native
-def test_the_cpu_kernels_take_heads_as_wide_as_published(tmp_path: Path) -> None:
-    folder = save_text_model(tmp_path, head_dim=256, per_layer_config={2: {"head_dim": 512, "num_key_value_heads": 1}})
-    exact, near = (load_model(str(folder)) for _ in range(2))
-    prepared = prepare(near.scorer, device=torch.device("cpu"), dtype=torch.int8)
-
-    expected = scores_of_texts(exact, QUERY, TEXTS)
-    assert scores_of_texts(near, QUERY, TEXTS) == pytest.approx(expected, abs=0.02)
-    assert prepared.attention == "CPU kernels"

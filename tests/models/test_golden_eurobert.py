@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer
 from support.eurobert import CLOSE, LIKE_BERT, LIKE_LLAMA, save_embedder, save_like_llama, tiny
-from support.models import HIDDEN_SIZE, as_served, edit_json
+from support.models import HIDDEN_SIZE, edit_json
 from support.modernbert import save_pylate
 from support.text_scores import assert_scores, scores_of_texts
 from torch import nn
@@ -54,16 +53,6 @@ def test_a_eurobert_that_reranks(tmp_path: Path, pooling: str, templates: tuple[
     folder = reranker(tmp_path, templates, classifier_pooling=pooling)
 
     assert_scores(folder, QUERY, TEXTS, theirs(folder), close=CLOSE)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
-def test_other_precisions(tmp_path: Path, dtype: torch.dtype) -> None:
-    """To within a few hundredths of how far scores lie apart."""
-    folder = reranker(tmp_path)
-    model = load_model(str(folder))
-    as_served(model.scorer, dtype)
-
-    assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(theirs(folder), abs=0.05)
 
 
 def test_a_folder_of_the_authors_code(tmp_path: Path) -> None:

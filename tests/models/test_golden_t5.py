@@ -7,14 +7,12 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from support.models import as_served, change_weights
-from support.native import needs_native
 from support.refusals import assert_refused
 from support.t5 import GATED, save_t5_bi_encoder
 from support.text_scores import assert_scores, scores_of_texts
 
 from bandrank.models.encoders.t5 import T5Config
 from bandrank.models.loading import load_model
-from bandrank.models.prepared import prepare
 from bandrank.models.windowed import windowed
 
 CLOSE = 1e-5  # of cosines
@@ -46,23 +44,6 @@ def test_bfloat16_and_float16(more: dict[str, Any], tmp_path: Path) -> None:
     as_served(model.scorer, torch.bfloat16)
 
     assert scores_of_texts(model, QUERY, TEXTS) == pytest.approx(exact, abs=0.05)
-
-
-@needs_native
-@pytest.mark.parametrize("more", [{}, GATED])
-@torch.inference_mode()
-def test_int8(more: dict[str, Any], tmp_path: Path) -> None:
-    """Near, by the CPU kernels, and the same bits alone and in company."""
-    folder = save_t5_bi_encoder(tmp_path, **more)
-    exact = scores_of_texts(load_model(str(folder)), QUERY, TEXTS)
-    model = load_model(str(folder))
-
-    prepared = prepare(model.scorer, device=torch.device("cpu"), dtype=torch.int8)
-
-    assert prepared.attention == "CPU kernels"
-    together = scores_of_texts(model, QUERY, TEXTS)
-    assert together == pytest.approx(exact, abs=0.1)
-    assert [scores_of_texts(model, QUERY, [text])[0] for text in TEXTS] == together
 
 
 def test_the_library_decides_how_much_is_read(tmp_path: Path) -> None:

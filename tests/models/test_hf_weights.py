@@ -174,20 +174,6 @@ def test_added_tokens_grow_the_vocabulary(tmp_path: Path) -> None:
 # Tokenizers
 
 
-def test_truncation_and_padding_of_a_saved_tokenizer_are_off(tmp_path: Path) -> None:
-    """A tokenizer saved with truncation and padding to 8 tokens gives all pieces of a text, and no others."""
-    folder = save_cross_encoder(tmp_path)
-    saved = tiny_tokenizer()
-    saved.enable_truncation(8)
-    saved.enable_padding(length=8)
-    saved.save(str(folder / "tokenizer.json"))
-
-    tokenizer = load_model(str(folder)).tokenizer
-
-    assert len(tokenizer.encode("the " * 30, add_special_tokens=False).ids) == 30
-    assert len(tokenizer.encode("the", add_special_tokens=False).ids) == 1
-
-
 def test_a_folder_with_a_vocabulary_alone(tmp_path: Path) -> None:
     """A vocab.txt, the file of a slow tokenizer, gives the ids that tokenizer.json would."""
     folder = save_cross_encoder(tmp_path)

@@ -175,16 +175,6 @@ def test_lexical_evidence_is_saved_and_stays_in_float32(tmp_path: Path) -> None:
     assert served.encoder.dtype == torch.bfloat16
 
 
-def test_old_checkpoints_have_none(tmp_path: Path) -> None:
-    """A checkpoint without the setting loads, and scores as before."""
-    scorer = tiny_cross_encoder()
-    checkpoint.save(scorer, tmp_path, tokenizer=TOKENIZER_FILE)
-    config = tmp_path / "config.json"
-    config.write_text(config.read_text().replace('"lexical": null', '"token_types": true'), encoding="utf-8")
-
-    assert some_scores(load_model(str(tmp_path)).scorer) == some_scores(scorer)
-
-
 @pytest.mark.parametrize(
     "wrong", [{"average_tokens": 0.0}, {"average_tokens": 9.0, "k1": -1.0}, {"average_tokens": 9.0, "b": 2.0}]
 )

@@ -7,6 +7,7 @@ from emulation.compiled import EmulationError, Schedule
 from emulation.launches import emulate
 from support.bands import random_rows
 from support.forward_kernels import AMPERE, BARS
+from support.guarded import guarded
 from torch import Tensor
 
 from bandrank_kernels.cuda import Dtype, dtype_name
@@ -14,8 +15,6 @@ from bandrank_kernels.launch import Kernel
 from bandrank_kernels.windowed_attention import PackedRows
 from bandrank_kernels.windowed_attention.cuda.absorbed import TILE_ROWS, AbsorbedPlan, choose_absorbed
 from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles
-
-GUARD = 1024  # numbers on either side of an output that a kernel must not write: one head of the widest rows
 
 
 @dataclass(frozen=True)
@@ -62,17 +61,14 @@ def attend_cls(
     kernel: used in place of the plan's.  Raises EmulationError if the kernel writes around the output or leaves a
     counter set.
     """
-    memory = torch.full((query.numel() + 2 * GUARD,), torch.nan, dtype=query.dtype)
-    out = memory[GUARD : GUARD + query.numel()].view(query.shape)
     partials = torch.full((plan.num_partials,), torch.nan)
     arrivals = torch.zeros(plan.num_arrivals, dtype=torch.int32)
     tiles = torch.from_numpy(plan.tiles)
-    launch = plan.launch(query, rows, scale, out=out, tiles=tiles, partials=partials, arrivals=arrivals)
-    emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
+    with guarded(*query.shape, dtype=query.dtype) as out:
+        launch = plan.launch(query, rows, scale, out=out, tiles=tiles, partials=partials, arrivals=arrivals)
+        emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
     if arrivals.any():
         raise EmulationError(f"{int(arrivals.count_nonzero())} counters are not zero after the launch")
-    if not (memory[:GUARD].isnan().all() and memory[-GUARD:].isnan().all()):
-        raise EmulationError("something was written around the output")
     return out
 
 

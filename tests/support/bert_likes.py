@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from support.jina_bert import JinaBert
-from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise, write_json
+from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, random_scorer, write_json
 from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, WORDS, vocab_size
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
@@ -184,10 +184,7 @@ def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
     }
     config = known.config(**shape | known.settings | more)
     build: Any = JinaBert if "auto_map" in known.settings else AutoModelForSequenceClassification.from_config
-    model: PreTrainedModel = build(config)
-    randomise(model, seed=seed)
-    model.eval()
-    return model
+    return random_scorer(build(config), seed)  # type: ignore[no-any-return]
 
 
 def save(folder: Path, name: str, model: PreTrainedModel | None = None) -> Path:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise, write_json
+from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, random_scorer, write_json
 from support.tokenizer import SPECIAL, WORDS, vocab_size
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
@@ -41,10 +41,7 @@ def tiny_hf_deberta(*, seed: int = 0, num_layers: int = 2, **more: Any) -> Deber
         intermediate_size=INTERMEDIATE_SIZE,
         **MXBAI | {"num_labels": 1} | more,
     )
-    model = DebertaV2ForSequenceClassification(config)
-    randomise(model, seed=seed)
-    model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
-    return model
+    return random_scorer(DebertaV2ForSequenceClassification(config), seed)
 
 
 def tiny_deberta_config(**more: Any) -> DebertaConfig:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.models import random_scorer, randomise, write_json
+from support.models import random_scorer, write_json
 from support.tokenizer import vocab_size
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
@@ -140,12 +140,11 @@ def tiny_decoder(kind: Any, published: Mapping[str, Any], *, seed: int = 0, **mo
 
 def drawn(model: PreTrainedModel, *, seed: int = 0) -> Any:
     """Draws the weights of the model at random, and returns it in eval mode."""
-    randomise(model, seed=seed)
+    random_scorer(model, seed)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():  # RMSNorms are drawn around 1
         if name.endswith("norm.weight"):
             parameter.detach().normal_(1.0, 0.1, generator=generator)
-    model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
     return model
 
 

@@ -28,6 +28,7 @@ from bandrank_kernels.arrays import offsets
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 AnyScorer = TypeVar("AnyScorer", bound=Scorer)
+AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 HIDDEN_SIZE = 32
 NUM_HEADS = 4
@@ -106,18 +107,13 @@ def tiny_hf_cross_encoder(
     *, seed: int = 0, num_layers: int = 2, positions: int = 512, **more: Any
 ) -> BertForSequenceClassification:
     """A random cross-encoder of the `transformers` library, in eval mode. more: fields of BertConfig."""
-    model = BertForSequenceClassification(tiny_bert_config(num_layers=num_layers, positions=positions, **more))
-    randomise(model, seed=seed)
-    model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
-    return model
+    config = tiny_bert_config(num_layers=num_layers, positions=positions, **more)
+    return random_scorer(BertForSequenceClassification(config), seed)
 
 
 def tiny_hf_encoder(*, seed: int = 0, num_layers: int = 2, positions: int = 512, **more: Any) -> BertModel:
     """A random encoder of the `transformers` library, in eval mode. more: fields of BertConfig."""
-    model = BertModel(tiny_bert_config(num_layers=num_layers, positions=positions, **more))
-    randomise(model, seed=seed)
-    model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
-    return model
+    return random_scorer(BertModel(tiny_bert_config(num_layers=num_layers, positions=positions, **more)), seed)
 
 
 def save_tokenizer(folder: Path) -> None:
@@ -316,7 +312,8 @@ def some_scores(scorer: Scorer) -> list[float]:
         return scorer(score_batch([random_ids(rng, 5)], [[random_ids(rng, n) for n in (0, 9, 30, 60)]])).tolist()  # type: ignore[no-any-return]
 
 
-def random_scorer(scorer: AnyScorer, seed: int) -> AnyScorer:
-    """The scorer with weights that `randomise` draws, in eval mode."""
-    randomise(scorer, seed=seed)
-    return scorer.eval()
+def random_scorer(model: AnyModel, seed: int) -> AnyModel:
+    """The scorer, or the model of `transformers`, with weights that `randomise` draws, in eval mode."""
+    randomise(model, seed=seed)
+    model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
+    return model

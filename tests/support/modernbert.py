@@ -52,17 +52,12 @@ def tiny_config(published: Mapping[str, Any] = GTE_RERANKER, **more: Any) -> Mod
 
 def tiny_modernbert(published: Mapping[str, Any] = GTE_RERANKER, **more: Any) -> ModernBertForSequenceClassification:
     """A random re-ranker of `transformers` in eval mode. more: fields of ModernBertConfig."""
-    return _random(ModernBertForSequenceClassification(tiny_config(published, **more)))
+    return random_scorer(ModernBertForSequenceClassification(tiny_config(published, **more)), 0)
 
 
 def tiny_modernbert_encoder(published: Mapping[str, Any] = ETTIN, **more: Any) -> ModernBertModel:
     """A random encoder of `transformers` in eval mode. more: fields of ModernBertConfig."""
-    return _random(ModernBertModel(tiny_config(published, **more)))
-
-
-def _random(model: Any) -> Any:
-    randomise(model, seed=0)
-    return model.eval()
+    return random_scorer(ModernBertModel(tiny_config(published, **more)), 0)
 
 
 def tiny_encoder_config(*, positions: int = 512) -> EncoderConfig:
