@@ -37,11 +37,7 @@ def both(
     plan = plan_attention(rows, pattern, device=CPU, dtype=dtype, head_dim=HEAD_DIM, backend=backend)
     towards, query, hidden = (
         torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
-        for shape in (
-            (rows.num_rows, NUM_HEADS, HEAD_DIM),
-            (rows.num_candidates, NUM_HEADS, 6),
-            (rows.num_rows, 6),
-        )
+        for shape in ((rows.num_rows, NUM_HEADS, HEAD_DIM), (rows.num_candidates, NUM_HEADS, 6), (rows.num_rows, 6))
     )
     leaves = [leaf.requires_grad_() for leaf in (random_qkv(rows).to(dtype), query, hidden)]
     attended, cls = plan.attend(leaves[0]), plan.attend_cls(leaves[1], leaves[2], 0.4)

@@ -14,12 +14,7 @@ from torch import Tensor
 from bandrank_kernels import BackendUnavailable, choose_backend, dispatch
 from bandrank_kernels.launch import Launch
 from bandrank_kernels.transfer import ALIGNMENT, to_device
-from bandrank_kernels.windowed_attention import (
-    AttentionPattern,
-    AttentionPlan,
-    PackedRows,
-    plan_attention,
-)
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, plan_attention
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan, _log_groups
 
 ROWS = packed_rows([11, 3], [[70, 0, 17], [64]], shared=True)

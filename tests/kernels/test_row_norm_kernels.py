@@ -116,10 +116,7 @@ def test_no_rows_are_no_launch() -> None:
     """CUDA refuses a grid without blocks."""
     assert cuda.norm_of_sum(
         make_addends("embed", 0, 384, torch.float16), *make_norm(384, torch.float16), EPS
-    ).shape == (
-        0,
-        384,
-    )
+    ).shape == (0, 384)
 
 
 @pytest.mark.parametrize(

@@ -159,14 +159,6 @@ def test_what_has_no_bucket_is_launched(device: RecordingDevice) -> None:
     assert (device.captures, device.replays) == (1, 1)
 
 
-def test_only_inference_is_replayed(device: RecordingDevice) -> None:
-    """Where gradients may be needed, kernels are launched."""
-    scorer = mix_encoder("c")
-    served(scorer, device).score(cached(scorer, [9], [3]))
-
-    assert device.captures == 0
-
-
 def test_an_encoder_with_local_layers_is_not_captured(device: RecordingDevice) -> None:
     """The attention plan of such an encoder has no bucket."""
     encoder = ModernBertConfig(vocab_size(), 64, 3, 2, 128, 512)

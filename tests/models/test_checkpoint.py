@@ -158,10 +158,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no architecture": (lambda config: {key: config[key] for key in config if key != "architecture"}, "None is unkn"),
     "later format": (lambda config: config | {"bandrank_format": 2}, "not a bandrank checkpoint of format 1"),
     "no object": (lambda _: [1], "expected a JSON object"),
-    "of another size": (
-        lambda config: in_encoder(config, intermediate_size=65),
-        r"json; of another shape: \[",
-    ),
+    "of another size": (lambda config: in_encoder(config, intermediate_size=65), r"json; of another shape: \["),
     "of more layers": (lambda config: in_encoder(config, num_layers=3), "missing: .'encoder.layers.2"),
     "of fewer layers": (lambda config: in_encoder(config, num_layers=1), "unexpected: .'encoder.layers.1"),
 }

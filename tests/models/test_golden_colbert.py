@@ -17,7 +17,6 @@ from bandrank.models.layers.maxsim import maxsim
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import offsets
 
-CPU = torch.device("cpu")
 CLOSE = 1e-4  # float32 in another order of summation: 3e-6 of a sum of 32 cosines
 
 VARIANTS: dict[str, dict[str, Any]] = {

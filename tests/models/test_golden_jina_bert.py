@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.bert_likes import save, tiny
+from support.jina_3 import QUERY, TEXTS, padded_states
 from support.jina_bert import JinaBert
 from support.models import as_served, change_weights, edit_json, write_bi_encoder, write_json
 from support.refusals import assert_refused
@@ -22,17 +23,16 @@ from bandrank.models.loading import load_model
 
 CLOSE = 1e-5  # float32 in another order of summation
 TINY, PLAIN, CODE = "jinaai/jina-reranker-v1-tiny-en", "JinaBERT with ReGLU", "jinaai/jina-embeddings-v2-base-code"
-QUERY, TEXTS = "who is the man", ["the man", "", "she was over there; who?", "ñandú ☂ of the man " * 9]
 
 
 def vectors(model: JinaBert, texts: list[list[int]], unseen: int = 0) -> list[Tensor]:
-    """The states of each text's tokens, padded together. unseen: how many of the last tokens are masked as keys."""
-    longest = max(map(len, texts))
-    ids = torch.tensor([text + [1] * (longest - len(text)) for text in texts])
-    seen = torch.arange(longest) < torch.tensor([[len(text) - unseen] for text in texts])
-    mask = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[:, None, None]
-    rows = model.states(ids, torch.zeros_like(ids), mask)
-    return [states[: len(text)] for states, text in zip(rows, texts, strict=True)]
+    """The states of texts by the formulas, as of `padded_states`."""
+
+    def states(ids: Tensor, seen: Tensor) -> Tensor:
+        mask = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[:, None, None]
+        return model.states(ids, torch.zeros_like(ids), mask)
+
+    return padded_states(states, texts, unseen)
 
 
 @pytest.mark.parametrize(

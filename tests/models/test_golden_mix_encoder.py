@@ -29,7 +29,6 @@ from bandrank.models.architectures.mix_encoder import MixEncoderConfig
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.families import build_encoder
 
-CPU = torch.device("cpu")
 # float32 in another order of summation. The vectors are about 6 long: 1e-4 is 3e-6 of what their product could be.
 CLOSE = {"cosine": 1e-5, "dot": 1e-4, "scaled_dot": 1e-4}
 

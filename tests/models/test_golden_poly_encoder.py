@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.dense_scorers import batch_scores, bert_of, pair_scores, states_of, weights_of
+from support.dense_scorers import assert_scores_are, bert_of, states_of, weights_of
 from support.models import HIDDEN_SIZE, NUM_HEADS, as_served, random_ids, score_batch
 from support.precomputing import tiny_poly_encoder
 from support.tokenizer import CLS_ID
@@ -17,7 +17,6 @@ from transformers import BertModel
 
 from bandrank.models.architectures import PolyEncoder
 
-CPU = torch.device("cpu")
 # float32 in another order of summation: 1e-5 of the product of two vectors that are 3 to 6 long.
 CLOSE = 1e-4
 
@@ -69,16 +68,8 @@ def dense_score(scorer: PolyEncoder, query: list[int], candidate: list[int]) -> 
 def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
     """Queries have 2 to 14 tokens, and one has no candidates; there are 5 codes unless the variant says otherwise."""
     scorer = tiny_poly_encoder(**VARIANTS[variant])
-    rng = random.Random(0)
-    queries = [[CLS_ID, *random_ids(rng, num_pieces)] for num_pieces in (12, 3, 0, 2, 3)]
-    lengths = [[0, 1, 9, 70], [], [12], [40, 2], [3]]
-    candidates = [[[CLS_ID, *random_ids(rng, n)] for n in group] for group in lengths]
-    expected = pair_scores(partial(dense_score, scorer), queries, candidates)
-
-    scores = batch_scores(scorer, queries, candidates, prepared=prepared)
-
-    assert scores == pytest.approx(expected, abs=CLOSE)
-    assert max(expected) - min(expected) > 100 * CLOSE
+    score, pieces = partial(dense_score, scorer), [[0, 1, 9, 70], [], [12], [40, 2], [3]]
+    assert_scores_are(score, scorer, [12, 3, 0, 2, 3], pieces, prepared=prepared, close=CLOSE)
 
 
 def test_codes_stay_in_float32() -> None:

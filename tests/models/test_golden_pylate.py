@@ -103,11 +103,7 @@ def test_what_is_not_supported(tmp_path: Path) -> None:
         ("2_MultiVectorMask/config", {"skiplist_tasks": ["query", "document"]}, "a mask of .* is not supported"),
         ("2_MultiVectorMask/config", {"skiplist_tasks": []}, "a mask of .* is not supported"),
         ("1_Dense/config", {"module_output_name": "x"}, "1_Dense: a module on 'token_embeddings' and 'x'"),
-        (
-            "3_Normalize/config",
-            {"module_input_name": "x"},
-            "3_Normalize: a module on 'x' and 'token_",
-        ),
+        ("3_Normalize/config", {"module_input_name": "x"}, "3_Normalize: a module on 'x' and 'token_"),
         ("config_sentence_transformers", {"similarity_fn_name": "meanmaxsim"}, "similarity 'meanmaxsim'"),
     ],
 )

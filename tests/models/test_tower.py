@@ -45,9 +45,7 @@ def texts(lengths: tuple[int, ...] = LENGTHS) -> Ragged:
 
 @pytest.mark.parametrize("pooling", ["cls", "last", "mean"])
 @pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [*((kind, torch.float32) for kind in CONFIGS), *((kind, torch.int8) for kind in INT8)],
-    ids=str,
+    ("kind", "dtype"), [*((kind, torch.float32) for kind in CONFIGS), *((kind, torch.int8) for kind in INT8)], ids=str
 )
 @torch.inference_mode()
 def test_pooled_rows_are_those_of_all(kind: str, pooling: Pooling, dtype: torch.dtype) -> None:

@@ -3,12 +3,14 @@ for attention that BERT lacks. Of the code under test the dense functions use th
 """
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import pytest
 import torch
-from support.models import as_served, score_batch
-from support.tokenizer import PAD_ID
+from support.models import as_served, random_ids, score_batch
+from support.tokenizer import CLS_ID, PAD_ID
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 from transformers import BertConfig, BertModel
@@ -40,6 +42,25 @@ def batch_scores(
     """The scores of one batch by the scorer under test, prepared as for serving on a CPU, or as it was trained."""
     with torch.inference_mode():
         return (as_served(scorer) if prepared else scorer)(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
+
+
+def assert_scores_are(
+    score: Callable[[list[int], list[int]], float],
+    scorer: Scorer,
+    query_pieces: list[int],
+    candidate_pieces: list[list[int]],
+    *,
+    prepared: bool,
+    close: float,
+) -> None:
+    """Asserts that one batch has the scores of its pairs, which differ; texts have these numbers of random pieces."""
+    rng, prefix = random.Random(0), scorer.candidate_template.prefix
+    queries = [[CLS_ID, *random_ids(rng, num_pieces)] for num_pieces in query_pieces]
+    candidates = [[[*prefix, *random_ids(rng, num_pieces)] for num_pieces in group] for group in candidate_pieces]
+    expected = pair_scores(score, queries, candidates)
+
+    assert batch_scores(scorer, queries, candidates, prepared=prepared) == pytest.approx(expected, abs=close)
+    assert max(expected) - min(expected) > 100 * close
 
 
 def weights_of(module: nn.Module, prefix: str = "") -> Weights:

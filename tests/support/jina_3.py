@@ -1,5 +1,6 @@
 """Tiny random XLM-RoBERTas with rotary positions in Jina AI's folders, and what `transformers` makes of their texts."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,20 @@ SETTINGS = {  # of the authors' code
 }
 
 
-def states(model: PreTrainedModel, texts: list[list[int]], unseen: int = 0) -> list[Tensor]:
-    """The library's states of each text's tokens, padded together. unseen: how many of the last tokens are masked."""
+def padded_states(states: Callable[[Tensor, Tensor], Tensor], texts: list[list[int]], unseen: int = 0) -> list[Tensor]:
+    """The states of each text's tokens, padded together.
+
+    states: those of ids and of whether a token is seen, (n, len) each.  unseen: how many of the last tokens are masked.
+    """
     longest = max(map(len, texts))
     ids = torch.tensor([text + [1] * (longest - len(text)) for text in texts])
     seen = torch.arange(longest) < torch.tensor([[len(text) - unseen] for text in texts])
-    rows = model(input_ids=ids, attention_mask=seen.long()).last_hidden_state
-    return [each[: len(text)] for each, text in zip(rows, texts, strict=True)]
+    return [each[: len(text)] for each, text in zip(states(ids, seen), texts, strict=True)]
+
+
+def states(model: PreTrainedModel, texts: list[list[int]], unseen: int = 0) -> list[Tensor]:
+    """The library's states of texts, as of `padded_states`."""
+    return padded_states(lambda ids, seen: model(ids, attention_mask=seen.long()).last_hidden_state, texts, unseen)
 
 
 def as_jina_saves_it(folder: Path, model: PreTrainedModel | None = None, **more: Any) -> Path:
