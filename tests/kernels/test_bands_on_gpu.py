@@ -41,13 +41,9 @@ def test_kernels_equal_plain_torch(dtype: torch.dtype, dim: int, window: int) ->
             assert (actual.double() - right).norm() <= TOLERANCE[dtype] * right.norm()
 
 
-def test_a_graph_replays_what_was_launched() -> None:
+def test_a_graph_replays_what_was_launched_and_kernels_run_on_the_current_stream() -> None:
     query, key, band = inputs(130, 4, 32, torch.float16)
     assert_replays(lambda: products(query, key, band), query, band)
-
-
-def test_kernels_run_on_the_current_stream_and_wait_for_nothing() -> None:
-    query, key, band = inputs(130, 4, 32, torch.float16)
     assert_runs_on_the_current_stream(lambda late: products(late, key, band), query)
 
 

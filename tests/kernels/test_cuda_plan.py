@@ -8,6 +8,7 @@ import pytest
 import torch
 from emulation.compiled import needs_compiler
 from emulation.launches import run_here
+from support import bands
 from support.layouts import CPU, packed_rows
 from torch import Tensor
 
@@ -33,8 +34,7 @@ def other_plan(dtype: torch.dtype) -> AttentionPlan:
     return plan_attention(ROWS, SPARSE, device=CPU, dtype=dtype, head_dim=32, backend="vectorized")
 
 
-def random_rows(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+random_rows = partial(bands.random_rows, dtype=torch.float32)
 
 
 def random_qkv(num_heads: int = 2, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:

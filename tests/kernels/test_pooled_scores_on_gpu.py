@@ -32,13 +32,9 @@ def test_the_kernel_equals_the_formula(dtype: torch.dtype, activation: HeadActiv
             assert torch.equal(actual, pooled_scores(rows, *head, activation=activation, backend="cuda"))
 
 
-def test_a_graph_replays_what_was_launched() -> None:
+def test_a_graph_replays_what_was_launched_and_the_kernel_runs_on_the_current_stream() -> None:
     rows, head = random_rows(100, 384, dtype=torch.float16).to(GPU), head_there(384, 384, torch.float16)
     assert_replays(lambda: [pooled_scores(rows, *head, backend="cuda")], rows)
-
-
-def test_the_kernel_runs_on_the_current_stream_and_waits_for_nothing() -> None:
-    rows, head = random_rows(100, 384, dtype=torch.float16).to(GPU), head_there(384, 384, torch.float16)
     assert_runs_on_the_current_stream(lambda late: [pooled_scores(late, *head, backend="cuda")], rows)
 
 

@@ -80,7 +80,6 @@ def refusal(folder: Path, template: str) -> str:
 
 def test_another_template_is_refused(folder: Path) -> None:
     message = refusal(folder, TEMPLATE.replace("<Query>:", "<Question>:"))
-
     assert r"that has 'stion>: which pair?" in message
     assert r"where that of the published models has 'ry>: which pair?" in message
 

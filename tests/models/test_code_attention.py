@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bandrank.models.layers.code_attention import attend_codes, attend_codes_apart, attend_codes_together
+from bandrank.models.layers.code_attention import attend_codes_apart, attend_codes_together
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import offsets
 
@@ -19,16 +19,6 @@ def texts(*lengths: int) -> Ragged:
 
 def codes_of(count: int) -> Tensor:
     return torch.randn(count, SIZE, generator=torch.Generator().manual_seed(1))
-
-
-def test_a_code_sees_the_average_by_softmax() -> None:
-    """A code of zeros sees the plain mean, and any code sees zeros where there are no states."""
-    states = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    codes = torch.tensor([[2.0, 1.0], [0.0, 0.0], [3.0, 0.0]])
-
-    expected = torch.softmax(torch.tensor([[2.0, 2.0], [0.0, 0.0], [3.0, 0.0]]) * 0.5, -1) @ states
-    torch.testing.assert_close(attend_codes(codes, states, 0.5), expected)
-    assert attend_codes(codes, states[:0]).tolist() == [[0.0, 0.0]] * 3
 
 
 @pytest.mark.parametrize("lengths", [(5,), (1, 40, 0, 7, 2), (0,), (0, 0, 3), ()])

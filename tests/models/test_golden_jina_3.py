@@ -116,8 +116,3 @@ def test_settings_that_are_refused(settings: dict[str, Any], message: str, tmp_p
 def test_other_positions_of_the_library_are_refused(rope: dict[str, Any], message: str, tmp_path: Path) -> None:
     edit_json(save(tmp_path, NAME) / "config.json", {"rope_parameters": rope})
     assert_refused(tmp_path, message)
-
-
-def test_a_marker_that_the_tokenizer_lacks_is_refused(tmp_path: Path) -> None:
-    colbert(tmp_path, {"query_token_id": "[unused0]"})
-    assert_refused(tmp_path, r"the tokenizer has no \[unused0\]")

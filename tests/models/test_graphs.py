@@ -92,11 +92,6 @@ def test_the_host_waits_for_no_batch_that_is_computed() -> None:
     assert lab.device.replays == before
 
 
-def test_two_streams_take_turns() -> None:
-    """The second stream's batch waits on the device for the first one's, whichever the device would rather run."""
-    assert Lab.of().right_on_two_streams() == [True, True]
-
-
 def test_two_threads_take_turns() -> None:
     """The second thread does not fill the inputs before the first has enqueued all its work."""
     lab = Lab.of()

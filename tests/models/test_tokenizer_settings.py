@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support import bert_likes
 from support.deberta import save_deberta
-from support.models import edit_json, save_bi_encoder, save_cross_encoder, save_sparse_cross_encoder, write_json
+from support.models import edit_json, save_bi_encoder, save_cross_encoder, write_json
 from support.modernbert import save_ettin
 from support.refusals import assert_refused
 from transformers import AutoTokenizer
@@ -141,14 +141,6 @@ def test_the_limit_of_texts(tmp_path: Path, save: Callable[[Path], Path]) -> Non
 
     assert [limit(32, 64), limit(None, 64), limit(64, 32)] == [32, 64, 64]
     assert limit(None, int(1e30)) == limit(10**9, 32) > 64
-
-
-def test_a_sparse_cross_encoder_reads_more_than_its_tokenizer_says(tmp_path: Path) -> None:
-    """The tokenizer is that of the model from which the cross-encoder was made."""
-    folder = save_sparse_cross_encoder(tmp_path, positions=1024)
-    edit_json(folder / "tokenizer_config.json", {"model_max_length": 512})
-
-    assert load_model(str(folder)).scorer.config.max_tokens == 1024
 
 
 @pytest.mark.parametrize(
