@@ -52,23 +52,6 @@ def test_the_ids_are_those_of_the_whole_text(
     assert ids_of(encoder, query, document, instruction) == pair(encoder.tokenizer, instruction, query, document)
 
 
-@QWEN
-def test_pieces_do_cross_the_borders(case: tuple[TextEncoder, Pair]) -> None:
-    """The test above can fail: prompt, query and candidate have other ids if each is tokenised by itself."""
-    encoder, pair = case
-
-    def alone(text: str) -> list[int]:
-        ids: list[int] = encoder.tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def joined(text: str, part: str) -> bool:
-        whole, ids = pair(encoder.tokenizer, "", text, text), alone(part)
-        return any(whole[start : start + len(ids)] == ids for start in range(len(whole)))
-
-    assert not joined("bees", "bees")  # in both places it is one piece with the space before it
-    assert joined("bees", " bees")
-
-
 def test_the_end_is_never_cut(case: tuple[TextEncoder, Pair]) -> None:
     """A candidate that does not fit beside its query loses its last words, which are counted, not the end of the
     prompt.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.deberta import tiny_deberta_config
+from support.deberta import tiny_deberta
 from support.decoders import tiny_decoder_reranker
 from support.dense_scorers import pair_scores
 from support.grouped import tiny_embedding_gemma2_bi_encoder, tiny_gemma3_bi_encoder, tiny_llama_reranker
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd.profiler import profile
 
 from bandrank.models import quantised
-from bandrank.models.architectures import BiEncoder, CrossEncoder, MixEncoder
+from bandrank.models.architectures import BiEncoder, MixEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.dense import DenseConfig
 from bandrank.models.layers.int8_linear import Int8Linear
@@ -259,11 +259,6 @@ def test_shipped_scorers_keep_their_order(name: str) -> None:
     exact, near = (scores(prepared(scorer, dtype), batch) for dtype in (torch.float32, torch.int8))
 
     assert torch.corrcoef(torch.stack([near, exact]))[0, 1] > 0.99
-
-
-def tiny_deberta() -> CrossEncoder:
-    """Returns a cross-encoder whose attention is plain torch on every device."""
-    return CrossEncoder(replace(tiny_cross_encoder().config, encoder=tiny_deberta_config())).eval()
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,7 @@ def test_pooled_rows_are_those_of_all(kind: str, pooling: Pooling, dtype: torch.
 @torch.inference_mode()
 def test_the_last_layer_computes_no_other_rows(pooling: Pooling, rows: int) -> None:
     """The feed-forward part of the last layer gets only the rows that are pooled."""
-    encoder = random_scorer(
-        BiEncoder(BiEncoderConfig(tiny_encoder_config(), CLS_ID, SEP_ID, max_tokens=128)), 0
-    ).encoder
+    encoder = tiny_bi_encoder().encoder
     seen: list[int] = []
 
     def count(_module: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -81,9 +79,7 @@ def test_the_last_layer_computes_no_other_rows(pooling: Pooling, rows: int) -> N
 
 @torch.inference_mode()
 def test_an_empty_text_has_zeros() -> None:
-    encoder = random_scorer(
-        BiEncoder(BiEncoderConfig(tiny_encoder_config(), CLS_ID, SEP_ID, max_tokens=128)), 0
-    ).encoder
+    encoder = tiny_bi_encoder().encoder
 
     pooled = tower.read_pooled(encoder, texts((4, 0)), "cls")
 

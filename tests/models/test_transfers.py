@@ -2,19 +2,17 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from support.deberta import tiny_deberta_config
-from support.models import random_scorer, score_batch, tiny_cross_encoder
+from support.deberta import tiny_deberta
+from support.models import score_batch
 from support.variants import VARIANTS, random_texts
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bandrank.models.architectures import CrossEncoder
 from bandrank.models.layers import head
 from bandrank.models.prepared import prepare
 from bandrank.models.scorer import Scorer
@@ -40,13 +38,7 @@ class Transfers(TorchDispatchMode):
         return out
 
 
-def deberta() -> Scorer:
-    """Returns a cross-encoder with DeBERTa's attention."""
-    config = replace(tiny_cross_encoder(max_tokens=64).config, encoder=tiny_deberta_config())
-    return random_scorer(CrossEncoder(config), 0)
-
-
-SCORERS: dict[str, Callable[[], Scorer]] = VARIANTS | {"cross_encoder deberta": deberta}
+SCORERS: dict[str, Callable[[], Scorer]] = VARIANTS | {"cross_encoder deberta": lambda: tiny_deberta(max_tokens=64)}
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 """Tiny random DeBERTas: Hugging Face folders with the settings of published models, and a Unigram tokenizer."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, random_scorer, write_json
+from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, random_scorer, tiny_cross_encoder, write_json
 from support.tokenizer import SPECIAL, WORDS, vocab_size
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
 
+from bandrank.models.architectures import CrossEncoder
 from bandrank.models.encoders.deberta import DebertaConfig
 
 # The fields of config.json that decide what is computed, other than sizes, of mixedbread-ai/mxbai-rerank-xsmall-v1
@@ -47,6 +49,12 @@ def tiny_hf_deberta(*, seed: int = 0, num_layers: int = 2, **more: Any) -> Deber
 def tiny_deberta_config(**more: Any) -> DebertaConfig:
     """Our config with the shape of `tiny_hf_deberta`. more: further fields."""
     return DebertaConfig(vocab_size(), HIDDEN_SIZE, 2, NUM_HEADS, INTERMEDIATE_SIZE, 512, **more)
+
+
+def tiny_deberta(**more: Any) -> CrossEncoder:
+    """A random cross-encoder of ours, whose attention is plain torch on every device. more: fields of its config."""
+    config = tiny_cross_encoder(**more).config
+    return random_scorer(CrossEncoder(replace(config, encoder=tiny_deberta_config())), 0)
 
 
 def unigram_tokenizer() -> Tokenizer:
