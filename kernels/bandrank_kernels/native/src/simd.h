@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #if defined(__AMXINT8__)  // what Clang called them before it took GCC's names
 #define __AMX_INT8__ 1
 #define __AMX_BF16__ 1
@@ -79,13 +78,7 @@ inline Floats smaller(Floats x, Floats y) { return x < y ? x : y; }
 inline Floats larger(Floats x, Floats y) { return x > y ? x : y; }
 
 // Numbers that are not negative as levels; those above 255 become the highest.
-inline Levels to_levels(Ints x) {
-#if defined(__AVX512F__)
-    return (Levels)_mm512_cvtusepi32_epi8((__m512i)x);
-#else
-    return __builtin_convertvector((x > 255 ? Ints{} + 255 : x) + LOWEST, Levels);
-#endif
-}
+inline Levels to_levels(Ints x) { return __builtin_convertvector((x > 255 ? Ints{} + 255 : x) + LOWEST, Levels); }
 
 // The same for four registers, one after the other.
 inline void store_levels(Level* to, const Ints (&x)[4]) {
