@@ -25,8 +25,8 @@ inline void each_chunk(const float* hidden, int64_t size, const Joint* sequences
             for (const Run& run : each->runs) to = std::copy_n(hidden + run.first * size, run.count * size, to);
         visit(first, next, rows, count);
     }
-    scratch.gathered.clear_beyond(SequenceLayer::MOST_KEPT);
-    scratch.results.clear_beyond(SequenceLayer::MOST_KEPT);
+    scratch.gathered.clear_if_large();
+    scratch.results.clear_if_large();
 }
 
 // A layer for sequences in which every row sees all: their rows are copied together, a chunk at a time.
@@ -66,7 +66,7 @@ inline void joint_cls(const float* hidden, const Weights& qkv, int64_t heads, in
             std::copy_n(results + row * size, size, attended + (each - sequences) * size);
         }
     });
-    scratch.qkv.clear_beyond(SequenceLayer::MOST_KEPT);
+    scratch.qkv.clear_if_large();
 }
 
 }  // namespace bandrank

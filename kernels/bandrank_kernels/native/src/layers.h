@@ -208,7 +208,6 @@ struct Pattern {
 // are computed for a chunk and the rows that it sees, and never go out to memory; or they are given.
 struct SequenceLayer {
     static constexpr int64_t CHUNK = 128;
-    static constexpr size_t MOST_KEPT = 1 << 20;  // numbers; some hundred rows of a wide layer need more
 
     const float* hidden;  // (rows, size) the layer's input
     const float* given;   // (rows, 3 size) queries, keys and values: of the rows before all sequences; without `qkv`, of all
@@ -234,7 +233,7 @@ struct SequenceLayer {
                 chunk(pieces, first, next, {first->rows.first, count});
             }
         }
-        scratch.qkv.clear_beyond(MOST_KEPT);
+        scratch.qkv.clear_if_large();
     }
 
     void chunk(const Piece* pieces, const Piece* first, const Piece* last, Run rows) const {

@@ -198,7 +198,7 @@ inline Floats exp_of_negative(Floats x) { return power_of_two(x * LOG2_E, EXACT_
 #else
 // Cody & Waite's reduction and a polynomial of degree 6; zero below -87.
 inline Floats exp_of_negative(Floats x) {
-    Floats clipped = x < all(-87.0f) ? all(-87.0f) : x;  // NaN stays NaN
+    Floats clipped = larger(all(-87.0f), x);  // NaN stays NaN
     Ints power = to_ints(clipped * 1.44269504f - 0.5f);  // nearest, as x <= 0
     Floats n = to_floats(power);
     Floats r = clipped - n * 0.693359375f;

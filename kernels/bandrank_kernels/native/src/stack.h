@@ -63,9 +63,9 @@ inline void stack(const Sequences& s, const Layer* layers, int64_t count, const 
         (s.joint ? layer_of_joint : layer_of_shared)(s, layers[i], hidden, cls_only ? first : -1, to);
         hidden = to;
     }
-    scratch.given.clear_beyond(SequenceLayer::MOST_KEPT);
-    scratch.before.clear_beyond(SequenceLayer::MOST_KEPT);
-    scratch.met.clear_beyond(SequenceLayer::MOST_KEPT);
+    scratch.given.clear_if_large();
+    scratch.before.clear_if_large();
+    scratch.met.clear_if_large();
 }
 
 }  // namespace bandrank
