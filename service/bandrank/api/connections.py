@@ -186,6 +186,7 @@ class BoundedProtocol(WithoutUpgrades):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._unset_keepalive_if_required()  # what ended before it in the same bytes has set one
         if self._phase is not Phase.HEADERS:
             self._enter(Phase.HEADERS)
         self._named_bytes = 0
