@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from bandrank.api.addresses import client_at
 from bandrank.api.connection_slots import Connection, ConnectionSlots
-from bandrank.api.half_closed import CAN_WATCH, INTERIM, HangUps
+from bandrank.api.half_closed import INTERIM, HangUps
 from bandrank.api.hardening import PAGE_PATH, headers_of_page
 from bandrank.api.only_probes import OnlyProbes
 from bandrank.api.unchunked import send_unchunked
@@ -176,7 +176,7 @@ class BoundedProtocol(WithoutUpgrades):
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as in asyncio.Protocol
         """Keeps the connection open, by returning True, if its client may still wait for an answer to what it sent."""
         owed = self._answering if self._phase is Phase.ANSWER else None
-        if not CAN_WATCH or owed is None or owed.scope["http_version"] != "1.1" or self.scheme == "https":
+        if owed is None or owed.scope["http_version"] != "1.1" or self.scheme == "https":
             return None
         if not owed.response_started:
             self.transport.write(INTERIM)

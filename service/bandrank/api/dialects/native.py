@@ -201,13 +201,11 @@ def write(exchange: Exchange[RerankRequest]) -> bytes:
     call, answer = exchange.call, exchange.answer
     results = []
     for candidate, score in zip(exchange.results, exchange.scores, strict=True):
-        text = exchange.text(candidate.index)
+        index = candidate.index
+        text, passage = exchange.text(index), exchange.passage(index)
         document = None if text is None else DocumentOut(text)
-        results.append(Result(candidate.index, score, candidate.stage, call.candidates[candidate.index].id, document))
-    if call.options.best_passages:
-        for result in results:
-            passage = exchange.passage(result.index)
-            result.passage = None if passage is None else PassageOut(*passage)
+        found = None if passage is None else PassageOut(*passage)
+        results.append(Result(index, score, candidate.stage, call.candidates[index].id, document, found))
     response = RerankResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=answer.model,
