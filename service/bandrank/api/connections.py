@@ -245,6 +245,12 @@ class BoundedProtocol(WithoutUpgrades):
                 self._enter(Phase.IDLE)
             self._connections.set_idle(self, idle=True)  # even if the rest of an unneeded body still arrives
 
+    def shutdown(self) -> None:
+        """Ends the connection: with its next answer, if that is owed or some of the request's headers have come."""
+        self._connections.draining = True
+        if self._phase is not Phase.HEADERS or not self._header_bytes:
+            super().shutdown()
+
     def send_400_response(self, msg: str) -> None:
         self._connections.metrics.refused_connections.labels("malformed").inc()
         super().send_400_response(msg)
