@@ -10,6 +10,7 @@ import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -82,11 +83,7 @@ class Connections:
 
     def protocol(self) -> Callable[..., "BoundedProtocol"]:
         """A factory that makes uvicorn's protocol for each connection."""
-
-        def make(*args: Any, **kwargs: Any) -> BoundedProtocol:
-            return BoundedProtocol(self, *args, **kwargs)
-
-        return make
+        return partial(BoundedProtocol, self)
 
     def add(self, connection: Connection, peer: object) -> bool:
         """Counts a new connection from an address; closes it and returns False if there is no slot for it."""
