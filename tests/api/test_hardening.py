@@ -139,6 +139,14 @@ def test_pipelined_requests_are_answered_one_after_the_other() -> None:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
 
 
+def test_a_trailer_is_no_header(service: Listening) -> None:
+    """What follows a body in chunks changes nothing about the request before it."""
+    head = b"POST /rerank HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = b"%x\r\n%b\r\n0\r\nX-Budget-Ms: none\r\n\r\n" % (len(BODY), BODY)
+    with service.connection(head + chunks) as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize(("trusted", "sender"), [("127.0.0.1", "203.0.113.9"), ("none", "127.0.0.1")])
 def test_the_headers_of_proxies_count_where_the_proxy_is_trusted(
     trusted: str, sender: str, caplog: pytest.LogCaptureFixture

@@ -70,13 +70,14 @@ class Listening:
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[Listening]:
+def listening(keep_alive_s: int = 5) -> Iterator[Listening]:
     """The application behind uvicorn, in a thread of this process, on a free port of the loopback device."""
     gate = Gate()
     settings = Settings(device="cpu")
     service = Service(assemble([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), gate))], settings), settings)
     protocol = Connections(ConnectionLimits(), service.metrics).protocol()
-    config = uvicorn.Config(create_app(service), http=protocol, log_config=None, access_log=False)  # type: ignore[arg-type]
+    told = {"log_config": None, "access_log": False, "timeout_keep_alive": keep_alive_s}
+    config = uvicorn.Config(create_app(service), http=protocol, **told)  # type: ignore[arg-type]
     with served(config) as address:
         gate.let_through()
         gate.wait_for_batch()  # the self-test of the start
@@ -161,6 +162,16 @@ def test_several_requests_on_one_connection(caplog: pytest.LogCaptureFixture) ->
 
     assert statuses == [200, 422, 200, 422, 200]
     assert_quiet(caplog)
+
+
+def test_an_offer_of_another_protocol_may_be_followed_by_a_long_wait() -> None:
+    """Its connection is not taken for an idle one, which would be closed before the answer."""
+    offer = b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    with listening(keep_alive_s=0) as running, socket.create_connection(running.address) as connection:
+        connection.sendall((HEAD % len(BODY))[:-2] + offer + BODY)
+        running.gate.wait_for_batch()
+        running.gate.let_through()
+        assert [status for status, _ in answers_on(connection)] == [200]
 
 
 def test_a_client_that_sends_no_more_gets_its_answer(caplog: pytest.LogCaptureFixture) -> None:
