@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from support.collections import write_collection, write_lines, write_run_lines
-from support.models import random_text, save_cross_encoder
+from support.models import random_text, save_cross_encoder, tiny_cross_encoder
 from support.scorers import loaded, lookup
-from support.training import contents, corpus_reads
+from support.training import contents, corpus_reads, saved
 
+from bandrank.models.fusion import Fusion
 from bandrank_training.__main__ import main
 from bandrank_training.collection import BadCollection, open_collection, read_run
 from bandrank_training.errors import BadInput
@@ -334,6 +335,14 @@ def test_texts_that_are_missing_are_told(tmp_path: Path, candidates: dict[str, l
         (lambda folder: [folder / "none", folder / "tiny", "--pool"], "none: no such folder"),
         (lambda folder: [folder / "tiny", folder / "tiny", "--pool"], "tiny: no config.json"),
         (lambda _: ["run", "ir_datasets:x/y", "--run", "x"], "ir_datasets"),
+        (
+            lambda folder: [
+                saved(folder / "x", tiny_cross_encoder(), Fusion(f"{folder}/x")),
+                folder / "tiny",
+                "--pool",
+            ],
+            "adds to the scores of",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_told(
