@@ -144,7 +144,9 @@ def test_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"values": {"q": {"nDCG@10": 1}}}', '{"values": []}', None])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "[" * 99_999, "{}", '{"values": {"q": {"nDCG@10": 1}}}', '{"values": []}', None]
+)
 def test_a_file_that_is_no_evaluation_is_named(
     tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,7 +170,7 @@ def read_recipe(path: Path, kind: type = TrainingRecipe) -> Any:
         return parse(kind, tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except OSError as error:
         raise BadRecipe(f"{path}: {error.strerror}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise BadRecipe(f"{path}: {error}") from error
 
 

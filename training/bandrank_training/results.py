@@ -86,7 +86,7 @@ def read_evaluation(path: Path) -> Evaluation:
         system = str(content["system"])
     except OSError as error:
         raise BadEvaluation(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadEvaluation(f"{path} is not what `evaluate` writes: {type(error).__name__}: {error}") from error
     if not values:
         raise BadEvaluation(f"{path}: there is no query")
