@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,10 +48,13 @@ def ends(toy: Path) -> tuple[LoadedModel, LoadedModel, DevSet]:
 
 
 def test_the_scorer_that_ranks_the_queries_set_apart_best_is_chosen(
-    ends: tuple[LoadedModel, LoadedModel, DevSet],
+    ends: tuple[LoadedModel, LoadedModel, DevSet], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The better scorer is chosen, whether it is the start or the trained one; the mean of both scores all alike."""
+    """The better scorer is chosen, whether it is the start or the trained one; the mean of both scores all alike. On a
+    terminal, bars show how far each measurement is: it can take minutes.
+    """
     one, other, dev = ends
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
     first, choices = choose(one, other, dev)
     second, _ = choose(other, one, dev)
@@ -59,6 +63,7 @@ def test_the_scorer_that_ranks_the_queries_set_apart_best_is_chosen(
     assert sum(first.values) == max(sum(each.values) for each in choices)
     assert {first.name, second.name} == {"as it was", "trained"}
     assert first.values == second.values
+    assert capsys.readouterr().err.count("measuring:   0%") == 6
 
 
 def test_a_scorer_that_is_no_better_for_it_stays(ends: tuple[LoadedModel, LoadedModel, DevSet]) -> None:
