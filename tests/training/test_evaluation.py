@@ -161,21 +161,6 @@ def test_the_same_weights_in_another_folder_are_the_same_model(folder: Path, mod
     assert str(folder) not in before.decode()
 
 
-def test_results_of_older_versions_are_read(folder: Path, model: Path) -> None:
-    """Older results lack the model, the dtype and the digests, and the same command may replace them."""
-    assert evaluate(folder, model, "--pool") == 0
-    (result,) = (folder / "out").glob("*.json")
-    content, evaluation = result.read_bytes(), read_evaluation(result)
-    unknown = {"model", "weights", "dtype", "judgements_digest", "candidates_digest"}
-    kept = {name: value for name, value in json.loads(content).items() if name not in unknown}
-    result.write_text(json.dumps(kept), encoding="utf-8")
-
-    assert read_evaluation(result).benchmark == evaluation.benchmark
-    assert read_evaluation(result).values == evaluation.values
-    assert evaluate(folder, model, "--pool") == 0
-    assert result.read_bytes() == content
-
-
 def test_candidates_that_are_all_relevant_are_told(
     folder: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -341,7 +326,7 @@ def test_texts_that_are_missing_are_told(tmp_path: Path, candidates: dict[str, l
                 folder / "tiny",
                 "--pool",
             ],
-            "adds to the scores of",
+            "name one without a fusion",
         ),
     ],
 )

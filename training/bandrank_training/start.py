@@ -1,4 +1,4 @@
-"""The models that training starts from, and those to whose scores they add."""
+"""The models that training starts from, and those they add to."""
 
 import importlib.util
 from dataclasses import replace
@@ -32,13 +32,12 @@ def load_start(name: str) -> LoadedModel:
 
 
 def load_fast(model: LoadedModel) -> LoadedModel | None:
-    """Loads the scorer to whose scores the model adds its own, if there is one. Raises BadCheckpoint, also if that
-    scorer adds to another's, or to its own, in turn: the service computes no such sum.
+    """The scorer to whose scores the model adds its own, if there is one. Raises BadCheckpoint, also for one that adds
+    to another's in turn: the service computes no such sum.
     """
-    if model.fusion is None:
-        return None
-    fast = load_model(model.fusion.scorer)
-    if fast.fusion is not None:
-        said = f"{fast.name} adds to the scores of {fast.fusion.scorer} itself; name a scorer without a fusion"
-        raise BadCheckpoint(f"{model.name}: fusion: {said}")
+    fast = load_model(model.fusion.scorer) if model.fusion else None
+    if fast and fast.fusion:
+        raise BadCheckpoint(
+            f"{model.name}: fusion: {fast.name} adds to {fast.fusion.scorer}; name one without a fusion"
+        )
     return fast
