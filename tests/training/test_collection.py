@@ -55,9 +55,7 @@ def test_a_text_that_is_null_is_empty(tmp_path: Path) -> None:
     assert list(open_collection(tmp_path).documents()) == [("d1", "")]
 
 
-@pytest.mark.parametrize(
-    "header", [[], ["query-id\tcorpus-id\tscore"], ["", "qid iter docid rel"], ["#Query ID\tdoc\tx"]]
-)
+@pytest.mark.parametrize("header", [[], ["query-id\tcorpus-id\tscore"], ["", "qid iter docid rel"], ["#Topic\td\tx"]])
 @pytest.mark.parametrize(
     "lines",
     [

@@ -123,7 +123,7 @@ class BeirFolder:
             try:
                 query_id, document_id, label = _judgement(line)
             except ValueError as error:
-                if not qrels and _is_header(line):
+                if not qrels and re.sub(r"[\W_]", "", _columns(line)[0]).lower() in QUERY_COLUMNS:
                     continue
                 expected = "expected a query id, a document id and a whole number, with tabs between, or a line of TREC"
                 raise BadCollection(f"{path}, line {number}: {expected}: {error}") from error
@@ -182,10 +182,6 @@ def _judgement(line: str) -> tuple[str, str, int]:
     if abs(label) > MOST_RELEVANT:
         raise ValueError(f"a relevance of {relevance.strip()} is beyond {MOST_RELEVANT:,}")
     return query_id, document_id, int(label)
-
-
-def _is_header(line: str) -> bool:
-    return re.sub(r"[\W_]", "", _columns(line)[0]).lower() in QUERY_COLUMNS
 
 
 def _columns(line: str) -> list[str]:
