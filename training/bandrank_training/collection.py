@@ -21,7 +21,7 @@ from bandrank_training.errors import BadInput
 
 Qrels = dict[str, dict[str, int]]  # relevance by query and document
 IR_DATASETS = "ir_datasets:"
-QUERY_COLUMNS = {"query", "queryid", "qid", "topic"}  # how a header begins, without marks between words
+QUERY_COLUMNS = {"query", "queryid", "qid", "topic"}  # how a header begins, without marks
 MOST_RELEVANT = 10**6  # trec_eval needs memory for each grade, and finds an nDCG of 0 where 32 bits overflow
 
 
