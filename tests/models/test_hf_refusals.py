@@ -341,7 +341,8 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "not JSON"), ("[]", "expected a JSON object"), ("\ud83d", "not JSON")]
+    ("text", "message"),
+    [("{", "not JSON"), ("[" * 99_999, "not JSON"), ("[]", "expected a JSON object"), ("\ud83d", "not JSON")],
 )
 def test_a_config_that_is_no_json_object(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
