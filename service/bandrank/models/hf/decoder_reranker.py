@@ -226,9 +226,9 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
         if len(classifier) != 1:
             raise model.refuse(f"a re-ranker needs a classifier with one output, but this model has {len(classifier)}")
         return classifier
-    if model.headless or not (tied or "lm_head.weight" in weights):
+    matrix = weights.get("lm_head.weight", weights["embed_tokens.weight"] if tied else None)
+    if model.headless or matrix is None:
         raise model.refuse("a decoder without an output matrix cannot re-rank; an embedding model needs a modules.json")
-    matrix = weights["embed_tokens.weight" if tied else "lm_head.weight"]
     settings = _compared(model)
     tokens = [settings.get("true_token_id", model.token_id(text.relevant))]
     if text.irrelevant or settings:
