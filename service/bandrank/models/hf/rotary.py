@@ -16,7 +16,7 @@ def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
 
     Raises ValueError for positions of another kind, and for missing numbers.
     """
-    # Before and since transformers 5; with both, the library and the authors' code take the former.
+    # Before and since transformers 5; with both, which people write by hand, the former counts, as in the library.
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in KINDS or rope.get("mixed_b") or rope.get("partial_rotary_factor", 1.0) != 1.0:
