@@ -151,10 +151,9 @@ def read(model: Model, modules: list[str]) -> Scorer:
         raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
     text = _prompt(model)
     task = require_no_prompt(model, text.task)
-    templated = False
     # In other folders, pairs are joined without a template.
-    if "LogitScore" in modules or own_class(model.settings) or (modules and puts_into_messages(model.folder)):
-        templated = require_words(model, text.around, task, roles=text.roles)
+    asks = "LogitScore" in modules or own_class(model.settings) or (modules and puts_into_messages(model.folder))
+    templated = asks and require_words(model, text.around, task, roles=text.roles)
     if modules and not templated:
         log.warning(
             "%s: sentence-transformers gives this model a query and a document without a prompt; bandrank gives it the "

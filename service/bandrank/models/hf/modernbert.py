@@ -6,6 +6,7 @@ from transformers import ModernBertConfig as SavedConfig
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.modernbert import ModernBertConfig
+from bandrank.models.hf import sequence_cross_encoder
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import Family, head_names
@@ -71,5 +72,5 @@ MODERNBERT = Family(
     read_config=read_config,
     encoder_weights=encoder_weights,
     head=head_names(dense="head.dense", norm="head.norm", classifier="classifier"),
-    one_text=True,
+    read_reranker=sequence_cross_encoder.read,
 )
