@@ -16,7 +16,7 @@ from bandrank.models.encoders.llama import llama
 from bandrank.models.encoders.modernbert import modernbert
 from bandrank.models.encoders.mpnet import mpnet
 from bandrank.models.encoders.protocol import Encoder
-from bandrank.models.encoders.rotary_bert import gte, nomic_bert, rotary_roberta
+from bandrank.models.encoders.rotary_bert import rotary_bert
 from bandrank.models.encoders.t5 import T5Stack
 from bandrank.models.layers.head import LogitHead, NormedHead, ScoreHead
 
@@ -29,13 +29,13 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "embedding_gemma2": embedding_gemma2,
     "eurobert": llama,
     "gemma3": gemma3,
-    "gte": gte,
+    "gte": rotary_bert,
     "jina_bert": jina_bert,
     "llama": llama,
     "modernbert": modernbert,
     "mpnet": mpnet,
-    "nomic_bert": nomic_bert,
-    "rotary_roberta": rotary_roberta,
+    "nomic_bert": rotary_bert,
+    "rotary_roberta": rotary_bert,
     "t5": T5Stack,
     "ultrabert": llama,
 }
