@@ -120,6 +120,8 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
         return sequence_cross_encoder.read_chain(model)
     if "Pooling" in modules:
         return bi_encoder.read(model, modules)
+    if "ForTokenClassification" in "".join(model.settings.get("architectures") or []):
+        raise model.refuse("a model that labels single tokens is no re-ranker")
     if tasks := model.settings.get("lora_adaptations"):
         raise model.refuse(f"adapters for {tasks} are not supported but in a bi-encoder of sentence-transformers")
     if read := _of_colbert(model, modules):
