@@ -46,6 +46,7 @@ SUPPORTED_IS_NAMED = "`bandrank models` lists the families that load"
         ({"hidden_act": "relu"}, "activation 'relu' is not supported, only the exact gelu"),
         ({"hidden_act": "gelu_new"}, "activation 'gelu_new' is not supported"),
         ({"is_decoder": True}, "an encoder whose tokens see none behind them"),
+        ({"architectures": ["BertForTokenClassification"]}, "a model that labels single tokens is no re-ranker"),
     ],
 )
 def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
