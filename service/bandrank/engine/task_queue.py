@@ -134,6 +134,8 @@ class TaskQueue:
                 queue.tickets.discard(ticket)
                 self._queues.update(queue)
                 self._forget_idle()
+            if self._tasks:  # they might have waited for what the request had yet to queue
+                self.on_change()
 
     def put(self, task: AnyTask, *, may_be_refused: bool = False) -> None:
         """Adds a task, in its request's turn.
