@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -325,11 +326,8 @@ async def test_a_client_that_hangs_up_has_nothing_embedded() -> None:
     async with running_app(scorer) as running:
         await asyncio.to_thread(gate.wait_for_batch)
         message: Message = {"type": "http.request", "body": b'{"input": "man"}', "more_body": False}
-        gone = asyncio.Event()
-        asking = asyncio.create_task(ask_and_hang_up(running.app, [message], hung_up=gone.wait, path="/v1/embeddings"))
-        await asyncio.to_thread(gate.wait_for_batch)
-        gone.set()
-        await asking
+        held = partial(asyncio.to_thread, gate.wait_for_batch)
+        await ask_and_hang_up(running.app, [message], hung_up=held, path="/v1/embeddings")
         gate.let_through(2)
         assert (await ask(running, "she")).status_code == 200
         seen = await running.scrape()
