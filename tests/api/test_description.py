@@ -125,14 +125,7 @@ BODIES: dict[tuple[str, str], list[Any]] = {
         {},
         [],
     ],
-    ("DELETE", "/candidates"): [
-        {"ids": []},
-        {"ids": ["", "x" * 600, "a", "a"]},
-        {"ids": [1]},
-        {"ids": "a"},
-        {},
-        "a",
-    ],
+    ("DELETE", "/candidates"): [{"ids": []}, {"ids": ["", "x" * 600, "a", "a"]}, {"ids": [1]}, {"ids": "a"}, {}, "a"],
 }
 
 

@@ -216,11 +216,7 @@ async def test_the_stage_that_embeds_answers_for_its_model() -> None:
     np.testing.assert_allclose(embedded, own(fast, ["man"]), atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "scorer",
-    [tiny_cross_encoder, encoded_lookup],
-    ids=["reads pairs", "precomputes no vectors"],
-)
+@pytest.mark.parametrize("scorer", [tiny_cross_encoder, encoded_lookup], ids=["reads pairs", "precomputes no vectors"])
 async def test_what_is_no_bi_encoder_gives_none(scorer: Any) -> None:
     """The error says that neither this model nor any other that is served gives embeddings."""
     async with running_app(scorer()) as running:
