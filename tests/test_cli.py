@@ -247,24 +247,6 @@ def test_check_shows_the_settings_that_count(
     assert re.search(r"\(bi_encoder\)(.|\n)* precision +bfloat16$", capsys.readouterr().out, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "setting", ["PORT=eighty", "PORT=65536", "DTYPE=int3", "DEVICE=toaster", "MAX_BATCH_ROWS=-1", "PROT=8000"]
-)
-def test_a_wrong_setting(
-    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, value = f"BANDRANK_{setting}".split("=")
-    monkeypatch.setenv("BANDRANK_MODEL", str(save_bi_encoder(tmp_path / "model")))
-    monkeypatch.setenv(name, value)
-    capsys.readouterr()
-
-    assert main(["check"]) == 2
-    printed = capsys.readouterr().err
-    assert name in printed
-    assert value in printed or name == "BANDRANK_PROT"
-    assert printed.count("\n") == 1
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(save_bi_encoder(tmp_path / "model"))

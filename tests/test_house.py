@@ -38,12 +38,7 @@ FENCES = {
         *(f"{HF}/{family}.py" for family in ("bert", "deberta", "electra", "gemma3", "modernbert", "roberta", "t5")),
     },
     "huggingface_hub": {f"{HF}/files.py", f"{HF}/families.py"},
-    "tokenizers": {
-        f"{HF}/files.py",
-        f"{MODELS}/loading.py",
-        f"{MODELS}/places.py",
-        f"{MODELS}/texts.py",
-    },
+    "tokenizers": {f"{HF}/files.py", f"{MODELS}/loading.py", f"{MODELS}/places.py", f"{MODELS}/texts.py"},
 }
 UNFENCED = {"transformers", "tokenizers"}  # benchmarks compare with them, and may import them too
 MOST_LINES = 350  # a file can be read in one sitting

@@ -52,13 +52,14 @@ def test_a_file_lists_models(tmp_path: Path) -> None:
     """The models keep the file's order, and the settings supply the fields that a model leaves out."""
     two: dict[str, Any] = {"name": "two", "model": "org/two", "revision": "r", "fast_model": "f", "fast_revision": "s"}
     two |= {"cascade_depth": 3, "dtype": "float16", "similarity": "cosine", "vector_size": 64}
+    two |= {"aliases": ["2", "ii"], "first_stage_weight": 0.5}
     path = toml(tmp_path / "models.toml", ONE, two)
-
     shared: dict[str, Any] = {"cascade_depth": 9, "dtype": "bfloat16", "similarity": "dot", "vector_size": 32}
+    shared |= {"first_stage_weight": 0.25}
 
     assert served(path, **shared) == (
         ModelSettings(name="one", model="org/one", **shared),
-        ModelSettings(**two),
+        ModelSettings(**two | {"aliases": ("2", "ii")}),
     )
 
 

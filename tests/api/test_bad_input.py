@@ -81,6 +81,13 @@ CASES = [
     invalid("digits for top_n", GOOD | {"top_n": "1"}, "top_n"),
     invalid("true for top_n", GOOD | {"top_n": True}, "top_n"),
     invalid("digits for budget_ms", GOOD | {"budget_ms": "50"}, "budget_ms"),
+    invalid("nothing for budget_ms", GOOD | {"budget_ms": 0}, "budget_ms"),
+    invalid("less than nothing for budget_ms", GOOD | {"budget_ms": -0.0}, "budget_ms"),
+    invalid("too little for a float for budget_ms", b'{"query": "who", "candidates": ["man"], "budget_ms": 1e-999}'),
+    invalid("an object for candidates", {"query": "who", "candidates": {"0": "man"}}, "candidates"),
+    invalid("a comment", b'{"query": "who", /* this */ "candidates": ["man"]}', "JSON"),
+    invalid("an unknown escape", rb'{"query": "\x41", "candidates": ["man"]}', "JSON"),
+    invalid("a line end in a text", b'{"query": "a\nb", "candidates": ["man"]}', "JSON"),
     invalid("a number for model", GOOD | {"model": 7}, "model"),
     Case(
         "a candidate without a text",
@@ -89,7 +96,13 @@ CASES = [
         "unknown_candidates",
         "send texts",
     ),
-    Case("an unknown strategy", json.dumps(GOOD | {"strategy": "best"}).encode(), 404, "unknown_strategy", "'best'"),
+    Case(
+        "an unknown strategy",
+        json.dumps(GOOD | {"strategy": "cascade"}).encode(),
+        404,
+        "unknown_strategy",
+        "there are auto, accurate",
+    ),
     Case("an unknown model", json.dumps(GOOD | {"model": "gpt"}).encode(), 404, "unknown_model", "'gpt'"),
     Case(
         "100,000 candidates",
@@ -156,10 +169,10 @@ async def test_bad_input_does_not_affect_other_requests() -> None:
 @pytest.mark.parametrize(
     "texts",
     [
-        ["\x00", "\x00\x00man", "a\x00b"],
+        ["\x00", "\x00\x00man", "a\x00b", "\x01\x07\x1b\x7f\x85"],
         ["☃", "漢字 ☃", "\U0001f41d" * 50],
         ["", " ", "\n"],
-        ["\u202e\ufeff\u200b", "\ufffe\uffff", "e\u0301" * 100],
+        ["\u202e\ufeff\u200b", "\u2066\u200f\u202c", "\ufffe\uffff", "e\u0301" * 100],
         ["x" * 100_000, "man " * 100_000],
         ["[CLS] [SEP] [PAD] [MASK] [UNK]"],
     ],

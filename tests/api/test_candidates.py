@@ -63,14 +63,6 @@ async def test_an_unknown_id_is_reported_and_the_rest_is_ranked() -> None:
     assert [(item["index"], item["id"]) for item in answer["unresolved"]] == [(0, "x"), (3, "y")]
 
 
-async def test_unknown_ids_alone_are_not_found() -> None:
-    """A request of which every id is unknown is well formed, so its status is 404 and not 422."""
-    async with app() as running:
-        response = await running.rerank({"query": "who", "candidates": [{"id": "x"}]})
-
-    assert "registered" in assert_error(response, 404, "unknown_candidates")
-
-
 async def test_a_text_in_the_request_goes_before_the_registered_one() -> None:
     """The text of the request is scored, and the registered one is not replaced."""
     async with app() as running:
@@ -106,9 +98,9 @@ async def test_deleted_candidates_are_unknown() -> None:
 
 
 async def test_a_stream_of_lines_is_registered() -> None:
-    """Lines may be split anywhere; blank lines are skipped, and bad ones are reported by number."""
+    """Lines may be split anywhere; blank ones are skipped, bad ones reported by number, and an id counts once."""
     lines = [json.dumps({"id": str(number), "text": "man"}) for number in range(600)]
-    lines[3:3] = ["", "no json", json.dumps({"id": "x"})]
+    lines[3:3] = ["", "no json", json.dumps({"id": "x"}), lines[0]]
     body = "\n".join(lines).encode()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -178,7 +170,10 @@ async def test_a_full_store_refuses_texts_and_keeps_its_content() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"no json", b"{}", b'{"candidates": [{"id": "", "text": "man"}]}', b'{"candidates": [{"id": "a"}]}'],
+    [
+        *(b"no json", b"{}", b'{"candidates": [{"id": "", "text": "man"}]}', b'{"candidates": [{"id": "a"}]}'),
+        *(b'{"candidates": [{"id": 7, "text": "man"}]}', rb'{"candidates": [{"id": "\ud800", "text": "man"}]}'),
+    ],
 )
 async def test_a_bad_upload_is_refused(body: bytes) -> None:
     async with app() as running:

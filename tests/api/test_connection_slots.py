@@ -82,6 +82,7 @@ def test_a_connection_that_asks_for_a_web_socket_is_bounded_like_others() -> Non
         for _ in range(20):
             with connect(service, HEALTHZ.removesuffix(b"\r\n") + upgrade) as connection:
                 assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
+        assert service.scrape().value("bandrank_connections") <= 4
 
 
 @pytest.mark.parametrize(

@@ -125,14 +125,7 @@ BODIES: dict[tuple[str, str], list[Any]] = {
         {},
         [],
     ],
-    ("DELETE", "/candidates"): [
-        {"ids": []},
-        {"ids": ["", "x" * 600, "a", "a"]},
-        {"ids": [1]},
-        {"ids": "a"},
-        {},
-        "a",
-    ],
+    ("DELETE", "/candidates"): [{"ids": []}, {"ids": ["", "x" * 600, "a", "a"]}, {"ids": [1]}, {"ids": "a"}, {}, "a"],
 }
 
 
@@ -225,11 +218,12 @@ async def test_lines_are_described_as_text() -> None:
         content = (await description(running))["paths"]["/candidates"]["put"]["requestBody"]["content"]
         answers = {
             kind: await running.client.put("/candidates", content=body, headers={"content-type": kind})
-            for kind in content.keys() - {"application/json"}
+            for kind in content.keys() - {"application/json"} | {"Application/X-JsonLines;charset=utf-8"}
         }
 
-    assert answers.keys() == {"application/x-ndjson", "application/jsonl", "application/x-jsonlines"}
-    assert {content[kind]["schema"]["type"] for kind in answers} == {"string"}
+    kinds = {"application/x-ndjson", "application/jsonl", "application/x-jsonlines"}
+    assert answers.keys() > kinds
+    assert {content[kind]["schema"]["type"] for kind in kinds} == {"string"}
     assert {answer.status_code for answer in answers.values()} == {200}
     assert {answer.json()["num_errors"] for answer in answers.values()} == {3}
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -215,11 +216,7 @@ async def test_the_stage_that_embeds_answers_for_its_model() -> None:
     np.testing.assert_allclose(embedded, own(fast, ["man"]), atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "scorer",
-    [tiny_cross_encoder, encoded_lookup],
-    ids=["reads pairs", "precomputes no vectors"],
-)
+@pytest.mark.parametrize("scorer", [tiny_cross_encoder, encoded_lookup], ids=["reads pairs", "precomputes no vectors"])
 async def test_what_is_no_bi_encoder_gives_none(scorer: Any) -> None:
     """The error says that neither this model nor any other that is served gives embeddings."""
     async with running_app(scorer()) as running:
@@ -325,11 +322,8 @@ async def test_a_client_that_hangs_up_has_nothing_embedded() -> None:
     async with running_app(scorer) as running:
         await asyncio.to_thread(gate.wait_for_batch)
         message: Message = {"type": "http.request", "body": b'{"input": "man"}', "more_body": False}
-        gone = asyncio.Event()
-        asking = asyncio.create_task(ask_and_hang_up(running.app, [message], hung_up=gone.wait, path="/v1/embeddings"))
-        await asyncio.to_thread(gate.wait_for_batch)
-        gone.set()
-        await asking
+        held = partial(asyncio.to_thread, gate.wait_for_batch)
+        await ask_and_hang_up(running.app, [message], hung_up=held, path="/v1/embeddings")
         gate.let_through(2)
         assert (await ask(running, "she")).status_code == 200
         seen = await running.scrape()

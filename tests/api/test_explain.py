@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from functools import partial
 from typing import Any
 
 import httpx
@@ -198,11 +199,8 @@ async def test_a_client_that_hangs_up_is_explained_nothing() -> None:
         await asyncio.to_thread(gate.wait_for_batch)
         body = json.dumps({"query": QUERY, "candidate": TEXT}).encode()
         message: Message = {"type": "http.request", "body": body, "more_body": False}
-        gone = asyncio.Event()
-        asking = asyncio.create_task(ask_and_hang_up(running.app, [message], hung_up=gone.wait, path="/explain"))
-        await asyncio.to_thread(gate.wait_for_batch)
-        gone.set()
-        await asking
+        held = partial(asyncio.to_thread, gate.wait_for_batch)
+        await ask_and_hang_up(running.app, [message], hung_up=held, path="/explain")
         gate.let_through(2)
         assert 0 < await rank(running, TEXT) < 1
         seen = await running.scrape()

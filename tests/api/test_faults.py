@@ -34,10 +34,7 @@ class Body(BaseModel):
         ({"items": [{"text": 5}]}, f"items.0.text: {NO_TEXT}"),
         ({"items": [{}]}, "items.0.text: Field required"),
         ({"items": [{"text": "a", "more": [{"text": "a"}, 5]}]}, f"items.0.more.1: {NEITHER}"),
-        (
-            {"items": [1, {}], "one": 2},
-            f"one: {LIST}; items.0: {NEITHER}; items.1.text: Field required",
-        ),
+        ({"items": [1, {}], "one": 2}, f"one: {LIST}; items.0: {NEITHER}; items.1.text: Field required"),
         ({"items": [1, 2, 3, 4, 5]}, f"items.0: {NEITHER}; items.1: {NEITHER}; items.2: {NEITHER} (and 2 more)"),
         ([], "Input should be an object"),
     ],

@@ -1,7 +1,6 @@
 """First-stage scores that come with candidates, and are mixed in by a weight of the request or of the model."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from support.app import RunningApp, assert_error, running_app
 from support.scorers import lookup
 from support.serving import files_of
 
-from bandrank.model_settings import read_models
 from bandrank.serving import assemble
 from bandrank.settings import Settings
 
@@ -100,19 +98,6 @@ async def test_a_weight_that_is_no_share_is_refused(weight: Any) -> None:
         response = await running.rerank(BODY | {"first_stage_weight": weight})
 
     assert "first_stage_weight" in assert_error(response, 422, "invalid_input")
-
-
-def test_a_model_may_have_a_weight_and_further_names(tmp_path: Path) -> None:
-    """The file of models may give both; a model without a weight gets the one of the settings."""
-    path = tmp_path / "models.toml"
-    path.write_text(
-        '[[models]]\nname = "one"\nmodel = "org/one"\naliases = ["rerank-v3.5"]\n'
-        '[[models]]\nname = "two"\nmodel = "org/two"\nfirst_stage_weight = 0.5\n'
-    )
-    one, two = read_models(path, cascade_depth=50, dtype="float32", first_stage_weight=0.25)
-
-    assert (one.aliases, one.first_stage_weight) == (("rerank-v3.5",), 0.25)
-    assert (two.aliases, two.first_stage_weight) == ((), 0.5)
 
 
 async def test_a_further_name_finds_its_model() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 from support.app import RunningApp, assert_error, running_app
 from support.keys import KEYS, write_keys
@@ -111,16 +110,6 @@ async def test_infinitys_clients_are_told_how_busy_the_service_is() -> None:
     assert idle == after == {"queue_fraction": 0.0, "queue_absolute": 0, "results_pending": 0, "batch_size": 10}
     assert waiting > 0
     assert busy == idle | {"queue_fraction": waiting / 1000, "queue_absolute": waiting, "results_pending": 3}
-
-
-async def test_weaviate_starts() -> None:
-    """Weaviate waits for `ready` at its start, and reads an object at /meta."""
-    async with running_app(lookup()) as running:
-        ready = await running.client.get("/.well-known/ready")
-        meta = await running.client.get("/meta")
-
-    assert ready.status_code <= httpx.codes.NO_CONTENT
-    assert meta.json()["model"] == "tiny"
 
 
 async def test_xinferences_clients_learn_whether_to_send_a_key(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -247,30 +248,30 @@ async def test_what_was_encoded_before_a_stream_waits_for_room_is_counted(monkey
 
 
 async def test_a_failure_midway_says_what_is_stored() -> None:
-    """All lines before the one that is too long are stored, and the client can go on after them."""
+    """All lines before the one that is too long are stored, but for those that cannot be read, and the client can go on
+    after them.
+    """
     settings = Settings(device="cpu", max_line_bytes=1000)
     lines = [line(f"{n}", "man") for n in range(300)]
-    async with running_app(lookup(), settings=settings) as running:
-        response = await running.client.put("/candidates", content=stream(*lines, b"x" * 1001), headers=NDJSON)
-        ranked = await running.rerank({"query": "who", "candidates": [{"id": f"{n}"} for n in range(300)]})
-
-    message = assert_error(response, 413, "input_too_large")
-    assert message.endswith("(the first 300 lines are registered)")
-    assert len(ranked.json()["results"]) == 300
-
-
-async def test_a_failure_midway_says_which_lines_could_not_be_read() -> None:
-    """The message does not count unreadable lines among those that are registered."""
-    settings = Settings(device="cpu", max_line_bytes=1000)
-    lines = [line(f"{n}", "man") for n in range(256)]
     lines.insert(1, b"{not json\n")
     lines.insert(3, b"{nor this\n")
     async with running_app(lookup(), settings=settings) as running:
         body = stream(*lines, b"[late]\n", b"x" * 1001)
         response = await running.client.put("/candidates", content=body, headers=NDJSON)
+        ranked = await running.rerank({"query": "who", "candidates": [{"id": f"{n}"} for n in range(300)]})
 
     message = assert_error(response, 413, "input_too_large")
-    assert "(the first 259 lines are registered but for 3 that could not be read, such as line 2: " in message
+    assert "(the first 303 lines are registered but for 3 that could not be read, such as line 2: " in message
+    assert len(ranked.json()["results"]) == 300
+
+
+async def test_a_full_store_midway_says_what_is_stored() -> None:
+    settings = Settings(device="cpu", candidate_store_bytes=1_000_000)
+    lines = [line(f"{n}", "x" * 1000) for n in range(2000)]
+    async with running_app(lookup(), settings=settings) as running:
+        response = await running.client.put("/candidates", content=stream(*lines), headers=NDJSON)
+
+    assert re.search(r"\(the first [1-9]\d* lines are registered\)", assert_error(response, 507, "store_full"))
 
 
 async def test_a_stream_lets_others_have_the_interpreter_between_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,15 +38,6 @@ async def test_json_is_read(headers: dict[str, str]) -> None:
     assert response.status_code == 200, response.text
 
 
-@pytest.mark.parametrize("kind", ["application/x-ndjson", "application/jsonl", "Application/X-JsonLines;charset=utf-8"])
-async def test_lines_are_read_under_each_of_their_names(kind: str) -> None:
-    """Lines of JSON have several names, none of which is a registered media type."""
-    async with running_app(lookup()) as running:
-        response = await running.client.put("/candidates", content=LINES, headers={"content-type": kind})
-
-    assert response.json()["registered"] == 2
-
-
 @pytest.mark.parametrize(("method", "path"), ENDPOINTS)
 @pytest.mark.parametrize(
     ("headers", "says"),

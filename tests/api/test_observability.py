@@ -223,13 +223,6 @@ async def test_a_self_test_does_not_take_for_ever(monkeypatch: pytest.MonkeyPatc
         gate.let_through()
 
 
-async def test_the_process_is_alive() -> None:
-    async with running_app(lookup()) as running:
-        response = await running.client.get("/healthz")
-
-    assert (response.status_code, response.json()) == (200, {"status": "alive"})
-
-
 async def test_the_api_describes_itself() -> None:
     async with running_app(lookup()) as running:
         document = (await running.client.get("/openapi.json")).json()
@@ -277,6 +270,7 @@ async def test_every_endpoint_is_counted() -> None:
         await running.rerank({"query": "who", "candidates": ["man"]})
         await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man"}]})
         await running.client.put("/candidates", json={})
+        await running.client.put("/candidates", content=b"x", headers={"content-type": "text/plain"})
         await running.client.request("DELETE", "/candidates", json={"ids": ["a"]})
         for name in ("a", "b/c"):
             await running.client.post(f"/inference/cross/{name}", json={"input": [{"query": "who", "text": "man"}]})
@@ -295,6 +289,7 @@ async def test_every_endpoint_is_counted() -> None:
     assert after.value("bandrank_http_requests_total", path=template, status="405") == 2
     assert growth("s_total", path="/candidates", status="200") == 2
     assert after.value("bandrank_http_requests_total", path="/candidates", status="422") == 1
+    assert after.value("bandrank_http_requests_total", path="/candidates", status="415") == 1
     assert growth("_seconds_count", path="/candidates") == 2
     assert (
         growth("s_total", path="/healthz", status="200") == growth("s_total", path="/openapi.json", status="200") == 1

@@ -7,9 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Message
-from support.app import RunningApp, ask_and_hang_up, assert_error, client_to, running_app
-from support.poison import dies, fails
+from support.app import RunningApp, assert_error, client_to, running_app
+from support.poison import BUG, Buggy, dies, fails
 from support.scorers import Gate, WatchedScorer, lookup
 from support.server import Scrape
 from support.tasks import until
@@ -22,7 +21,6 @@ pytestmark = pytest.mark.anyio
 
 BODY = {"query": "who", "candidates": ["man"]}
 POISONED = {"query": "who", "candidates": ["p"]}
-BYTES = b'{"query": "who", "candidates": ["man"]}'
 
 
 async def counted(running: RunningApp, status: str) -> float:
@@ -96,15 +94,8 @@ async def test_a_candidate_that_cannot_be_scored_is_500_for_its_request_alone() 
 
 async def test_a_bug_is_500_and_counted_as_such() -> None:
     """The flat body leaves out the cause, which goes to the log."""
-
-    class Buggy(WatchedScorer):
-        def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
-            if candidate_tokens == 13:
-                raise RuntimeError("secret")
-            return super().num_rows(query_tokens, candidate_tokens)
-
     async with running_app(Buggy(lookup(), lambda _: None)) as running:
-        response = await running.rerank({"query": "who", "candidates": ["the man " * 6]})
+        response = await running.rerank(BUG)
 
         assert_error(response, 500, "internal")
         assert "secret" not in response.text
@@ -177,43 +168,3 @@ async def test_a_dead_scoring_thread_makes_the_service_unready() -> None:
         assert (await running.scrape()).value("bandrank_ready") == 0
         assert "dead" in assert_error(await running.client.get("/healthz"), 503, "not_ready")
         assert deaths == ["died"]
-
-
-async def test_a_queued_client_that_hangs_up_frees_its_room() -> None:
-    """The client counts as 499 and its task as cancelled; the request that is being scored is answered."""
-    scorer, gate = gated()
-    async with running_app(scorer) as running:
-        await asyncio.to_thread(gate.wait_for_batch)
-        scored, gone = asyncio.create_task(running.rerank(BODY)), asyncio.Event()
-        await asyncio.to_thread(gate.wait_for_batch)
-        message: Message = {"type": "http.request", "body": BYTES, "more_body": False}
-        impatient = asyncio.create_task(ask_and_hang_up(running.app, [message], hung_up=gone.wait))
-        queue = running.service.models.default.engine.queue
-        await until(lambda: queue.waiting_tasks == 1)
-        gone.set()
-        sent = await impatient
-        await until(lambda: queue.waiting_tasks == 0)
-        seen = await running.scrape()
-        gate.let_through()
-
-        assert {message["status"] for message in sent if "status" in message} <= {499}
-        assert queue.waiting_rows == 0
-        assert seen.value("bandrank_requests_total", status="499") == 1
-        assert seen.value("bandrank_request_seconds_count") == 1
-        assert seen.value("bandrank_dropped_tasks_total", reason="cancelled") == 1
-        assert seen.value("bandrank_waiting_tokens") == 0
-        assert (await scored).status_code == 200
-
-
-async def test_a_client_that_hangs_up_within_its_body_is_no_error() -> None:
-    async with running_app(lookup()) as running:
-        half: Message = {"type": "http.request", "body": BYTES[:20], "more_body": True}
-        gone = asyncio.Event()
-        gone.set()
-        sent = await ask_and_hang_up(running.app, [half], hung_up=gone.wait)
-        seen = await running.scrape()
-
-        assert {message["status"] for message in sent if "status" in message} <= {499}
-        assert seen.value("bandrank_requests_total", status="499") == 1
-        assert seen.value("bandrank_requests_total") == 1
-        assert (await running.rerank(BODY)).status_code == 200

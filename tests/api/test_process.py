@@ -34,8 +34,8 @@ def refuses(address: str) -> bool:
 
 
 def test_sigterm_answers_what_was_admitted_and_takes_no_more(tmp_path: Path) -> None:
-    """At SIGTERM one request is being scored and two wait: all three are answered, and the exit code is 0. An endless
-    upload ends with 503.
+    """At SIGTERM one request is being scored, two wait, and one is within its headers: all are answered, and the exit
+    code is 0. An endless upload ends with 503.
     """
     begun = Event()
 
@@ -45,16 +45,21 @@ def test_sigterm_answers_what_was_admitted_and_takes_no_more(tmp_path: Path) -> 
             if number == 1000:
                 begun.set()
 
-    with gated_service(tmp_path) as gated, ThreadPoolExecutor(4) as clients:
+    with gated_service(tmp_path) as gated, ThreadPoolExecutor(4) as clients, contextlib.ExitStack() as at_end:
         request = {"headers": {"content-type": "application/x-ndjson"}, "timeout": HANG_S, "trust_env": False}
         upload = clients.submit(httpx.put, f"{gated.service.url}/candidates", content=lines(), **request)
         assert begun.wait(HANG_S)
         answers = [clients.submit(gated.rerank)]
         gated.wait_for_batch()
         answers += [clients.submit(gated.rerank) for _ in range(2)]
+        url = httpx.URL(gated.service.url)
+        begun_late = at_end.enter_context(socket.create_connection((url.host, url.port or 0), timeout=HANG_S))
+        begun_late.sendall(b"GET /healthz HT")
         wait_until(lambda: gated.waiting_tasks() == 2)
         gated.service.terminate()
         wait_until(lambda: refuses(gated.service.url))
+        begun_late.sendall(b"TP/1.1\r\n\r\n")
+        assert begun_late.recv(100).startswith(b"HTTP/1.1 200")
         assert_error(upload.result(HANG_S), 503, "not_ready")
         assert not any(answer.done() for answer in answers)
         gated.let_through(batches=3)

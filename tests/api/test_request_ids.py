@@ -6,7 +6,8 @@ import logging
 import httpx
 import pytest
 from support.app import ask_and_hang_up, running_app
-from support.scorers import WatchedScorer, lookup
+from support.poison import BUG, Buggy
+from support.scorers import lookup
 from support.stderr import logging_to_stderr
 
 from bandrank.logs import ACCESS
@@ -14,18 +15,6 @@ from bandrank.logs import ACCESS
 pytestmark = pytest.mark.anyio
 
 BODY = {"query": "who", "candidates": ["man"]}
-
-
-class Buggy(WatchedScorer):
-    """A scorer that raises an unexpected error for a candidate of 13 tokens."""
-
-    def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
-        if candidate_tokens == 13:
-            raise RuntimeError("secret")
-        return super().num_rows(query_tokens, candidate_tokens)
-
-
-BUG = {"query": "who", "candidates": ["the man " * 6]}
 
 
 @pytest.mark.parametrize("brought", ["a", "0f-_.Z" * 21])

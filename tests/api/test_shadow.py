@@ -93,18 +93,6 @@ async def test_requests_are_sampled_by_their_ids() -> None:
     assert 0 < sampled == sum(is_sampled(name, 0.5) for name in ids) < len(ids)
 
 
-async def test_a_share_of_0_does_nothing() -> None:
-    batches: list[ScoreBatch] = []
-    settings = Settings(device="cpu", shadow_share=0.0)
-    shadow = WatchedScorer(lookup(), batches.append)
-    async with running_app(lookup(man=1.0), shadow=shadow, settings=settings) as running:
-        tests = len(batches)
-        assert (await running.rerank(BODY)).status_code == 200
-        scrape = await running.scrape()
-
-    assert (scrape.value("bandrank_shadow_sampled_total"), len(batches)) == (0, tests)
-
-
 async def test_a_model_that_is_loaded_as_a_shadow_alone_is_not_served() -> None:
     """No request can name the shadow, and no registered candidate is encoded for it."""
     async with running_app(lookup(man=1.0), shadow=encoded_lookup(man=1.0), settings=ALL) as running:

@@ -9,22 +9,12 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import httpx
 import pytest
-import uvicorn
 from support.app import assert_error
-from support.plain_http import client
+from support.listening import Listening, listening
 from support.scorers import Gate, WatchedScorer, lookup
-from support.server import Scrape
 from support.serving import files_of
 from support.tasks import HANG_S, wait_until
-from support.threaded import served
-
-from bandrank.api.app import create_app
-from bandrank.api.connections import ConnectionLimits, Connections
-from bandrank.api.service import Service
-from bandrank.serving import assemble
-from bandrank.settings import Settings
 
 BODY = json.dumps({"query": "who", "candidates": ["she", "man"], "raw_scores": True}).encode()
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n"
@@ -32,16 +22,10 @@ HEAD = b"POST /rerank HTTP/1.1\r\nHost: bandrank\r\nContent-Length: %d\r\n\r\n"
 
 
 @dataclass(frozen=True)
-class Listening:
+class Gated(Listening):
     """A service that listens, and the gate before its scorer."""
 
-    address: tuple[str, int]
     gate: Gate
-
-    def client(self) -> httpx.Client:
-        """A client with a separate connection."""
-        host, port = self.address
-        return client(f"http://{host}:{port}")
 
     @contextlib.contextmanager
     def half_closed(self, sent: bytes) -> Iterator[socket.socket]:
@@ -50,11 +34,6 @@ class Listening:
             connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)
             yield connection
-
-    def scrape(self) -> Scrape:
-        """The current metrics."""
-        with self.client() as client:
-            return Scrape(client.get("/metrics").text)
 
     def wait_for(self, name: str, value: float, **labels: str) -> None:
         """Returns once a series has this value."""
@@ -70,17 +49,14 @@ class Listening:
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[Listening]:
-    """The application behind uvicorn, in a thread of this process, on a free port of the loopback device."""
+def gated(keep_alive_s: int = 600) -> Iterator[Gated]:
+    """A service whose gate has let its self-test pass, with patience for clients that wait for the gate."""
     gate = Gate()
-    settings = Settings(device="cpu")
-    service = Service(assemble([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), gate))], settings), settings)
-    protocol = Connections(ConnectionLimits(), service.metrics).protocol()
-    config = uvicorn.Config(create_app(service), http=protocol, log_config=None, access_log=False)  # type: ignore[arg-type]
-    with served(config) as address:
+    files = [files_of(WatchedScorer(lookup(man=1.5, she=-2.0), gate))]
+    with listening(files=files, patience_s=HANG_S, keep_alive_s=keep_alive_s) as service:
         gate.let_through()
-        gate.wait_for_batch()  # the self-test of the start
-        yield Listening(address, gate)
+        gate.wait_for_batch()
+        yield Gated(service.address, service.trust, service.connections, gate)
         gate.let_through(100)
 
 
@@ -103,7 +79,7 @@ def assert_quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_body_of_50_mb_is_answered(caplog: pytest.LogCaptureFixture) -> None:
     """A client that sends its whole body first reads a 413, not a broken pipe, and its connection stays usable."""
-    with listening() as running, running.client() as client:
+    with gated() as running, running.client() as client:
         for _ in range(2):
             response = client.post("/rerank", content=b'{"query": "' + b"x" * 50_000_000)
             assert "16777216 bytes" in assert_error(response, 413, "input_too_large")
@@ -114,7 +90,7 @@ def test_a_body_of_50_mb_is_answered(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("behind", [b"", PROBE], ids=["alone", "pipelined"])
 def test_a_queued_client_that_goes_away_frees_its_room(behind: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """Its task is dropped and counted, even if it sent another request; the one that is being scored is answered."""
-    with listening() as running, socket.create_connection(running.address) as scored:
+    with gated() as running, socket.create_connection(running.address) as scored:
         scored.sendall(HEAD % len(BODY) + BODY)
         running.gate.wait_for_batch()
         with socket.create_connection(running.address) as impatient:
@@ -122,7 +98,9 @@ def test_a_queued_client_that_goes_away_frees_its_room(behind: bytes, caplog: py
             running.wait_for("bandrank_waiting_tasks", 1)
         running.wait_for("bandrank_dropped_tasks_total", 1, reason="cancelled")
         running.wait_for("bandrank_requests_total", 1, status="499")
-        assert running.scrape().value("bandrank_waiting_tasks") == 0
+        seen = running.scrape()
+        assert seen.value("bandrank_waiting_tasks") == seen.value("bandrank_waiting_tokens") == 0
+        assert seen.value("bandrank_request_seconds_count") == 1
 
         running.gate.let_through()
         assert scored.recv(65536).startswith(b"HTTP/1.1 200 OK")
@@ -131,7 +109,7 @@ def test_a_queued_client_that_goes_away_frees_its_room(behind: bytes, caplog: py
 
 
 def test_a_client_that_goes_away_while_it_is_scored_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    with listening() as running:
+    with gated() as running:
         with socket.create_connection(running.address) as impatient:
             impatient.sendall(HEAD % len(BODY) + BODY)
             running.gate.wait_for_batch()
@@ -143,7 +121,7 @@ def test_a_client_that_goes_away_while_it_is_scored_affects_no_other(caplog: pyt
 
 def test_a_client_that_goes_away_within_its_body_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     """The request counts as 499, and nothing of it reaches the scorer."""
-    with listening() as running:
+    with gated() as running:
         with socket.create_connection(running.address) as impatient:
             impatient.sendall(HEAD % len(BODY) + BODY[:10])
         running.wait_for("bandrank_requests_total", 1, status="499")
@@ -154,7 +132,7 @@ def test_a_client_that_goes_away_within_its_body_is_counted(caplog: pytest.LogCa
 
 def test_several_requests_on_one_connection(caplog: pytest.LogCaptureFixture) -> None:
     """The connection is kept alive, also after errors."""
-    with listening() as running, running.client() as client:
+    with gated() as running, running.client() as client:
         running.gate.let_through(3)
         bodies = (BODY, b"{", BODY, b'{"query": ""}', BODY)
         statuses = [client.post("/rerank", content=body).status_code for body in bodies]
@@ -163,11 +141,21 @@ def test_several_requests_on_one_connection(caplog: pytest.LogCaptureFixture) ->
     assert_quiet(caplog)
 
 
+def test_an_offer_of_another_protocol_may_be_followed_by_a_long_wait() -> None:
+    """Its connection is not taken for an idle one, which would be closed before the answer."""
+    offer = b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    with gated(keep_alive_s=0) as running, socket.create_connection(running.address) as connection:
+        connection.sendall((HEAD % len(BODY))[:-2] + offer + BODY)
+        running.gate.wait_for_batch()
+        running.gate.let_through()
+        assert [status for status, _ in answers_on(connection)] == [200]
+
+
 def test_a_client_that_sends_no_more_gets_its_answer(caplog: pytest.LogCaptureFixture) -> None:
     """The client gets all of a small answer and of one of megabytes, and then the connection is closed."""
     text = "man " + "x" * 3_000_000
     large = json.dumps({"query": "who", "candidates": [text], "return_documents": True}).encode()
-    with listening() as running:
+    with gated() as running:
         with running.half_closed(PROBE) as connection:
             assert answers_on(connection) == [(200, b'{"status":"alive"}')]
         running.gate.let_through()
@@ -180,7 +168,7 @@ def test_a_client_that_sends_no_more_gets_its_answer(caplog: pytest.LogCaptureFi
 
 def test_a_client_that_sends_no_more_may_wait(caplog: pytest.LogCaptureFixture) -> None:
     """Neither a queued task nor a batch of such a client is dropped while others come and go."""
-    with listening() as running, running.half_closed(HEAD % len(BODY) + BODY) as scored:
+    with gated() as running, running.half_closed(HEAD % len(BODY) + BODY) as scored:
         running.gate.wait_for_batch()
         with running.half_closed(HEAD % len(BODY) + BODY) as queued:
             running.wait_for("bandrank_waiting_tasks", 1)
@@ -196,7 +184,7 @@ def test_a_client_that_sends_no_more_may_wait(caplog: pytest.LogCaptureFixture) 
 
 def test_a_client_that_sends_no_more_and_then_goes_away_frees_its_room(caplog: pytest.LogCaptureFixture) -> None:
     """The service notices this although it neither reads from the connection nor writes to it."""
-    with listening() as running, socket.create_connection(running.address) as scored:
+    with gated() as running, socket.create_connection(running.address) as scored:
         scored.sendall(HEAD % len(BODY) + BODY)
         running.gate.wait_for_batch()
         with running.half_closed(HEAD % len(BODY) + BODY) as impatient:
@@ -211,7 +199,7 @@ def test_a_client_that_sends_no_more_and_then_goes_away_frees_its_room(caplog: p
 def test_requests_in_a_row_are_all_answered_though_the_client_sends_no_more(caplog: pytest.LogCaptureFixture) -> None:
     """The answers come in order, and then the connection is closed."""
     request = HEAD % len(BODY) + BODY
-    with listening() as running:
+    with gated() as running:
         running.gate.let_through(2)
         with running.half_closed(request + b"GET /nothing HTTP/1.1\r\nHost: bandrank\r\n\r\n" + request) as connection:
             assert [status for status, _ in answers_on(connection)] == [200, 404, 200]
@@ -225,7 +213,7 @@ def test_requests_in_a_row_are_all_answered_though_the_client_sends_no_more(capl
 )
 def test_a_client_that_sends_no_more_than_half_a_request_is_closed(sent: bytes) -> None:
     """The connection is closed at once, without an answer."""
-    with listening() as running:
+    with gated() as running:
         with running.half_closed(sent) as connection:
             assert connection.recv(100) == b""
         running.assert_serves()
@@ -234,7 +222,7 @@ def test_a_client_that_sends_no_more_than_half_a_request_is_closed(sent: bytes) 
 def test_a_client_of_http_1_0_that_sends_no_more_is_closed() -> None:
     """Such a client may not understand an interim answer, without which it looks like one that went away."""
     request = (HEAD % len(BODY)).replace(b"HTTP/1.1", b"HTTP/1.0") + BODY
-    with listening() as running:
+    with gated() as running:
         with running.half_closed(request) as connection:
             assert connection.recv(100) == b""
         running.wait_for("bandrank_requests_total", 1, status="499")

@@ -5,7 +5,7 @@ import json
 import time
 from typing import Any
 
-from chaos.table import MB, VECTORS, attack, connection_to, register_body, reset, status_of, together, words
+from chaos.table import MB, VECTORS, ask, attack, connection_to, register_body, reset, status_of, together, words
 
 EXPLAIN, EMBED, PAIRS = "/explain", "/v1/embeddings", "/v1/score"
 DOORS = (
@@ -217,3 +217,11 @@ def small_requests_at_every_door(url: str) -> set[int]:
         "text_1": "who", "text_2": ["man"],
     }  # fmt: skip
     return together([lambda path=path: post_to(url, path, body) for path in DOORS * 4])  # type: ignore[misc]
+
+
+@attack(200, quick=True)
+def an_answer_that_tells_where_the_model_is(url: str) -> set[int]:
+    """An answer has the model's name, and not its path."""
+    answer = ask(url, "POST", "/rerank", json={"query": "who", "documents": ["man"]})
+    assert "/" not in answer.json()["model"]
+    return {answer.status_code}

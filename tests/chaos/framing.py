@@ -5,7 +5,7 @@ import time
 
 from chaos.table import BODY, HEAD, MB, answer_on, attack, connection_to, register_raw, request, send_raw, status_of
 
-GET = b"GET /healthz HTTP/1.1\r\nHost: b\r\n"
+GET, METRICS = (b"GET " + path + b" HTTP/1.1\r\nHost: b\r\n" for path in (b"/healthz", b"/metrics"))
 END = b"\r\n\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 CLOSE = b"Connection: close\r\n"
@@ -51,6 +51,7 @@ register_raw("a_negative_chunk", CHUNKED + b"-1\r\n" + BODY, 400, 0)
 register_raw("a_chunk_beyond_64_bits", CHUNKED + b"f" * 40 + b"\r\n" + BODY, 400, 0)
 register_raw("a_chunk_that_is_longer_than_it_says", CHUNKED + b"2\r\n" + BODY + b"\r\n0\r\n\r\n", 400, 0)
 register_raw("headers_after_the_body_that_change_it", CHUNKED + b"0\r\nContent-Length: 9\r\nHost: c\r\n\r\n", 400, 422)
+register_raw("metrics_in_no_known_encoding", METRICS + b"Accept: */*;q=x,,\r\nAccept-Encoding: zstd;q=9" + END, 200)
 register_raw("two_requests_of_which_one_is_none", request() + b"\0\1\2 nonsense\r\n\r\n", 200, 400)
 register_raw("lines_before_the_request", b"\r\n" * 10_000 + GET + END, 200, 400, 431)
 register_raw("a_hundred_thousand_lines_and_no_request", b"\r\n" * 100_000, 400, 431, 0)

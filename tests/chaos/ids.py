@@ -2,18 +2,12 @@
 
 import json
 import threading
+from functools import partial
 
-from chaos.table import JSON, NDJSON, attack, post, register_body, results_of, status_of, together
+from chaos.table import ATTACKS, JSON, NDJSON, Attack, attack, post, register_body, results_of, status_of, together
 
-CANDIDATES = {"path": "/candidates", "method": "PUT"}
 STORED = (200, 403)  # 403: the service may forbid registering
 
-register_body("an_empty_id", b'{"candidates":[{"id":"","text":"man"}]}', 403, 422, **CANDIDATES)
-register_body("an_id_half_of_a_character", b'{"candidates":[{"id":"\\ud800","text":"man"}]}', 403, 422, **CANDIDATES)
-register_body("an_id_that_is_a_number", b'{"candidates":[{"id":7,"text":"man"}]}', 403, 422, **CANDIDATES)
-register_body("an_id_that_is_a_list", b'{"query":"x","candidates":[{"id":["a"]}]}', 422)
-register_body("an_id_without_a_text_to_register", b'{"candidates":[{"id":"a"}]}', 403, 422, **CANDIDATES)
-register_body("no_candidates_to_register", b'{"candidates":[]}', 403, 200, 422, **CANDIDATES)
 register_body(
     "ids_by_the_hundred_thousand_to_forget",
     json.dumps({"ids": [str(number) for number in range(100_000)]}).encode(),
@@ -49,27 +43,16 @@ def registered_and_found(url: str, names: list[str]) -> set[int]:
     return {put, asked_for(url, names), *(asked_for(url, [name]) for name in names[:20]), forget(url, *names)}
 
 
-@attack(*STORED, quick=True)
-def ids_of_control_characters(url: str) -> set[int]:
-    """Some contain line ends and commands of Redis: an id must never be read as protocol."""
-    return registered_and_found(url, ["a\r\nFLUSHALL\r\n", "*3\r\n$3\r\nSET\r\n", "\0", "\x1b[2J", "\x7f", " "])
-
-
-@attack(*STORED, quick=True)
-def ids_like_paths(url: str) -> set[int]:
-    return registered_and_found(url, ["../../etc/passwd", "/", "%2e%2e%2f", "file:///etc/passwd", "C:\\", "~root", "."])
-
-
-@attack(*STORED, quick=True)
-def ids_with_tags_of_slots(url: str) -> set[int]:
-    """Braces in a Redis key decide the cluster's slot; braces in an id must not."""
-    return registered_and_found(url, ["{}", "}{", "{a}", "}", "{", "{{}}", "{00}:", "bandrank:candidate:{00}:x"])
-
-
-@attack(*STORED, quick=True)
-def ids_of_one_slot(url: str) -> set[int]:
-    """Two thousand ids have the same hash tag."""
-    return registered_and_found(url, [f"{{tag}}{number}" for number in range(2000)])
+ODD = {
+    # An id must never be read as commands of Redis.
+    "ids_of_control_characters": ["a\r\nFLUSHALL\r\n", "*3\r\n$3\r\nSET\r\n", "\0", "\x1b[2J", "\x7f", " "],
+    "ids_like_paths": ["../../etc/passwd", "/", "%2e%2e%2f", "file:///etc/passwd", "C:\\", "~root", "."],
+    # Braces in a Redis key decide the cluster's slot; braces in an id must not.
+    "ids_with_tags_of_slots": ["{}", "}{", "{a}", "}", "{", "{{}}", "{00}:", "bandrank:candidate:{00}:x"],
+    "ids_of_one_slot": [f"{{tag}}{number}" for number in range(2000)],
+}
+for name, names in ODD.items():
+    ATTACKS[name] = Attack(partial(registered_and_found, names=names), frozenset(STORED), quick=True)
 
 
 @attack(*STORED, 404, 422, quick=True)

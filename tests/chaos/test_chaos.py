@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 
 import pytest
-from chaos import attacks, bodies, doors, framing, ids, promises, timing
+from chaos import attacks, bodies, doors, framing, ids, timing
 from chaos.attacking import attack_and_check
 from chaos.table import ATTACKS, VECTORS
 from support.models import save_bi_encoder
@@ -14,7 +14,7 @@ from support.server import running_service
 from support.soak_pool import tiny_cross_encoder
 from support.witness import Witness, witness_of
 
-__all__ = ["attacks", "bodies", "doors", "framing", "ids", "promises", "timing"]  # importing them fills ATTACKS
+__all__ = ["attacks", "bodies", "doors", "framing", "ids", "timing"]  # importing them fills ATTACKS
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,7 @@
 
 import json
 import os
-import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from chaos.table import JSON, NDJSON, ask, words
-from support.models import save_bi_encoder
-from support.redis_server import RedisServer, free_port
+from chaos.table import JSON, ask, words
+from support.redis_server import RedisServer
 from support.server import running_service
 from support.soak_pool import tiny_cross_encoder
 
@@ -30,16 +26,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_cross_encoder(tmp_path_factory.mktemp("findings") / "model"))
 
 
-def test_a_store_of_empty_texts_is_bounded_by_the_memory_it_takes(model: str, tmp_path: Path) -> None:
-    """Ids and the store's own structures count, not only the texts."""
-    arguments = ["--model", model, "--candidate-store-bytes", "1000000"]
-    lines = b"".join(b'{"id":"%d","text":""}\n' % number for number in range(50_000))
-    with running_service(tmp_path, arguments=arguments) as service:
-        answer = ask(service.url, "PUT", "/candidates", content=lines, headers=NDJSON)
-
-    assert answer.status_code == httpx.codes.INSUFFICIENT_STORAGE
-
-
 def test_a_hundred_and_fifty_thousand_candidates_are_stored_in_redis(
     model: str, server: RedisServer, tmp_path: Path
 ) -> None:
@@ -50,28 +36,6 @@ def test_a_hundred_and_fifty_thousand_candidates_are_stored_in_redis(
         answer = ask(service.url, "PUT", "/candidates", content=body, headers=JSON)
 
     assert (answer.status_code, answer.json().get("registered")) == (200, 150_000)
-
-
-def test_an_id_that_a_request_repeats_is_read_once(model: str, server: RedisServer, tmp_path: Path) -> None:
-    """A text of a megabyte, asked for a thousand times, must not fill Redis' memory with replies."""
-    text = "man " * 250_000
-    asked = {"query": "who", "candidates": [{"id": "large"}] * 1000, "top_n": 1}
-    with running_service(tmp_path, arguments=["--model", model, "--redis-url", server.url]) as service:
-        put = ask(service.url, "PUT", "/candidates", json={"candidates": [{"id": "large", "text": text}]})
-        assert put.status_code == httpx.codes.OK
-        ask(service.url, "POST", "/rerank", json=asked)
-
-    assert server.do("INFO", "memory")["used_memory_peak"] < 100_000_000
-
-
-def test_a_stream_that_fails_midway_says_how_far_it_came(model: str, tmp_path: Path) -> None:
-    """The client need not send again the lines that are registered."""
-    lines = b"".join(b'{"id":"%d","text":"%b"}\n' % (number, b"x" * 10_000) for number in range(1000))
-    with running_service(tmp_path, arguments=["--model", model, "--candidate-store-bytes", "5000000"]) as service:
-        answer = ask(service.url, "PUT", "/candidates", content=lines, headers=NDJSON)
-
-    assert answer.status_code == httpx.codes.INSUFFICIENT_STORAGE
-    assert re.search(r"the first [1-9]\d* lines are registered", answer.json()["message"])
 
 
 def test_a_pause_of_the_machine_does_not_close_the_service(model: str, tmp_path: Path) -> None:
@@ -113,14 +77,3 @@ def test_a_thread_that_dies_as_it_takes_a_batch_answers_it(model: str, tmp_path:
             statuses = [ask(service.url, "POST", "/rerank", json=BODY).status_code]
         assert statuses == [httpx.codes.INTERNAL_SERVER_ERROR]
         assert service.exit_status() == 1
-
-
-def test_a_check_fails_where_redis_does_not_answer(tmp_path: Path) -> None:
-    model = str(save_bi_encoder(tmp_path / "model"))
-    url = f"redis://127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "bandrank", "check", "--model", model, "--device", "cpu", "--redis-url", url]
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
-    ended = subprocess.run(command, env=inherited, capture_output=True, text=True, timeout=180, check=False)
-
-    assert ended.returncode == 1
-    assert "does not answer" in ended.stdout + ended.stderr

@@ -7,19 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 
-from chaos.table import (
-    BODY,
-    HEAD,
-    answer_on,
-    attack,
-    connection_to,
-    post,
-    request,
-    reset,
-    status_of,
-    together,
-    words,
-)
+from chaos.table import BODY, HEAD, answer_on, attack, connection_to, post, request, reset, status_of, together, words
 from support.tasks import wait_until
 
 LARGE = json.dumps({"query": "x", "candidates": [words(100)] * 30}).encode()

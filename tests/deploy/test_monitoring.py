@@ -82,12 +82,7 @@ class TestPrometheusFiles:
 
     def test_rules_do_what_they_say(self) -> None:
         """Recorded shares and quantiles have the values worked out by hand, and each alert fires when it should."""
-        run(
-            needs_program("promtool", PACKAGE),
-            "test",
-            "rules",
-            Path(__file__).with_name("bandrank.rules.test.yml"),
-        )
+        run(needs_program("promtool", PACKAGE), "test", "rules", Path(__file__).with_name("bandrank.rules.test.yml"))
 
     def test_rules_name_exposed_series(self) -> None:
         """A rule refers only to series that the service exposes or that a rule records."""

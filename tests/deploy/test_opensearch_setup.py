@@ -1,11 +1,11 @@
 """What the set-up job tells OpenSearch, that it can be run again at any time, and how it fails."""
 
-import argparse
 import copy
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +14,13 @@ import pytest
 import sample
 import set_up_opensearch
 from support.certificates import make_certificate
-from support.deploy import DEPLOY
+from support.deploy import DEPLOY, PASSWORD
 from support.opensearch import PRIVATE, TRUSTED, OpenSearch, State
-from support.recording import Answer, RecordedCall, serving_calls
+from support.recording import Answer, RecordedCall
 from support.search_engine import SearchEngine, running_engine
 
 SCRIPT = DEPLOY / "search" / "set_up_opensearch.py"
-PASSWORD = "correct-horse"  # noqa: S105 -- of a stand-in
 SetUp = Callable[..., None]
-
-
-@pytest.fixture
-def password_file(tmp_path: Path) -> Path:
-    """Returns a file like the one that the stack's login leaves."""
-    file = tmp_path / "password"
-    file.write_text(PASSWORD + "\n", encoding="ascii")
-    return file
-
-
-def equal_scores(call: RecordedCall) -> Any:
-    """Returns the answer of a re-ranker that scores all documents alike."""
-    results = [{"index": index, "relevance_score": 0.5} for index in range(len(call.body["documents"]))]
-    return {"results": results[: call.body["top_n"]]}
-
-
-@pytest.fixture(scope="module")
-def reranker() -> Iterator[str]:
-    """Yields the address of a stand-in for bandrank. The tests of test_search_demo.py have the real one."""
-    with serving_calls(equal_scores) as address:
-        yield address
 
 
 @pytest.fixture
@@ -57,15 +35,9 @@ def url(engine: OpenSearch) -> Iterator[str]:
 
 
 @pytest.fixture
-def set_up(password_file: Path, reranker: str) -> SetUp:
-    """Returns a function that runs the set-up in this process, with the engine's URL and perhaps further options."""
-
-    def run(url: str, **others: Any) -> None:
-        parser = client.command_line("test", url=url, user="admin")
-        given = parser.parse_args(["--password-file", str(password_file), "--wait-s", "0", "--reranker", reranker])
-        set_up_opensearch.set_up(argparse.Namespace(**{**vars(given), **others}))
-
-    return run
+def set_up(run: Callable[..., None]) -> SetUp:
+    """Returns a function that sets up OpenSearch, with its URL and perhaps further options."""
+    return partial(run, set_up_opensearch.set_up, user="admin")
 
 
 def normalised(state: State) -> State:

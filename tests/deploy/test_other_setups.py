@@ -1,50 +1,19 @@
 """What the set-up jobs of the examples tell Elasticsearch and Weaviate, also when they run again, and how they fail."""
 
-import argparse
 import copy
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import client
 import pytest
 import sample
 import set_up_elasticsearch
 import set_up_weaviate
+from support.deploy import PASSWORD
 from support.elasticsearch import Elasticsearch
-from support.recording import Answer, RecordedCall, serving_calls
+from support.recording import Answer, RecordedCall
 from support.weaviate import Weaviate
 
-PASSWORD = "correct-horse"  # noqa: S105 -- of a stand-in
 Run = Callable[..., None]
-
-
-def equal_scores(call: RecordedCall) -> Any:
-    """Returns the answer of a re-ranker that scores all texts alike, in the wire format of the question."""
-    if "texts" in call.body:
-        return [{"index": index, "score": 0.5} for index in range(len(call.body["texts"]))]
-    return {"scores": [{"document": text, "score": 0.5} for text in call.body["documents"]]}
-
-
-@pytest.fixture(scope="module")
-def reranker() -> Iterator[str]:
-    """Yields the address of a stand-in for bandrank. The tests of test_search_demo.py have the real one."""
-    with serving_calls(equal_scores) as address:
-        yield address
-
-
-@pytest.fixture
-def run(tmp_path: Path, reranker: str) -> Run:
-    """Returns a function that runs a set-up in this process, with the engine's URL and perhaps further options."""
-    password_file = tmp_path / "password"
-    password_file.write_text(PASSWORD, encoding="ascii")
-
-    def run(set_up: Callable[[argparse.Namespace], None], url: str, **others: Any) -> None:
-        parser = client.command_line("test", url=url, user="elastic")
-        given = parser.parse_args(["--password-file", str(password_file), "--wait-s", "0", "--reranker", reranker])
-        set_up(argparse.Namespace(**{**vars(given), **others}))
-
-    return run
 
 
 class TestElasticsearch:

@@ -13,7 +13,7 @@ import sample
 import set_up_opensearch
 import set_up_weaviate
 from support import bm25
-from support.deploy import DEPLOY, needs_program
+from support.deploy import DEPLOY, PASSWORD, needs_program
 from support.elasticsearch import Elasticsearch
 from support.listening import listening
 from support.ml_commons import connector_call, scores_of
@@ -27,7 +27,6 @@ from bandrank.settings import Settings
 
 SEARCH = DEPLOY / "search"
 QUERIES: dict[str, str] = json.loads((SEARCH / "queries.json").read_text(encoding="utf-8"))
-PASSWORD = "correct-horse"  # noqa: S105 -- of a stand-in
 ANSWER = sample.documents()[QUERIES[sample.QUESTION]]["title"]
 SHOWN = 3  # hits of a search in the documentation
 
@@ -38,14 +37,6 @@ def bandrank() -> Iterator[str]:
     settings = Settings(device="cpu")
     with listening(settings, files=load_models(settings), patience_s=HANG_S) as service:
         yield service.url
-
-
-@pytest.fixture(scope="module")
-def password_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a file like the one that the stack's login leaves."""
-    file = tmp_path_factory.mktemp("login") / "password"
-    file.write_text(PASSWORD, encoding="ascii")
-    return file
 
 
 @pytest.fixture(scope="module")

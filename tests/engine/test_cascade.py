@@ -19,7 +19,7 @@ from support.tasks import until
 from bandrank.engine.policy import Role
 from bandrank.engine.ranking import Ranking, Stage, StageScores, best_first, merge
 from bandrank.engine.served import ServedModel
-from bandrank.errors import BadSetting, UnknownStrategy
+from bandrank.errors import BadSetting
 from bandrank.models.scorer import Scorer
 from bandrank.serving import assemble
 from bandrank.settings import Settings
@@ -201,13 +201,6 @@ async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> Non
     assert order(ranking) == ["she", "you", "he", "man", "no", "is"]
     assert ranking.degraded
     assert [stage.stage for stage in ranking.reports] == ["fast"]
-
-
-async def test_an_unknown_strategy_is_refused() -> None:
-    async with served(lookup()) as model:
-        for strategy in ("fast", "cascade", "slow"):
-            with pytest.raises(UnknownStrategy, match=r"there are auto, accurate$"):
-                await model.rank("who", ["man"], strategy=strategy)
 
 
 async def test_closing_lets_a_cascade_finish() -> None:

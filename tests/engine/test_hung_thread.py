@@ -11,7 +11,6 @@ from support.working import Dies
 
 from bandrank.api import service
 from bandrank.errors import DeadlineExceeded, ScoringFailed
-from bandrank.models.batch import ScoreBatch
 from bandrank.serving import assemble
 from bandrank.settings import Settings
 
@@ -42,20 +41,6 @@ async def test_a_thread_that_is_idle_does_not_hang() -> None:
     await asyncio.sleep(0.2)
 
     assert (serving.models.default.engine.hung, serving.models.default.engine.worker.stuck_s) == (False, 0.0)
-    await serving.models.default.engine.close()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_batch_that_was_taken_is_answered_when_the_thread_dies() -> None:
-    """The request fails at once, and not only at its deadline."""
-
-    def dies(_: ScoreBatch) -> None:
-        raise Dies
-
-    serving = assemble([files_of(WatchedScorer(lookup(), dies))], Settings(device="cpu"))
-    with pytest.raises(ScoringFailed, match="died"):
-        async with asyncio.timeout(10):
-            await serving.models.default.rank("who", ["man"])
     await serving.models.default.engine.close()
 
 

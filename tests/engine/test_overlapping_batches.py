@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from support.tasks import HANG_S, Clock, task_of, wait_until
 from support.working import Dies, open_queue, work_off
 
+from bandrank.engine.clients import Client
+from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import AnySlice, Outcome, Outcomes
+from bandrank.engine.tickets import Ticket
 from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
@@ -129,6 +132,23 @@ def test_a_batch_begins_behind_another_once_all_parts_of_that_have_begun() -> No
     assert ahead.device.events == ["begin [1.0, 2.0, 3.0]", "begin [4.0, 5.0]"]
     assert queue.throughput.seconds("ahead", 6) == 1.0
     assert queue.throughput.age_s("behind") == math.inf
+
+
+def test_a_batch_that_waits_for_a_request_is_taken_ahead_once_that_has_ended() -> None:
+    """The request ends without the work that it was expected to queue."""
+    lane = PartsLane("parts", True, Device())
+    queue = TaskQueue(max_waiting_rows=99, max_wait_s=math.inf, clock=Clock(), max_batch_rows=1)
+    queue.put(task_of([1.0] * 20, lane=lane))
+    worker = ScoringWorker(queue, max_batch_rows=1, metrics=Metrics(), clock=Clock())
+    with queue.admitted(Ticket(Client("polite"), math.inf), {lane: 1.0}):
+        worker.start()
+        wait_until(lambda: lane.device.events)
+        with pytest.raises(TimeoutError):
+            wait_until(lambda: lane.device.events[1:], within_s=0.05)
+    wait_until(lambda: lane.device.events[1:], within_s=5)
+    lane.ends[1].set()
+    queue.close()
+    assert worker.join(HANG_S)
 
 
 def test_a_request_is_answered_before_the_rest_of_its_batch_ends() -> None:

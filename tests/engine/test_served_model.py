@@ -6,22 +6,19 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from support.models import as_served, random_text, score_batch, tiny_cross_encoder
-from support.scorers import Gate, LookupScorer, WatchedScorer, encoded_lookup, lookup
+from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 from support.serving import ranked, served
 from support.tasks import Clock, until
 from support.tokenizer import tiny_tokenizer
 
 from bandrank.engine.served import ServedModel
 from bandrank.engine.tokenizer import RequestTokenizer
-from bandrank.errors import DeadlineExceeded, NotReady, Overloaded, ScoringFailed
+from bandrank.errors import DeadlineExceeded, NotReady, ScoringFailed
 from bandrank.metrics import Metrics
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
-from bandrank.serving import choose_device
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -33,13 +30,6 @@ def sample(model: ServedModel, name: str, **labels: str) -> float:
     found = model.engine.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
     assert found is not None
     return found
-
-
-async def test_candidates_come_back_in_order_of_score() -> None:
-    async with served(lookup(man=0.5, she=-2.0, you=7.25)) as model:
-        ranking = await model.rank("who", ["she", "man", "you", "he"])
-
-    assert ranked(ranking) == [(2, 7.25), (1, 0.5), (3, 0.0), (0, -2.0)]
 
 
 async def test_ties_keep_the_order_of_the_request() -> None:
@@ -95,33 +85,11 @@ async def test_scores_are_those_of_the_scorer() -> None:
     assert [score for _, score in sorted(ranked(ranking))] == pytest.approx(expected, abs=TOLERANCE)
 
 
-async def test_concurrent_requests_get_their_own_scores() -> None:
-    rng = random.Random(3)
-    requests = [(random_text(rng, 3), [random_text(rng, rng.randint(0, 40)) for _ in range(n)]) for n in range(1, 9)]
-    async with served(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_rows=300)) as model:
-        alone = [await model.rank(query, texts) for query, texts in requests]
-        together = await asyncio.gather(*(model.rank(query, texts) for query, texts in requests))
-
-    for one, other in zip(alone, together, strict=True):
-        assert dict(ranked(other)) == pytest.approx(dict(ranked(one)), abs=TOLERANCE)
-
-
 async def test_no_candidates_are_an_empty_ranking() -> None:
     """Nothing is queued, and nothing is scored."""
     async with served(lookup()) as model:
         ranking = await model.rank("who", [])
         assert (ranking.candidates, sample(model, "batch_tasks_count")) == ([], 0)
-
-
-async def test_the_answer_reports_its_cost() -> None:
-    scorer = LookupScorer({}, max_tokens=8)
-    async with served(scorer) as model:
-        ranking = await model.rank("who is it", ["", "the man", "the " * 20])
-
-    assert ranking.num_tokens == 4 + 1 + 3 + 8
-    (stage,) = ranking.reports
-    assert (stage.stage, stage.num_candidates) == ("accurate", 3)
-    assert (stage.truncated_query_tokens, stage.truncated_candidate_tokens) == (0, [0, 0, 13])
 
 
 async def test_a_cancelled_request_frees_its_room() -> None:
@@ -140,19 +108,6 @@ async def test_a_cancelled_request_frees_its_room() -> None:
         assert sample(model, "dropped_tasks_total", reason="cancelled") == 1
         gate.let_through()
         assert ranked(await scored) == [(0, 1.0)]
-
-
-async def test_a_request_that_is_cancelled_while_it_is_scored_affects_no_other() -> None:
-    gate = Gate()
-    async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
-        given_up = asyncio.ensure_future(model.rank("who", ["man"]))
-        await asyncio.to_thread(gate.wait_for_batch)
-        given_up.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await given_up
-        gate.let_through(2)
-
-        assert ranked(await model.rank("who", ["he", "man"])) == [(1, 1.0), (0, 0.0)]
 
 
 async def test_a_request_is_late_while_the_scorer_is_busy() -> None:
@@ -189,21 +144,6 @@ async def test_a_request_that_is_late_is_not_scored() -> None:
         assert sample(model, "batch_tasks_count") == 1
 
 
-async def test_a_request_beyond_the_bound_is_refused() -> None:
-    gate = Gate()
-    settings = Settings(device="cpu", max_waiting_rows=8)
-    async with served(WatchedScorer(lookup(man=1.0), gate), settings=settings) as model:
-        admitted = [asyncio.ensure_future(model.rank("who", ["man"]))]
-        await asyncio.to_thread(gate.wait_for_batch)
-        admitted.append(asyncio.ensure_future(model.rank("who", ["man"])))
-        await until(lambda: model.engine.queue.waiting_tasks == 1)
-        with pytest.raises(Overloaded):
-            await model.rank("who", ["man", "he"])
-        gate.let_through(2)
-
-        assert [ranked(ranking) for ranking in await asyncio.gather(*admitted)] == [[(0, 1.0)]] * 2
-
-
 async def test_the_metrics_show_the_queue_while_a_batch_is_scored() -> None:
     """Candidates that are being scored do not count as queued."""
     gate = Gate()
@@ -238,18 +178,6 @@ async def test_closing_answers_admitted_requests() -> None:
         await model.engine.close()
 
         assert [ranked(ranking) for ranking in await asyncio.gather(*requests)] == [[(0, 1.0)]] * 3
-
-
-@given(st.lists(st.integers(0, 12), max_size=5))
-async def test_metrics_of_requests_are_sums_over_the_requests(sizes: list[int]) -> None:
-    async with served(LookupScorer({}, max_tokens=8)) as model:
-        rankings = [await model.rank("the " * size, ["who is the man"] * size) for size in sizes]
-
-        assert sample(model, "candidates_total") == sum(sizes)
-        assert sample(model, "tokens_total") == sum(ranking.num_tokens for ranking in rankings)
-        assert sample(model, "truncated_tokens_total") == sum(max(0, size - 7) for size in sizes)
-        for name in ("tokenize", "queue", "score"):
-            assert sample(model, f"{name}_seconds_count") == len(sizes)
 
 
 async def test_a_self_test_is_no_request() -> None:
@@ -328,7 +256,3 @@ async def test_timings_are_the_steps_of_a_request() -> None:
     assert all(before.end <= after.start for before, after in pairwise(real.spans))
     assert real.start <= real.spans[0].start
     assert real.spans[-1].end <= real.end
-
-
-def test_a_device_is_found_by_its_name() -> None:
-    assert choose_device("cpu") == torch.device("cpu")

@@ -60,14 +60,6 @@ def test_a_batch_leaves_no_room_that_a_waiting_candidate_could_use(waiting: list
         assert stop == len(task.rows) or task.rows[stop] > room
 
 
-def test_a_candidate_over_the_budget_is_alone_when_its_turn_comes() -> None:
-    first, second = task_of([1, 9, 1]), task_of([2])
-
-    assert take([queue_of([first, second])], 4) == [TaskSlice(first, 0, 1), TaskSlice(second, 0, 1)]
-    first.num_taken = 1
-    assert take([queue_of([first, second])], 4) == [TaskSlice(first, 1, 2)]
-
-
 def test_a_batch_is_of_one_lane() -> None:
     other = NamedLane("other")
     first, second, third = task_of([1, 1]), task_of([1], lane=other), task_of([1])

@@ -2,13 +2,14 @@
 
 import asyncio
 import math
+import sys
 import threading
 from collections import defaultdict
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.tasks import CLIENT, HANG_S, Clock, NamedLane, task_of
+from support.tasks import CLIENT, HANG_S, LANE, Clock, NamedLane, task_of
 
 from bandrank.engine.client_queues import AHEAD, MOST_IDLE, ClientQueues, take
 from bandrank.engine.clients import Client
@@ -50,7 +51,9 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        data.draw(st.sampled_from(self.waiting)).future.cancel()
+        task = data.draw(st.sampled_from(self.waiting))
+        task.future.cancel()
+        self.waiting.remove(task)
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -146,17 +149,6 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
     assert (queue.waiting_rows, queue.waiting_tasks) == (0, 0)
 
 
-def test_closing_wakes_a_consumer_that_waits() -> None:
-    queue = TaskQueue(max_waiting_rows=1, max_wait_s=1.0, clock=Clock())
-    batches: list[list[TaskSlice]] = []
-    consumer = threading.Thread(target=lambda: batches.append(queue.take_batch(1)))
-    consumer.start()
-    queue.close()
-    consumer.join(HANG_S)
-
-    assert batches == [[]]
-
-
 def test_discarding_the_last_task_leaves_the_consumer_waiting() -> None:
     """An empty batch would tell the consumer that the queue is closed."""
     queue = TaskQueue(max_waiting_rows=10, max_wait_s=1.0, clock=Clock())
@@ -230,11 +222,24 @@ def test_clients_that_have_gone_are_forgotten_while_others_stay() -> None:
     for number in range(2 * MOST_IDLE):
         queues.put(task_of([1 if number else 9], client=Client(f"{number}")), 0.0)
         queues.hand_out(take(queues, 40))
-        queues.remove(lambda _: True)
         queues.forget_idle()
 
     assert len([*queues]) == 1 + MOST_IDLE
     assert queues.of(Client("0")).clock == 9 - AHEAD * 40
+
+
+def test_a_request_calls_no_function_for_each_client_that_waits() -> None:
+    queue, calls = TaskQueue(max_waiting_rows=10**9, max_wait_s=math.inf, clock=Clock()), [False]
+    for number in range(1000):
+        queue.put(task_of([1], client=Client(f"{number}")))
+    task = task_of([1])
+    sys.setprofile(lambda _, event, __: calls.append(event == "call"))
+    with queue.admitted(task.ticket, {LANE: 1}):
+        queue.put(task)
+        queue.discard(task, "cancelled")
+    sys.setprofile(None)
+
+    assert sum(calls) < 1000
 
 
 def test_turns_are_by_cost_and_not_by_rows() -> None:

@@ -92,17 +92,6 @@ def test_cut_pieces_are_counted(query_words: int, candidate_words: list[int], sc
         assert kept[-1] == SEP_ID
 
 
-def test_a_long_candidate_takes_no_room_from_the_query() -> None:
-    """The query is kept whole, and the candidate gets what [CLS] and the query leave of 64 tokens."""
-    query = text_of(10)
-    with tokenizer_of(TRUNCATING) as tokenizer:
-        request = tokenizer.tokenize_now(query, [text_of(1000)])
-
-    assert request.query.tolist() == [*ids(*query.split()), SEP_ID]
-    assert len(request.candidates[0]) == 64 - 1 - 11
-    assert (request.truncated_query_tokens, request.truncated_candidate_tokens) == (0, [1000 - (64 - 1 - 11 - 1)])
-
-
 def test_a_candidate_that_passages_can_cover_is_whole() -> None:
     """With MaxP the number of positions is no limit."""
     with tokenizer_of(MAXP) as tokenizer:
@@ -217,15 +206,6 @@ def test_marks_of_cut_sentences_are_not_counted() -> None:
     pieces_kept = sum(token not in (SENTENCE_ID, SEP_ID) for token in kept)
     assert len(kept) == QDS.candidate_limit(2) < 30 * 5
     assert request.truncated_candidate_tokens == [30 * 4 - pieces_kept]
-
-
-@pytest.mark.anyio
-async def test_the_pool_and_the_calling_thread_give_the_same() -> None:
-    with tokenizer_of(TRUNCATING) as tokenizer:
-        texts = [text_of(30, seed=seed) for seed in range(5)]
-
-        pooled = await tokenizer.tokenize("the man", texts, client=CLIENT)
-        assert plain(pooled) == plain(tokenizer.tokenize_now("the man", texts))
 
 
 LARGE = ["man " * (SLICE_CHARACTERS // 4)] * 6  # six slices

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support.bands import random_rows
-from support.native import needs_native
+from support.native import each_variant, needs_native
 from support.norms import KINDS, Kind, call, exact, is_close, make_addends, make_norm
 
 from bandrank_kernels.row_norms import Addend, native
@@ -33,6 +33,16 @@ def test_a_row_alone_has_the_bits_it_has_in_company(kind: Kind) -> None:
         one = [Addend(rows[part]) if numbers is None else Addend(rows, numbers[part]) for rows, numbers in addends]
 
         assert torch.equal(call(one, *norm, "native")[0], together[row])
+
+
+@pytest.mark.usefixtures(each_variant.__name__)
+@pytest.mark.parametrize(("size", "spread"), [(9, 0), (1e3, 1e-2), (0, 1e-20)])
+def test_what_all_numbers_of_a_row_share_costs_no_digits(size: float, spread: float) -> None:
+    """Rows of one number become the bias, though the mean that float32 gives for most of them is another number."""
+    x = torch.linspace(0, size, 99)[:, None] + spread * random_rows(99, 384, dtype=torch.float32)
+    addends, norm = [Addend(x), Addend(torch.zeros_like(x))], make_norm(384, torch.float32)
+
+    assert is_close(call(addends, *norm, "native"), exact(addends, *norm))
 
 
 def test_rows_may_be_apart() -> None:

@@ -161,7 +161,7 @@ def test_what_has_no_bucket_is_launched(device: RecordingDevice) -> None:
 
 def test_an_encoder_with_local_layers_is_not_captured(device: RecordingDevice) -> None:
     """The attention plan of such an encoder has no bucket."""
-    encoder = ModernBertConfig(vocab_size(), 64, 3, 2, 128, 512)
+    encoder = ModernBertConfig(vocab_size(), 64, 3, 2, 128, 512, windows=(64,))
     scorer = MixEncoder(replace(mix_encoder("c").config, encoder=encoder))
     prepared = prepare(scorer, device=CPU, dtype=torch.float32, graphs=device)
 

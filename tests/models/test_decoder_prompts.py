@@ -53,13 +53,11 @@ def test_the_ids_are_those_of_the_whole_text(
 
 
 def test_the_end_is_never_cut(case: tuple[TextEncoder, Pair]) -> None:
-    """A candidate that does not fit beside its query loses its last words, which are counted, not the end of the
-    prompt.
-    """
+    """A candidate that is too long loses its last words, which are counted, not the end of the prompt."""
     encoder, pair = case
     scorer = encoder.scorer
     assert isinstance(scorer, DecoderReranker)
-    config = replace(scorer.config, long_candidates="truncate", max_tokens=600, max_query_tokens=400)
+    config = replace(scorer.config, max_candidate_tokens=500)
     short = TextEncoder(encoder.tokenizer, DecoderReranker(config))
     whole = pair(encoder.tokenizer, "", "bees?", "the sun " * 1000)
     asked, _ = short.query("bees?")
@@ -67,8 +65,8 @@ def test_the_end_is_never_cut(case: tuple[TextEncoder, Pair]) -> None:
     (candidate,), (cut,) = short.candidates(short.pieces(["the sun " * 1000]), query_tokens=len(asked))
 
     tail = list(config.prompt.tail)
-    assert [*asked, *candidate] == [*whole[: 600 - len(tail)], *tail]
-    assert cut == len(whole) - 600
+    assert [*asked, *candidate] == [*whole[: len(asked) + 500 - len(tail)], *tail]
+    assert cut == len(whole) - len(asked) - 500
 
 
 @QWEN

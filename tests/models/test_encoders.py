@@ -1,6 +1,8 @@
 """An encoder other than BERT, made of other building blocks, serves every architecture."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise, product
@@ -30,8 +32,8 @@ from support.tokenizer import CLS_ID, vocab_size
 
 from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.encoders.bert import ElectraConfig
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.encoders.electra import ElectraConfig
 from bandrank.models.encoders.families import ENCODERS, HEADS
 from bandrank.models.encoders.llama import EuroBertConfig, UltraBertConfig
 from bandrank.models.layers.packing import pack
@@ -209,6 +211,15 @@ def test_the_class_of_a_config_is_its_kind() -> None:
         parse(EncoderConfig, fields | {"local_window": 2})
     with pytest.raises(ValueError, match="kind: 'rwkv' is none of 'bert'"):
         parse(EncoderConfig, fields | {"kind": "rwkv"})
+
+
+def test_every_kind_is_known_before_another_model_loads() -> None:
+    """A checkpoint of ours needs none of the modules that read Hugging Face's folders."""
+    program = (
+        "from bandrank.models.encoders.families import ENCODERS, EncoderConfig\n"
+        "for kind in ENCODERS: EncoderConfig.variant({'kind': kind})"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_every_kind_is_built_as_its_config_says() -> None:

@@ -194,7 +194,7 @@ def test_a_long_candidate_is_scored_by_its_best_passage(smallest: Both) -> None:
     """Every passage has the end of the prompt and is scored as a candidate of its own."""
     scorer = smallest.ours.scorer
     assert isinstance(scorer, DecoderReranker)
-    config = replace(scorer.config, max_tokens=400, max_query_tokens=200, long_candidates="maxp")
+    config = replace(scorer.config, max_tokens=400, max_query_tokens=200)
     short = DecoderReranker(config)
     short.load_state_dict(load_model(str(smallest.ours.folder)).scorer.state_dict())
     rng = random.Random(0)

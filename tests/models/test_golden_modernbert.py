@@ -31,13 +31,17 @@ from transformers import ModernBertForSequenceClassification
 from bandrank.models import hf
 from bandrank.models.architectures import SequenceCrossEncoder
 from bandrank.models.layers.execution import Execution
+from bandrank.models.layers.positions import Rotary
 from bandrank.models.loading import load_model
 from bandrank_kernels import Backend
 
 CLOSE = 1e-5  # float32 through five layers in another order of summation; scores are of the order of 1
+LAYERS = "sliding_attention", "full_attention"
 PUBLISHED = {
     "Alibaba-NLP/gte-reranker-modernbert-base": GTE_RERANKER,
     "ibm-granite/granite-embedding-reranker-english-r2": GRANITE_RERANKER,
+    "layers and positions unlike any published ones": GRANITE_RERANKER
+    | {"layer_types": [*LAYERS, *LAYERS, LAYERS[0]], "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
 }
 
 
@@ -108,7 +112,7 @@ def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Pat
     assert isinstance(new, SequenceCrossEncoder)
 
     assert hf.load(old).config == new.config
-    assert (new.config.encoder.global_theta, new.config.encoder.local_theta) == (160000.0, 160000.0)  # type: ignore[attr-defined]  # of its config's variant
+    assert new.config.encoder.global_rotary == new.config.encoder.local_rotary == Rotary(160000.0)  # type: ignore[attr-defined]  # of its config's variant
 
 
 @pytest.mark.parametrize(
@@ -117,16 +121,8 @@ def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Pat
         ({"norm_bias": True}, r"a ModernBERT with \{'norm_bias': True\} is not supported"),
         ({"hidden_activation": "relu"}, "'hidden_activation': 'relu'"),
         ({"classifier_pooling": "max"}, "classifier_pooling"),
-        ({"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 3}, "global layers at irregular places"),
-        (
-            {
-                "rope_parameters": {
-                    "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10.0},
-                    "sliding_attention": {"rope_type": "default", "rope_theta": 10.0},
-                }
-            },
-            "rotary positions scaled by linear",
-        ),
+        ({"layer_types": ["full_attention"] * 4 + ["chunked_attention"]}, "layers of types .*chunked_attention"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rotary positions of .*yarn.* are not supported"),
     ],
 )
 def test_settings_that_are_not_supported(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

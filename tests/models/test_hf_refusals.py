@@ -50,6 +50,7 @@ SUPPORTED_IS_NAMED = "`bandrank models` lists the families that load"
         ({"hidden_act": "relu"}, "activation 'relu' is not supported, only the exact gelu"),
         ({"hidden_act": "gelu_new"}, "activation 'gelu_new' is not supported"),
         ({"is_decoder": True}, "an encoder whose tokens see none behind them"),
+        ({"architectures": ["BertForTokenClassification"]}, "a model that labels single tokens is no re-ranker"),
     ],
 )
 def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
@@ -294,7 +295,8 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "not JSON"), ("[]", "expected a JSON object"), ("\ud83d", "not JSON")]
+    ("text", "message"),
+    [("{", "not JSON"), ("[" * 99_999, "not JSON"), ("[]", "expected a JSON object"), ("\ud83d", "not JSON")],
 )
 def test_a_config_that_is_no_json_object(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -51,7 +51,7 @@ SCORERS: dict[str, Callable[[], Scorer]] = VARIANTS | {"cross_encoder deberta": 
         ("cross_encoder deberta", 4),
         ("sequence_cross_encoder cls", 5),  # plans of global and of local layers, and the rows that are pooled
         ("sequence_cross_encoder mean long", 4),
-        ("decoder_reranker maxp", 2),
+        ("decoder_reranker", 2),
     ],
 )
 @torch.no_grad()

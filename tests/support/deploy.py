@@ -14,6 +14,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+PASSWORD = "correct-horse"  # noqa: S105 -- of a stand-in
 
 
 def run(*command: str | Path) -> None:

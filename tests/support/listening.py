@@ -75,6 +75,7 @@ def listening(
     files: Sequence[LoadedScorers] = (),
     trust: ssl.SSLContext | None = None,
     loop: Any = "auto",
+    keep_alive_s: int = 600,
     **limits: float,
 ) -> Iterator[Listening]:
     """Runs a service with these settings and limits on connections. files: its models.  loop: as in uvicorn.Config."""
@@ -85,7 +86,7 @@ def listening(
     tls = served_certificate(settings)
     http: Any = connections.protocol() if tls is None else over_tls(connections, tls)
     app = create_app(Service(serving, settings))
-    told = {"log_config": None, "access_log": False, "timeout_keep_alive": 600} | hardening(settings)
+    told = {"log_config": None, "access_log": False, "timeout_keep_alive": keep_alive_s} | hardening(settings)
     with served(uvicorn.Config(app, http=http, loop=loop, **told)) as address:
         yield Listening(address, trust, connections)
 

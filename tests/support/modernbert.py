@@ -62,7 +62,7 @@ def tiny_modernbert_encoder(published: Mapping[str, Any] = ETTIN, **more: Any) -
 
 def tiny_encoder_config(*, positions: int = 512) -> EncoderConfig:
     """Our config of a ModernBERT of four layers, of which the first and the last are global."""
-    return OurConfig(vocab_size(), HIDDEN_SIZE, 4, 4, 48, positions, window=8)
+    return OurConfig(vocab_size(), HIDDEN_SIZE, 4, 4, 48, positions, windows=(None, 8, 8))
 
 
 def tiny_sequence_cross_encoder(*, max_tokens: int = 512, **more: Any) -> SequenceCrossEncoder:

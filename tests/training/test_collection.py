@@ -55,7 +55,7 @@ def test_a_text_that_is_null_is_empty(tmp_path: Path) -> None:
     assert list(open_collection(tmp_path).documents()) == [("d1", "")]
 
 
-@pytest.mark.parametrize("header", [[], ["query-id\tcorpus-id\tscore"], ["", "qid iter docid rel"]])
+@pytest.mark.parametrize("header", [[], ["query-id\tcorpus-id\tscore"], ["", "qid iter docid rel"], ["#Topic\td\tx"]])
 @pytest.mark.parametrize(
     "lines",
     [
@@ -72,8 +72,11 @@ def test_judgements_are_read_in_each_form(tmp_path: Path, header: list[str], lin
     assert open_collection(tmp_path).qrels("test") == {"q1": {"d1": 2, "d 2": 0}, "q2": {"d1": -1}}
 
 
-@pytest.mark.parametrize("line", ["q1\td1\t0.5", "q1 d1 1", "q1\t1", "q1\td1\tx\ty\t1", "q1\td1\tnan", "q1 0 0 d1 1"])
-def test_a_first_line_that_ends_in_a_number_is_no_header(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    ["q1\td1\t0.5", "q1 d1 1", "q1\t1", "q1\td1\tx\ty\t1", "q1\td1\tnan", "q1 0 0 d1 1", "q1\td1\thigh", "q1 0 d1 no"],
+)
+def test_a_first_line_that_does_not_name_its_columns_is_no_header(tmp_path: Path, line: str) -> None:
     """A malformed first line is an error, because a judgement that is taken for a header would be lost."""
     write_lines(write_collection(tmp_path) / "qrels" / "test.tsv", line, "q1\td2\t1")
 
@@ -143,6 +146,8 @@ def test_a_run_is_read(tmp_path: Path, name: str) -> None:
         ("corpus.jsonl", '{"_id": "d1"}'),
         ("corpus.jsonl", '["d1", "text"]'),
         ("corpus.jsonl", '{"_id": "d1", "text": "the'),
+        ("corpus.jsonl", r'{"_id": "d\u00001", "text": "the"}'),
+        ("corpus.jsonl", "[" * 100_000),
         ("corpus.jsonl", r'{"_id": "d1", "text": "\ud800"}'),
         ("corpus.jsonl", '{"_id": "d1", "text": ["the", "a"]}'),
         ("corpus.jsonl", '{"_id": "d1", "text": "the", "title": NaN}'),
@@ -151,11 +156,13 @@ def test_a_run_is_read(tmp_path: Path, name: str) -> None:
         ("queries.jsonl.gz", "who"),
         ("qrels/test.tsv", "q1\td1"),
         ("qrels/test.tsv", "q1\td1\thigh"),
+        ("qrels/test.tsv", "q\0\td1\t1"),
         ("qrels/test.tsv", "q1 d1 1"),
         ("qrels/test.tsv", "q1\td1\t0.5"),
         ("qrels/test.tsv", "q1\td1\t2147483647"),
         ("qrels/test.tsv", "q1\t0\td1\tx\t1"),
         ("run.trec", "q1 Q0 d1 1 2.5"),
+        ("run.trec", "q1 Q0 d\0 1 2.5 bm25"),
         ("run.trec", "q1 Q0 d1 1 high bm25"),
         ("run.trec", "q1 Q0 d1 1 nan bm25"),
         ("run.trec", "q Q0 d 2 0 bm25"),

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from support.collections import write_collection, write_lines, write_run_lines
-from support.models import random_text, save_cross_encoder
+from support.models import random_text, save_cross_encoder, tiny_cross_encoder
 from support.scorers import loaded, lookup
-from support.training import contents, corpus_reads
+from support.training import contents, corpus_reads, saved
 
+from bandrank.models.fusion import Fusion
 from bandrank_training.__main__ import main
 from bandrank_training.collection import BadCollection, open_collection, read_run
 from bandrank_training.errors import BadInput
@@ -158,21 +159,6 @@ def test_the_same_weights_in_another_folder_are_the_same_model(folder: Path, mod
     assert result.read_bytes() == before
     assert json.loads(before)["model"] == "scorer"
     assert str(folder) not in before.decode()
-
-
-def test_results_of_older_versions_are_read(folder: Path, model: Path) -> None:
-    """Older results lack the model, the dtype and the digests, and the same command may replace them."""
-    assert evaluate(folder, model, "--pool") == 0
-    (result,) = (folder / "out").glob("*.json")
-    content, evaluation = result.read_bytes(), read_evaluation(result)
-    unknown = {"model", "weights", "dtype", "judgements_digest", "candidates_digest"}
-    kept = {name: value for name, value in json.loads(content).items() if name not in unknown}
-    result.write_text(json.dumps(kept), encoding="utf-8")
-
-    assert read_evaluation(result).benchmark == evaluation.benchmark
-    assert read_evaluation(result).values == evaluation.values
-    assert evaluate(folder, model, "--pool") == 0
-    assert result.read_bytes() == content
 
 
 def test_candidates_that_are_all_relevant_are_told(
@@ -334,6 +320,14 @@ def test_texts_that_are_missing_are_told(tmp_path: Path, candidates: dict[str, l
         (lambda folder: [folder / "none", folder / "tiny", "--pool"], "none: no such folder"),
         (lambda folder: [folder / "tiny", folder / "tiny", "--pool"], "tiny: no config.json"),
         (lambda _: ["run", "ir_datasets:x/y", "--run", "x"], "ir_datasets"),
+        (
+            lambda folder: [
+                saved(folder / "x", tiny_cross_encoder(), Fusion(f"{folder}/x")),
+                folder / "tiny",
+                "--pool",
+            ],
+            "name one without a fusion",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_told(

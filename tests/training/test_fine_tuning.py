@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,10 +48,13 @@ def ends(toy: Path) -> tuple[LoadedModel, LoadedModel, DevSet]:
 
 
 def test_the_scorer_that_ranks_the_queries_set_apart_best_is_chosen(
-    ends: tuple[LoadedModel, LoadedModel, DevSet],
+    ends: tuple[LoadedModel, LoadedModel, DevSet], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The better scorer is chosen, whether it is the start or the trained one; the mean of both scores all alike."""
+    """The better scorer is chosen, whether it is the start or the trained one; the mean of both scores all alike.
+    A terminal shows how far each measurement is.
+    """
     one, other, dev = ends
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
     first, choices = choose(one, other, dev)
     second, _ = choose(other, one, dev)
@@ -59,6 +63,7 @@ def test_the_scorer_that_ranks_the_queries_set_apart_best_is_chosen(
     assert sum(first.values) == max(sum(each.values) for each in choices)
     assert {first.name, second.name} == {"as it was", "trained"}
     assert first.values == second.values
+    assert capsys.readouterr().err.count("measuring:   0%") == 6
 
 
 def test_a_scorer_that_is_no_better_for_it_stays(ends: tuple[LoadedModel, LoadedModel, DevSet]) -> None:
@@ -121,14 +126,15 @@ def test_a_second_run_finds_the_first_done(own: Path, toy: Path, tmp_path: Path)
 
 
 MINED = "what was mined (by the texts, the judgements, --split, --most-queries or --dtype)"
+OPTIONS = ["--precision bfloat16", "--dtype bfloat16", "--most-queries 9"]
 
 
-@pytest.mark.parametrize("change", ["a judgement", "a text", "the start"])
+@pytest.mark.parametrize("change", ["a judgement", "a text", "the start", *OPTIONS])
 def test_a_run_of_others_is_refused(
     own: Path, toy: Path, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was mined and learnt from other judgements, texts or weights is not used. The finished run stays as it is,
-    and the error names what differs by its options.
+    """What was mined and learnt from other judgements, texts or weights, or with other options, is not used. The
+    finished run stays as it is, and the error names what differs by its options.
     """
     collection, start, out = tmp_path / "own", tmp_path / "start", tmp_path / "tuned"
     shutil.copytree(own, collection)
@@ -150,30 +156,15 @@ def test_a_run_of_others_is_refused(
             with torch.no_grad():
                 next(iter(model.scorer.parameters())).mul_(1.5)
             checkpoint.save(model.scorer, start, tokenizer=start / "tokenizer.json")
-    capsys.readouterr()
+    command += change.split() if change in OPTIONS else []
 
     assert main(command) == 2
-    differs = "the weights of --start" if change == "the start" else MINED
-    said = f"{out} holds another fine-tuning, which differs in {differs}; choose another --out, or delete that folder"
+    differs = {"the start": "the weights of --start", OPTIONS[0]: "--precision"}.get(change, MINED)
+    said = f"holds another fine-tuning, which differs in {differs}; choose another --out, or delete {out}/training"
     assert said in capsys.readouterr().err
     assert finished(out) == before
-
-
-@pytest.mark.parametrize(
-    "options", [["--precision", "bfloat16"], ["--dtype", "bfloat16"], ["--most-queries", "9"]], ids=lambda each: each[0]
-)
-def test_a_run_with_other_options_is_refused(
-    own: Path, toy: Path, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "tuned"
-    command = ["fine-tune", str(own), "--start", str(toy / "cross_encoder"), "--out", str(out)]
+    shutil.rmtree(out / "training")
     assert main(command) == 0
-    before = finished(out)
-
-    assert main([*command, *options]) == 2
-    differs = "--precision" if "--precision" in options else MINED
-    assert f"{out} holds another fine-tuning, which differs in {differs}; choose" in capsys.readouterr().err
-    assert finished(out) == before
 
 
 def finished(out: Path) -> dict[Path, bytes]:

@@ -55,6 +55,7 @@ GOOD = {"collection": "c", "query": "q", "candidates": ["a"], "labels": None, "s
 @pytest.mark.parametrize(
     ("line", "message"),
     [("{", "Expecting property name"), ("[]", "argument after"), ('{"collection": "c"}', "missing 4 required")]
+    + [("[" * 99_999, "recursion")]
     + [
         (json.dumps(GOOD | change), message)
         for change, message in [

@@ -16,6 +16,7 @@ from bandrank_training.recipe import BadRecipe, read_recipe
     ("command", "content", "message"),
     [
         ("train", "x = ", "recipe.toml: Invalid value"),
+        ("train", "x = " + 9999 * "[", "recipe.toml: "),
         ("train", "stepz = 3", "recipe.toml: unknown keys: stepz"),
         ("train", "\ufeffseed = 3", "recipe.toml: missing keys: data"),  # a byte order mark, from an editor on Windows
         ("train", "seed = 3", "recipe.toml: missing keys: data, losses, model, optimiser, out"),

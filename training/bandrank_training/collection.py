@@ -10,6 +10,7 @@ import gzip
 import importlib
 import json
 import math
+import re
 import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
@@ -20,6 +21,7 @@ from bandrank_training.errors import BadInput
 
 Qrels = dict[str, dict[str, int]]  # relevance by query and document
 IR_DATASETS = "ir_datasets:"
+QUERY_COLUMNS = {"query", "queryid", "qid", "topic"}  # how a header begins, without marks
 MOST_RELEVANT = 10**6  # trec_eval needs memory for each grade, and finds an nDCG of 0 where 32 bits overflow
 
 
@@ -117,12 +119,12 @@ class BeirFolder:
     def qrels(self, split: str) -> Qrels:
         qrels: Qrels = {}
         path = self._find(f"qrels/{split}.tsv")
-        for place, (number, line) in enumerate(numbered_lines(path)):
-            if place == 0 and not _is_number(line.split()[-1]):
-                continue  # the header, which some files lack
+        for number, line in numbered_lines(path):
             try:
                 query_id, document_id, label = _judgement(line)
             except ValueError as error:
+                if not qrels and re.sub(r"[\W_]", "", _columns(line)[0]).lower() in QUERY_COLUMNS:
+                    continue
                 expected = "expected a query id, a document id and a whole number, with tabs between, or a line of TREC"
                 raise BadCollection(f"{path}, line {number}: {expected}: {error}") from error
             if (known := qrels.setdefault(query_id, {}).setdefault(document_id, label)) != label:
@@ -139,7 +141,9 @@ class BeirFolder:
                 optional = ("text", row["text"]), ("title", row.get("title"))
                 read |= {name: "" if value is None else _text(value) for name, value in optional}
                 "".join(map(str, read.values())).encode()  # JSON can escape lone surrogates, which are not text
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                if "\0" in read["_id"]:  # pytrec_eval would end the process
+                    raise ValueError("the id has a NUL character")  # noqa: TRY301
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 expected = f"expected an object with `_id` and `text`: {type(error).__name__}: {error}"
                 raise BadCollection(f"{path}, line {number}: {expected}") from error
             yield read
@@ -166,7 +170,7 @@ def _judgement(line: str) -> tuple[str, str, int]:
     """Parses the query id, the document id and the relevance. A line has three columns separated by tabs, or TREC's
     four, with an iteration after the query id, separated by tabs or spaces. Raises ValueError.
     """
-    columns = line.split("\t") if "\t" in line else line.split()
+    columns = _columns(line)
     if len(columns) == 4:
         del columns[1]
     elif "\t" not in line:
@@ -180,12 +184,8 @@ def _judgement(line: str) -> tuple[str, str, int]:
     return query_id, document_id, int(label)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _columns(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else line.split()
 
 
 class IrDataset:
@@ -256,6 +256,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with open_text(path) as lines:
             for number, line in enumerate(lines, 1):
+                if "\0" in line:
+                    raise BadCollection(f"{path}, line {number}: it has a NUL character")
                 if line.strip():
                     yield number, line
     except FileNotFoundError:

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from itertools import chain, islice
 
 from bandrank.models.hashing import Part, add_parts, parts_of_weights
-from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.loading import LoadedModel
 from bandrank_training.collection import Collection
+from bandrank_training.start import load_fast
 
 
 def digest(parts: Iterable[str | Part]) -> str:
@@ -20,10 +21,10 @@ def digest(parts: Iterable[str | Part]) -> str:
 
 def of_model(model: LoadedModel) -> str:
     """The digest of a model's weights, settings and tokenizer, and of the scorer to whose scores it adds its own."""
-    scorer, fusion = model.scorer, model.fusion
+    scorer, fast = model.scorer, load_fast(model)
     facts = {"architecture": scorer.architecture, "config": asdict(scorer.config), "exact": sorted(scorer.exact_layers)}
     texts = [json.dumps(facts, sort_keys=True, default=str), model.tokenizer.to_str()]
-    texts += [] if fusion is None else [str(fusion), of_model(load_model(fusion.scorer))]
+    texts += [] if fast is None else [str(model.fusion), of_model(fast)]
     return digest(chain(texts, parts_of_weights(scorer.state_dict())))
 
 

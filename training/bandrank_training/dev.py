@@ -7,6 +7,8 @@ from operator import add
 from pathlib import Path
 from statistics import mean
 
+from tqdm import tqdm
+
 from bandrank_training.batches import read_documents
 from bandrank_training.groups import BadGroups, Group, read_groups
 from bandrank_training.scoring import OfflineScorer, Question
@@ -41,12 +43,11 @@ class DevSet:
 
     def scores(self, offline: OfflineScorer) -> list[list[float]]:
         """The scores of each group's candidates."""
-        return list(
-            offline.score(
-                Question(group.query, [self.texts[group.collection, name] for name in group.candidates])
-                for group in self.groups
-            )
+        scores = offline.score(
+            Question(group.query, [self.texts[group.collection, name] for name in group.candidates])
+            for group in self.groups
         )
+        return list(tqdm(scores, "measuring", len(self.groups), unit="query", leave=False, disable=None))
 
     def measure_scores(self, scores: Sequence[Sequence[float]]) -> float:
         """The mean over collections, or over a mixture's domains, of the mean nDCG@10 of their groups.

@@ -148,13 +148,11 @@ def _check_same(path: Path, benchmark: Benchmark, weights: str, dtype: str) -> N
     if not path.exists():
         return
     there = read_evaluation(path)
-    if there.benchmark != benchmark:
-        raise BadEvaluation(f"{path} has results of {there.benchmark}; choose another --out, or a --tag")
-    if differing := there.benchmark.differing(benchmark):
+    if differing := there.benchmark.differing(benchmark) if there.benchmark == benchmark else there.benchmark:
         raise BadEvaluation(f"{path} has results of {differing}; choose another --out, or a --tag")
-    if there.model and there.weights != weights:  # older files have neither
+    if there.weights != weights:
         raise BadEvaluation(f"{path} has results of another model, or of other weights of it; choose another --tag")
-    if there.dtype and there.dtype != dtype:
+    if there.dtype != dtype:
         raise BadEvaluation(f"{path} has results in {there.dtype}, not in {dtype}; choose another --tag")
 
 

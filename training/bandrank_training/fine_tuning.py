@@ -149,7 +149,7 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
             trainer = Trainer(_training(task, start, groups), device=placement.device)
         except OtherRun as error:
             said = f"{task.out} holds another fine-tuning, which differs in {_in_words(error.differing)}"
-            raise BadInput(f"{said}; choose another --out, or delete that folder") from error
+            raise BadInput(f"{said}; choose another --out, or delete {task.out / 'training'}") from error
         for file in (groups, apart):  # only now, so that a finished run keeps its own
             write_whole(task.out / file.name, file.read_bytes())
         trainer.run()

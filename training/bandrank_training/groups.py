@@ -103,7 +103,7 @@ def read_groups(path: Path) -> Iterator[Group]:
         for number, line in numbered_lines(path):
             try:
                 yield Group(**json.loads(line))
-            except (ValueError, TypeError, AttributeError) as error:
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise BadGroups(f"{path}, line {number}: {error}") from error
     except BadCollection as error:
         raise BadGroups(str(error)) from error

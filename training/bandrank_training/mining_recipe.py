@@ -57,7 +57,7 @@ class Mining:
         if taken := sorted(self.teachers.keys() & {"bm25", "bm25_share", "retriever"}):
             raise ValueError(f"teachers: {taken[0]} is the name of other scores; choose another")
         check_least(self, 1, "depth", "max_judged", "max_tokens")
-        check_least(self, 0, "hard", "random", *(["drawn"] if self.drawn is not None else []))
+        check_least(self, 0, "hard", "random", "drawn")
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
             saved = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError) as error:
             raise BadRecipe(f"{folder / RECIPE}: {error}; delete the folder, and run the command again") from error
-        if any(saved.get(name, value) != value for name, value in _drawn_by(recipe).items()):  # older files lack some
+        if saved != _drawn_by(recipe):
             raise BadRecipe(f"{folder} is a mixture of other parts or texts; choose another `out`, or delete it")
     for split, name in zip(SPLITS, ("groups.jsonl.gz", "dev.jsonl.gz"), strict=True):
         mine(_mining(recipe, folder / name, split), placement, kept=folder / "mining")

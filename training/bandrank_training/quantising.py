@@ -171,15 +171,16 @@ class _Judgements:
 
     @classmethod
     def of(cls, collection: Collection, args: argparse.Namespace) -> Self:
-        """Takes the queries that have a text. Raises BadEvaluation if BM25 finds no candidates, or no relevant ones."""
+        """Takes the queries that have a text. Raises BadEvaluation if every order of what BM25 finds is as good."""
         queries = collection.queries()
         known = (item for item in judged(collection.qrels(args.split), 1).items() if item[0] in queries)
         qrels = dict(islice(known, args.limit))
         candidates, documents = _candidates(collection, qrels, args.depth)
         if not candidates:
             raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no candidate of a judged query")
-        if not any(qrels[query_id].get(each, 0) > 0 for query_id, ids in candidates.items() for each in ids):
-            raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no relevant document to measure by")
+        gains = [{max(0, qrels[query_id].get(each, 0)) for each in ids} for query_id, ids in candidates.items()]
+        if max(map(len, gains)) == 1:
+            raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no relevant document beside a worse one")
         return cls(collection, qrels, candidates, documents)
 
     def questions(self) -> list[Question]:

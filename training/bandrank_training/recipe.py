@@ -109,7 +109,7 @@ class DevRecipe:
 
     def __post_init__(self) -> None:
         check_least(self, 1, "every_steps")
-        check_least(self, 0, *(["patience"] if self.patience is not None else []))
+        check_least(self, 0, "patience")
 
 
 @dataclass(frozen=True)
@@ -170,12 +170,12 @@ def read_recipe(path: Path, kind: type = TrainingRecipe) -> Any:
         return parse(kind, tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except OSError as error:
         raise BadRecipe(f"{path}: {error.strerror}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise BadRecipe(f"{path}: {error}") from error
 
 
 def check_least(recipe: object, least: int, *names: str) -> None:
-    """Raises ValueError for a field that is not at least `least`."""
+    """Raises ValueError for a field that is neither None nor at least `least`."""
     for name in names:
-        if not (value := getattr(recipe, name)) >= least:  # as nan is not
+        if (value := getattr(recipe, name)) is not None and not value >= least:  # as nan is not
             raise ValueError(f"{name} must be at least {least}, got {value}")

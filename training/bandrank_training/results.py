@@ -21,7 +21,7 @@ class Benchmark:
     """What systems are compared on. Evaluations are comparable if all fields are equal.
 
     candidates: a description of where they come from.  judgements_digest, candidates_digest: digests of those used,
-    which tell them from others of the same names; empty in files of older versions.
+    which tell them from others of the same names.
     """
 
     collection: str
@@ -42,9 +42,7 @@ class Benchmark:
             "candidates": (self.candidates_digest, other.candidates_digest),
         }
         return " and ".join(
-            f"other {name} (digests {ours} and {theirs})"
-            for name, (ours, theirs) in digests.items()
-            if ours and theirs and ours != theirs
+            f"other {name} (digests {ours} and {theirs})" for name, (ours, theirs) in digests.items() if ours != theirs
         )
 
 
@@ -53,7 +51,7 @@ class Evaluation:
     """The values of one system on one benchmark.
 
     model: as given on the command line; of an absolute path, only the last part.  weights: the digest of the model.
-    dtype: in which it scored. All are empty in files of older versions; a first stage has no weights and no dtype.
+    dtype: in which it scored. A first stage has no weights and no dtype.
     """
 
     system: str
@@ -80,13 +78,12 @@ def read_evaluation(path: Path) -> Evaluation:
             for query_id, by_name in content["values"].items()
         }
         collection, split, candidates = (str(content[name]) for name in ("collection", "split", "candidates"))
-        digests = (str(content.get(name, "")) for name in ("judgements_digest", "candidates_digest"))
+        digests = (str(content[name]) for name in ("judgements_digest", "candidates_digest"))
         benchmark = Benchmark(collection, split, candidates, int(content["min_relevance"]), *digests)
-        model, weights, dtype = (str(content.get(name, "")) for name in ("model", "weights", "dtype"))
-        system = str(content["system"])
+        system, model, weights, dtype = (str(content[name]) for name in ("system", "model", "weights", "dtype"))
     except OSError as error:
         raise BadEvaluation(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadEvaluation(f"{path} is not what `evaluate` writes: {type(error).__name__}: {error}") from error
     if not values:
         raise BadEvaluation(f"{path}: there is no query")

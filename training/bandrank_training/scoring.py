@@ -22,12 +22,13 @@ from bandrank.engine.ranking import Stage
 from bandrank.engine.served import ServedModel
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
-from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.loading import LoadedModel
 from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.texts import TextEncoder
 from bandrank.settings import Settings
 from bandrank_training.errors import BadInput
 from bandrank_training.placement import CPU, Placement
+from bandrank_training.start import load_fast
 
 CANDIDATES_IN_FLIGHT = 1024  # enough to fill batches, few enough that the first question's scores come soon
 MEMORY_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}  # by the version of control groups
@@ -62,7 +63,7 @@ class Question:
 
 
 class OfflineScorer:
-    """Scores questions with one model, or with several in a row, each adding to the scores of the one before.
+    """Scores questions with one model, or with a fast one and one that adds to its scores.
 
     Representations are kept between calls of `score`.
     """
@@ -131,9 +132,8 @@ def score_offline(
 
     max_candidate_tokens: as in OfflineScorer.  Raises BadCheckpoint, and BadInput for a dtype that cannot be computed.
     """
-    models = [model]
-    while fusion := models[0].fusion:
-        models.insert(0, load_model(fusion.scorer))
+    fast = load_fast(model)
+    models = [model] if fast is None else [fast, model]
     try:
         prepared = [(each, prepare(each.scorer, device=placement.device, dtype=placement.dtype)) for each in models]
     except ValueError as error:  # int8 is not available

@@ -1,9 +1,10 @@
-"""The models that training starts from."""
+"""The models that training starts from, and those they add to."""
 
 import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
+from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import LoadedModel, load_model
 
 MINILM = "all-MiniLM-L6-v2"
@@ -28,3 +29,15 @@ def load_start(name: str) -> LoadedModel:
     if folder is None:
         return load_model(f"sentence-transformers/{MINILM}")
     return replace(load_model(str(folder)), name=MINILM)
+
+
+def load_fast(model: LoadedModel) -> LoadedModel | None:
+    """The scorer to whose scores the model adds its own, if there is one. Raises BadCheckpoint, also for one that adds
+    to another's in turn: the service computes no such sum.
+    """
+    fast = load_model(model.fusion.scorer) if model.fusion else None
+    if fast and fast.fusion:
+        raise BadCheckpoint(
+            f"{model.name}: fusion: {fast.name} adds to {fast.fusion.scorer}; name one without a fusion"
+        )
+    return fast

@@ -290,8 +290,8 @@ class Trainer:
         if "recipe" not in state:
             raise BadRecipe(f"{path} is not of a training run; choose another `out`")
         changed = _changed(state["recipe"], asdict(self.recipe))
-        same = {name: state.get(name, now) == now for name, now in self._made_of.items()}  # older states lack some
-        if "contents" in state and same["contents"]:
+        same = {name: state.get(name) == now for name, now in self._made_of.items()}
+        if same["contents"]:
             changed = [name for name in changed if name != "data.groups"]  # the same groups, in files of other names
         if not same["weights"] and not changed:  # changed settings are named already
             changed.append(OTHER_WEIGHTS)
@@ -300,7 +300,7 @@ class Trainer:
             raise OtherRun(path, changed)
         self.progress = Progress(**state["progress"])
         settings, then = self.recipe.optimiser, state["recipe"]["optimiser"]
-        planned = replace(settings, steps=then["steps"], decay_steps=then.get("decay_steps", 0))
+        planned = replace(settings, steps=then["steps"], decay_steps=then["decay_steps"])
         if any(planned.rate(step) != settings.rate(step) for step in range(self.progress.step)):
             raise BadRecipe(
                 f"{path}: the learning rate would jump; go on with steps = {planned.steps} and decay_steps = "
@@ -344,6 +344,6 @@ def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Names the changed settings that keep a run from being resumed. Another dev set or more steps do not."""
     changed = [name for name in ("losses", "model_losses", "fusion", "seed", "precision") if then[name] != now[name]]
     for part in ("model", "data", "optimiser"):
-        old = then[part]  # of an older state, it lacks settings that were not there
+        old = then[part]  # an older state may lack settings
         changed += [f"{part}.{name}" for name, new in now[part].items() if (old.get(name) or None) != (new or None)]
     return [name for name in changed if name not in {"optimiser.steps", "optimiser.decay_steps"}]

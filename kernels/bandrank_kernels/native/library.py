@@ -4,6 +4,7 @@ import ctypes
 import functools
 import logging
 from collections.abc import Callable
+from ctypes import POINTER
 from pathlib import Path
 
 from bandrank_kernels.native import build
@@ -64,9 +65,7 @@ class ProductsStruct(ctypes.Structure):
     """`Products` of layers.h."""
 
     _fields_ = (
-        ("out", ctypes.POINTER(WeightsStruct)),
-        ("up", ctypes.POINTER(WeightsStruct)),
-        ("down", ctypes.POINTER(WeightsStruct)),
+        *((name, POINTER(WeightsStruct)) for name in ("out", "up", "down")),
         ("unit", LONG),
     )
 
@@ -107,7 +106,7 @@ class BiasesStruct(ctypes.Structure):
 class LayerStruct(ctypes.Structure):
     """`Layer` of stack.h."""
 
-    _fields_ = (("qkv", ctypes.POINTER(WeightsStruct)), ("rest", ctypes.POINTER(PostNormStruct)))
+    _fields_ = (("qkv", POINTER(WeightsStruct)), ("rest", POINTER(PostNormStruct)))
 
 
 class SequencesStruct(ctypes.Structure):
@@ -127,31 +126,22 @@ class SequencesStruct(ctypes.Structure):
 
 SIGNATURES: dict[str, list[type]] = {
     "pack": [ADDRESS, LONG, LONG, LONG, ADDRESS, ADDRESS],
-    "linear": [ADDRESS, LONG, LONG, ctypes.POINTER(WeightsStruct), ctypes.c_int, ADDRESS],
-    "post_norm": [ADDRESS, ADDRESS, LONG, ctypes.POINTER(PostNormStruct), ADDRESS],
-    "pre_norm": [ADDRESS, ADDRESS, LONG, ctypes.POINTER(PreNormStruct), ADDRESS],
-    "project": [
-        *(ADDRESS, LONG, ctypes.POINTER(WeightsStruct), ctypes.POINTER(NormStruct), ctypes.POINTER(TurnStruct)),
-        ADDRESS,
-    ],
+    "linear": [ADDRESS, LONG, LONG, POINTER(WeightsStruct), ctypes.c_int, ADDRESS],
+    "post_norm": [ADDRESS, ADDRESS, LONG, POINTER(PostNormStruct), ADDRESS],
+    "pre_norm": [ADDRESS, ADDRESS, LONG, POINTER(PreNormStruct), ADDRESS],
+    "project": [ADDRESS, LONG, POINTER(WeightsStruct), POINTER(NormStruct), POINTER(TurnStruct), ADDRESS],
     "sequences": [
-        *(ADDRESS, ADDRESS, ctypes.POINTER(WeightsStruct), ctypes.POINTER(PostNormStruct)),
-        *(LONG, LONG, ctypes.POINTER(PatternStruct), ADDRESS, LONG, ADDRESS, ADDRESS),
+        *(ADDRESS, ADDRESS, POINTER(WeightsStruct), POINTER(PostNormStruct)),
+        *(LONG, LONG, POINTER(PatternStruct), ADDRESS, LONG, ADDRESS, ADDRESS),
     ],
-    "joint_sequences": [
-        *(ADDRESS, ctypes.POINTER(WeightsStruct), ctypes.POINTER(PostNormStruct), LONG, LONG, ADDRESS, LONG, ADDRESS)
-    ],
+    "joint_sequences": [ADDRESS, POINTER(WeightsStruct), POINTER(PostNormStruct), LONG, LONG, ADDRESS, LONG, ADDRESS],
     "finish_cls": [ADDRESS, LONG, ADDRESS, LONG, LONG, ADDRESS],
     "attend": [
-        *(ADDRESS, LONG, LONG, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG),
-        *(ctypes.POINTER(BiasesStruct), ADDRESS),
+        *(ADDRESS, LONG, LONG, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG, POINTER(BiasesStruct), ADDRESS)
     ],
     "attend_shared": [ADDRESS, LONG, LONG, LONG, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS],
-    "stack": [
-        *(ctypes.POINTER(SequencesStruct), ctypes.POINTER(LayerStruct), LONG),
-        *(ADDRESS, ADDRESS, ADDRESS, LONG, ADDRESS),
-    ],
-    "norm_of_sum": [*(ctypes.POINTER(AddendStruct), LONG, ctypes.POINTER(NormStruct), LONG, LONG, LONG, ADDRESS)],
+    "stack": [POINTER(SequencesStruct), POINTER(LayerStruct), LONG, ADDRESS, ADDRESS, ADDRESS, LONG, ADDRESS],
+    "norm_of_sum": [POINTER(AddendStruct), LONG, POINTER(NormStruct), LONG, LONG, LONG, ADDRESS],
     "dense": [ADDRESS, LONG, LONG, ADDRESS, ADDRESS, LONG, ADDRESS],
 }
 

@@ -171,7 +171,7 @@ class NativePlan(AttentionPlan):
 
     @cached_property
     def _joint(self) -> Tasks | None:
-        """A row for each candidate, as `Joint` in layers.h; None if some rows do not see all, or if one candidate is so
+        """A row for each candidate, as `Joint` in joint.h; None if some rows do not see all, or if one candidate is so
         long that threads should share it.
         """
         if not self._pattern.is_full:

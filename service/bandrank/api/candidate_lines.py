@@ -44,12 +44,12 @@ async def register_lines(service: Service, request: Request, client: Client) -> 
     effort = 0
     try:
         async for line in _lines(body, service.max_line_bytes):
-            if line is not None and len(line) > service.max_line_bytes:
-                await flush()  # the lines before it
-                raise InputTooLarge(
-                    f"a line is longer than {service.max_line_bytes} bytes; end each candidate with a newline"
-                )
             if line is not None:
+                if len(line) > service.max_line_bytes:
+                    await flush()  # the lines before it
+                    raise InputTooLarge(
+                        f"a line is longer than {service.max_line_bytes} bytes; end each candidate with a newline"
+                    )
                 upload.add(line)
                 effort += LINE_EFFORT if line else 1
             if upload.is_due or service.stopping.is_set():

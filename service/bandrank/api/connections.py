@@ -10,13 +10,14 @@ import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from bandrank.api.addresses import client_at
 from bandrank.api.connection_slots import Connection, ConnectionSlots
-from bandrank.api.half_closed import CAN_WATCH, INTERIM, HangUps
+from bandrank.api.half_closed import INTERIM, HangUps
 from bandrank.api.hardening import PAGE_PATH, headers_of_page
 from bandrank.api.only_probes import OnlyProbes
 from bandrank.api.unchunked import send_unchunked
@@ -82,11 +83,7 @@ class Connections:
 
     def protocol(self) -> Callable[..., "BoundedProtocol"]:
         """A factory that makes uvicorn's protocol for each connection."""
-
-        def make(*args: Any, **kwargs: Any) -> BoundedProtocol:
-            return BoundedProtocol(self, *args, **kwargs)
-
-        return make
+        return partial(BoundedProtocol, self)
 
     def add(self, connection: Connection, peer: object) -> bool:
         """Counts a new connection from an address; closes it and returns False if there is no slot for it."""
@@ -176,7 +173,7 @@ class BoundedProtocol(WithoutUpgrades):
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as in asyncio.Protocol
         """Keeps the connection open, by returning True, if its client may still wait for an answer to what it sent."""
         owed = self._answering if self._phase is Phase.ANSWER else None
-        if not CAN_WATCH or owed is None or owed.scope["http_version"] != "1.1" or self.scheme == "https":
+        if owed is None or owed.scope["http_version"] != "1.1" or self.scheme == "https":
             return None
         if not owed.response_started:
             self.transport.write(INTERIM)
@@ -186,6 +183,7 @@ class BoundedProtocol(WithoutUpgrades):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._unset_keepalive_if_required()  # what ended before it in the same bytes has set one
         if self._phase is not Phase.HEADERS:
             self._enter(Phase.HEADERS)
         self._named_bytes = 0
@@ -208,6 +206,7 @@ class BoundedProtocol(WithoutUpgrades):
         self._enter(Phase.BODY)
         before = self.cycle
         super().on_headers_complete()
+        self.headers = [*self.headers]  # the request gets no trailers as headers (RFC 9110, 6.5.1)
         if self._connections.draining and self.cycle is not before:
             if self.pipeline and not before.response_started:
                 before.keep_alive = True  # until the request behind it is answered
@@ -242,6 +241,12 @@ class BoundedProtocol(WithoutUpgrades):
             if self._phase is Phase.ANSWER:
                 self._enter(Phase.IDLE)
             self._connections.set_idle(self, idle=True)  # even if the rest of an unneeded body still arrives
+
+    def shutdown(self) -> None:
+        """Ends the connection: with its next answer, if that is owed or some of the request's headers have come."""
+        self._connections.draining = True
+        if self._phase is not Phase.HEADERS or not self._header_bytes:
+            super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         self._connections.metrics.refused_connections.labels("malformed").inc()

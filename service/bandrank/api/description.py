@@ -18,7 +18,7 @@ RETRY_AFTER = {
     }
 }
 
-NOT_HTTP = {"text/plain": {"schema": {"type": "string"}}}
+PLAIN_TEXT = {"text/plain": {"schema": {"type": "string"}}}
 
 
 def errors(*statuses: int, body: type[AnyErrorBody] = ErrorBody) -> Responses:
@@ -27,7 +27,7 @@ def errors(*statuses: int, body: type[AnyErrorBody] = ErrorBody) -> Responses:
     if 429 in responses:
         responses[429]["headers"] = RETRY_AFTER
     if 400 in responses:  # any connection may get this too, without JSON
-        responses[400]["content"] = NOT_HTTP
+        responses[400]["content"] = PLAIN_TEXT
     return responses
 
 
@@ -38,7 +38,7 @@ def anywhere(limits: ConnectionLimits) -> Responses:
     of_connections: Responses = {
         400: {
             "description": "The request is not valid HTTP. The connection is closed.",
-            "content": NOT_HTTP,
+            "content": PLAIN_TEXT,
         },
         408: {
             "description": f"The headers did not arrive {patience}, or fewer than {limits.least_bytes} bytes of the "

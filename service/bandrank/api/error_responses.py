@@ -38,11 +38,11 @@ def add_handlers(app: FastAPI, kind_of: Callable[[str, int], type[AnyErrorBody]]
         headers = dict(error.headers or {})
         if "Allow" in headers:  # the framework names the methods of only one of the path's routes
             headers["Allow"] = ", ".join(sorted(app.state.methods.get(path_of(request.scope), {headers["Allow"]})))
-        message = str(error.detail)
+        message, path = str(error.detail), request.scope["path"][:SHOWN_PATH]
         if error.status_code == HTTPStatus.NOT_FOUND:  # clients build paths that they do not show to users
-            message = f"there is nothing at {request.scope['path'][:SHOWN_PATH]!r}; look at the base URL of the client"
+            message = f"there is nothing at {path!r}; look at the base URL of the client"
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            message = f"{request.scope['path'][:SHOWN_PATH]!r} takes {headers.get('Allow')}, not {request.method}"
+            message = f"{path!r} takes {headers.get('Allow')}, not {request.method}"
         return respond(request, error.status_code, message, "http", headers)
 
     @app.exception_handler(ClientDisconnect)

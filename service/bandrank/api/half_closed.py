@@ -11,7 +11,6 @@ import select
 from collections.abc import Callable
 
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
-CAN_WATCH = hasattr(select, "epoll")  # on Linux
 
 
 class HangUps:

@@ -93,17 +93,13 @@ class KeyFile:
 
     def _in_use(self, tables: Mapping[str, KeyTable], before: Mapping[str, Key]) -> dict[bytes, Key]:
         """The keys of tables by their hashes. An unchanged key stays, with what is left of its rate."""
-
-        def key(name: str, table: KeyTable) -> Key:
-            rate = table.requests_per_s
-            return Key(name, table, None if rate is None else TokenBucket(rate, self._clock))
-
-        return {
-            bytes.fromhex(table.sha256): (
-                before[name] if name in before and before[name].table == table else key(name, table)
-            )
-            for name, table in tables.items()
-        }
+        keys = {}
+        for name, table in tables.items():
+            key, rate = before.get(name), table.requests_per_s
+            if key is None or key.table != table:
+                key = Key(name, table, None if rate is None else TokenBucket(rate, self._clock))
+            keys[bytes.fromhex(table.sha256)] = key
+        return keys
 
 
 def read_keys(path: Path) -> dict[str, KeyTable]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bandrank.api.access_log import AccessLog
+from bandrank.api.error_bodies import ErrorBody
 from bandrank.api.request_ids import RequestIds
 
 PROBES = frozenset(
@@ -28,17 +29,18 @@ class OnlyProbes:
         self._refusal = RequestIds(AccessLog(refuse))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answered = scope["type"] != "http" or scope["path"] in ANSWERED
-        if not answered:
-            self._on_refusal()
-        await (self._app if answered else self._refusal)(scope, receive, send)
+        if scope["path"] in ANSWERED:
+            await self._app(scope, receive, send)
+            return
+        self._on_refusal()
+        await self._refusal(scope, receive, send)
 
 
 async def refuse(_: Scope, __: Receive, send: Send) -> None:
     """Answers 503 and closes the connection."""
     headers = [(b"content-type", b"application/json"), (b"connection", b"close"), (b"retry-after", b"1")]
-    said = b"too many connections; keep fewer open, or try again"
-    body = b'{"message":"%b","detail":"%b","error":"%b","error_type":"too_many_connections"}' % (said, said, said)
+    said = "too many connections; keep fewer open, or try again"
+    body = ErrorBody.of(said, "too_many_connections").model_dump_json().encode()
     headers.append((b"content-length", b"%d" % len(body)))
     await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -20,35 +20,29 @@ class RequestIds:
 
     An id that is too long or has characters other than letters, digits, `.`, `_` and `-` is replaced. The trace that
     `traceparent` names goes into the log; a malformed header is ignored.
+
+    answered: whether answers get the id; else they stay as they are.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, answered: bool = True) -> None:
         self._app = app
+        self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        chosen = note_ids(scope)
+        # Not reset: the server logs what the application raises after it has returned, and each request has its task.
+        chosen = id_of(scope)
+        request_id.set(chosen.decode())
+        trace_id.set(trace_of(scope))
 
         async def add(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), (HEADER, chosen)]}
             await send(message)
 
-        await self._app(scope, receive, add)
-
-
-def note_ids(scope: Scope) -> bytes:
-    """Puts the ids of the request and of its trace into what the current task logs; returns the request's.
-
-    They are not reset: the server logs what the application raises after it has returned, and every request has a task
-    with a context of its own.
-    """
-    chosen = id_of(scope)
-    request_id.set(chosen.decode())
-    trace_id.set(trace_of(scope))
-    return chosen
+        await self._app(scope, receive, add if self._answered else send)
 
 
 def id_of(scope: Scope) -> bytes:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel
 
 from bandrank.api.admission import REFUSALS, SECURED, admitted
-from bandrank.api.description import errors, new_router
+from bandrank.api.description import PLAIN_TEXT, errors, new_router
 from bandrank.api.keys import Scope
 from bandrank.api.service import ServiceOfApp
 from bandrank.errors import NotReady
@@ -18,7 +18,6 @@ from bandrank.metrics import CONTENT_TYPE
 
 router = new_router()
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
-TEXT = {"type": "string"}
 FOR_RANKERS: dict[str, Any] = {
     "dependencies": [Depends(admitted(Scope.RANK))],
     "responses": errors(*REFUSALS),
@@ -91,7 +90,7 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
     "/_bandrank/metrics",
     response_class=Response,
     dependencies=[Depends(admitted(Scope.ADMIN))],
-    responses={**errors(*REFUSALS), 200: {"content": {"text/plain": {"schema": TEXT}}}},
+    responses={**errors(*REFUSALS), 200: {"content": PLAIN_TEXT}},
     openapi_extra=SECURED,
 )
 async def metrics(service: ServiceOfApp) -> Response:

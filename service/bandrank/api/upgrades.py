@@ -29,10 +29,11 @@ class WithoutUpgrades(HttpToolsProtocol):
             super().on_message_complete()
 
     def read_again(self, rest: bytes) -> None:
-        """Reads the headers so far again, without the offer, and what follows them. Raises HttpParserError."""
+        """Reads the headers so far again, without the offer, and what follows them."""
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         if method == b"CONNECT":
-            raise httptools.HttpParserError("nothing is tunnelled")
+            self.send_400_response("nothing is tunnelled")
+            return
         headers = [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
         self.parser = _Parser(self)
         self.parser.feed_data(b"\r\n".join([b"%b %b HTTP/%b" % (method, self.url, version), *headers, b"", rest]))
@@ -48,13 +49,9 @@ class _Parser(httptools.HttpRequestParser):
 
     def feed_data(self, data: Any) -> None:  # of any type that has bytes
         try:
-            self._feed(data)
-        except httptools.HttpParserError:  # any client could make uvicorn log a warning
-            log.debug("a request is not valid HTTP", exc_info=True)
-            self._reader.send_400_response("Invalid HTTP request received.")
-
-    def _feed(self, data: Any) -> None:
-        try:
             super().feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             self._reader.read_again(bytes(data)[offer.args[0] :])
+        except httptools.HttpParserError:  # any client could make uvicorn log a warning
+            log.debug("a request is not valid HTTP", exc_info=True)
+            self._reader.send_400_response("Invalid HTTP request received.")

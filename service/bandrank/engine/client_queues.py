@@ -15,7 +15,7 @@ admitted, and what goes before it is known at admission. Work is counted in rows
 import heapq
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from bandrank.engine.clients import SHADOW, Client
 from bandrank.engine.tasks import AnySlice, AnyTask
@@ -25,22 +25,26 @@ from bandrank.engine.tickets import Ticket
 # In full batches: how much a client that has been away may be handed ahead of the others, for how much of their work
 # it is remembered as competing, and how much of its queued work counts when judging who asks for too much.
 AHEAD, REMEMBERED, DEMAND = 4, 64, 8
-MOST_IDLE = 64  # clients that are remembered while they are not in use; each slows down every request
+MOST_IDLE = 64  # clients that are remembered while they are not in use
 
 
 class ClientQueue:
     """The tasks of one client in order of turn, then of arrival.
 
     clock: the work that it has been handed, divided by its weight.  rows: waiting rows, by lane.  tickets: the client's
-    admitted requests.
+    admitted requests.  As of the last `update`:
+    num_rows: all waiting rows.  expected_cost, expected_s: work that its requests have yet to queue.  work: the cost of
+    all of it.  finish: the clock as if its work, up to a bound, had been handed out.
     """
 
     def __init__(self, client: Client, clock: float) -> None:
+        self.client = client
         self.weight = client.weight
         self.clock = clock
         self.rows: defaultdict[str, float] = defaultdict(float)
         self.cost = 0.0
         self.tickets: set[Ticket] = set()
+        self.expected_cost = self.expected_s = self.work = self.finish = self.num_rows = 0.0
         self._handed_out = 0.0
         self._arrivals = 0
         self._waiting: list[tuple[float, int, AnyTask]] = []
@@ -50,21 +54,6 @@ class ClientQueue:
 
     def __iter__(self) -> Iterator[AnyTask]:
         return (task for _, _, task in self._waiting)
-
-    @property
-    def expected_cost(self) -> float:
-        """The cost of the work that its requests have yet to queue."""
-        return sum(ticket.expected_cost for ticket in self.tickets)
-
-    @property
-    def expected_s(self) -> float:
-        """The seconds of the work that its requests have yet to queue."""
-        return sum(ticket.expected_s for ticket in self.tickets)
-
-    @property
-    def demand(self) -> float:
-        """How far its clock will advance while all queued and expected work is handed out."""
-        return (self.cost + self.expected_cost) / self.weight
 
     @property
     def in_use(self) -> bool:
@@ -90,23 +79,15 @@ class ClientQueue:
         self._handed_out += cost
         self.clock += cost / self.weight
 
-    def remove(self, ended: Callable[[AnyTask], bool]) -> list[AnyTask]:
-        """Removes the tasks that have ended, and returns them."""
-        removed, left = [], []
-        for entry in self._waiting:
-            task = entry[2]
-            if not ended(task):
-                left.append(entry)
-                continue
-            self._count_out(task, task.waiting_rows)
-            removed.append(task)
-        self._waiting = left
-        if not left:
+    def remove(self, task: AnyTask) -> None:
+        """Removes a task."""
+        del self._waiting[next(index for index, other in enumerate(self) if other is task)]
+        self._count_out(task, task.waiting_rows)
+        if not self._waiting:
             self.rows.clear()  # drops the rounding errors of fractional rows too
             self.cost = 0.0
-        return removed
 
-    def before(self, turn: float, ticket: Ticket) -> tuple[Mapping[str, float], float, float]:
+    def before(self, turn: float, ticket: Ticket) -> tuple[defaultdict[str, float], float, float]:
         """The work of other requests whose turn is not later: queued rows by lane, the seconds of work yet to be
         queued, and the cost of both.
         """
@@ -132,14 +113,16 @@ class ClientQueue:
 class ClientQueues:
     """The queues of all clients that have work queued or admitted, or are remembered; guarded by TaskQueue's lock.
 
-    background: the queue of background clients, which is not among the others.
+    background: the queue of background clients, which is not among the others.  rows: those that wait in the others.
     """
 
     def __init__(self, throughput: Throughput, max_batch_rows: int) -> None:
         self.background = ClientQueue(SHADOW, 0.0)
+        self.rows = 0.0
         self._throughput = throughput
         self._max_batch_rows = max_batch_rows
         self._by_client: dict[Client, ClientQueue] = {}
+        self._idle: dict[Client, ClientQueue] = {}  # those not in use
         self._clock = 0.0  # the latest clock at which a queue was handed work
         self._batch_cost = float(max_batch_rows)  # of a full batch, of the costliest lane so far
 
@@ -149,7 +132,7 @@ class ClientQueues:
     @property
     def in_use(self) -> bool:
         """Whether a request is queued or admitted, apart from background work."""
-        return any(queue.in_use for queue in self)
+        return len(self._idle) < len(self._by_client)
 
     def of(self, client: Client) -> ClientQueue:
         """The client's queue. If nothing waits in it, its clock is at least that at which a new client starts."""
@@ -163,24 +146,50 @@ class ClientQueues:
 
     def rows_of(self, client: Client) -> float:
         """The number of rows that the client has queued."""
-        return sum(self._by_client[client].rows.values()) if client in self._by_client else 0.0
+        return self._by_client[client].num_rows if client in self._by_client else 0.0
 
     def put(self, task: AnyTask, turn: float) -> None:
         """Adds a task to the queue of its client."""
-        if not task.ticket.client.background:
-            self._batch_cost = max(self._batch_cost, self._max_batch_rows * task.lane.row_cost)
-        self.of(task.ticket.client).put(task, turn)
+        queue = self.of(task.ticket.client)
+        queue.put(task, turn)
+        cost = self._max_batch_rows * task.lane.row_cost
+        if queue is not self.background and cost > self._batch_cost:
+            self._batch_cost = cost
+            for each in self:
+                self.update(each)
+        self.update(queue)
 
     def hand_out(self, batch: Iterable[AnySlice]) -> None:
-        """Counts the slices of a batch as handed out."""
+        """Counts the slices of a batch as handed out, and removes the tasks of which nothing is left."""
         for part in batch:
             queue = self.of(part.task.ticket.client)
             self._clock = max(self._clock, queue.clock)
             queue.hand_out(part)
+            if part.stop == len(part.task.rows):
+                queue.remove(part.task)
+            self.update(queue)
 
-    def remove(self, ended: Callable[[AnyTask], bool]) -> list[AnyTask]:
-        """Removes the tasks that have ended, background work too, and returns them."""
-        return [task for queue in (*self, self.background) for task in queue.remove(ended)]
+    def remove(self, task: AnyTask) -> None:
+        """Removes a task, which may be background work."""
+        queue = self.of(task.ticket.client)
+        queue.remove(task)
+        self.update(queue)
+
+    def update(self, queue: ClientQueue) -> None:
+        """Brings up to date what is known of a queue that has changed."""
+        if queue is self.background:
+            return
+        self.rows -= queue.num_rows
+        queue.num_rows = sum(queue.rows.values())
+        self.rows += queue.num_rows
+        queue.expected_cost = sum(ticket.expected_cost for ticket in queue.tickets)
+        queue.expected_s = sum(ticket.expected_s for ticket in queue.tickets)
+        queue.work = queue.cost + queue.expected_cost
+        queue.finish = queue.clock + min(queue.work / queue.weight, DEMAND * self._batch_cost)
+        if queue.in_use:
+            self._idle.pop(queue.client, None)
+        else:
+            self._idle[queue.client] = queue
 
     def forget_idle(self) -> None:
         """Forgets clients that are not in use: all of them if none is, otherwise those that are left far behind and
@@ -188,54 +197,51 @@ class ClientQueues:
         """
         if not self.in_use:
             self._by_client.clear()
-            self._clock = 0.0
+            self._idle.clear()
+            self._clock = self.rows = 0.0
             return
         oldest = self._clock - REMEMBERED * self._batch_cost
-        idle = [(queue.clock, client) for client, queue in self._by_client.items() if not queue.in_use]
-        idle.sort(key=lambda each: -each[0])
-        for number, (clock, client) in enumerate(idle):
-            if number >= MOST_IDLE or clock < oldest:
-                del self._by_client[client]
+        for number, queue in enumerate(sorted(self._idle.values(), key=lambda each: -each.clock)):
+            if number >= MOST_IDLE or queue.clock < oldest:
+                del self._by_client[queue.client], self._idle[queue.client]
 
     def underserved(self) -> list[ClientQueue]:
         """The queues of clients that compete with one that has been handed clearly more work, or will be once its
         queued work is handed out. They may be empty.
         """
-        latest = max(map(self._finish, self), default=0.0)
-        return [queue for queue in self if self._goes_before(self._finish(queue), latest)]
+        last = max((queue.finish for queue in self), default=0.0) - self._lead
+        return [queue for queue in self if queue.finish < last]
 
     def seconds_before(self, ticket: Ticket, cost: float) -> float:
         """The seconds of work that goes before `cost` more work of a request, at the measured speed of each lane."""
         if ticket.client.background:
             return 0.0
         own = self._by_client.get(ticket.client)
+        rows: defaultdict[str, float] = defaultdict(float)  # of all clients, which share batches
         clock, own_cost, seconds = self._start_clock, 0.0, 0.0
         if own is not None:
             turn = own.turn_of(ticket.deference * cost) if ticket.turn is None else ticket.turn
-            rows, expected_s, own_cost = own.before(turn, ticket)
-            seconds = self._throughput.total(rows) + expected_s
+            rows, seconds, own_cost = own.before(turn, ticket)
             clock = own.clock if len(own) else max(own.clock, clock)
         end = clock + (own_cost + cost) / ticket.client.weight
+        last = end + self._lead
         for other in self:
-            if other is own or self._goes_before(end, self._finish(other)):
-                continue
-            if (total := other.cost + other.expected_cost) > 0:
-                handed_out = min(max(0.0, (end - other.clock) * other.weight), total)
-                seconds += (self._throughput.total(other.rows) + other.expected_s) * handed_out / total
-        return seconds
+            if other.clock < end and other.finish <= last and other.work > 0 and other is not own:
+                handed_out = min(1.0, (end - other.clock) * other.weight / other.work)
+                seconds += handed_out * other.expected_s
+                for lane, count in other.rows.items():
+                    rows[lane] += handed_out * count
+        return self._throughput.total(rows) + seconds
 
     @property
     def _start_clock(self) -> float:
         """The clock at which a client starts if it is new or has long been away."""
         return self._clock - AHEAD * self._batch_cost
 
-    def _finish(self, queue: ClientQueue) -> float:
-        """A queue's clock as if its queued and expected work, up to a bound, had been handed out."""
-        return queue.clock + min(queue.demand, DEMAND * self._batch_cost)
-
-    def _goes_before(self, finish: float, other: float) -> bool:
-        """Whether a queue that finishes at `finish` gets all its work before one that finishes at `other` gets any."""
-        return finish < other - AHEAD / 2 * self._batch_cost
+    @property
+    def _lead(self) -> float:
+        """A queue gets all its work before one whose clock finishes by more than this later gets any."""
+        return AHEAD / 2 * self._batch_cost
 
 
 def take(queues: Iterable[ClientQueue], max_batch_rows: int) -> list[AnySlice]:

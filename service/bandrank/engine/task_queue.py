@@ -4,7 +4,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import Any
 
 from bandrank.engine.client_queues import ClientQueues, take
 from bandrank.engine.clients import excess
@@ -61,17 +63,19 @@ class TaskQueue:
         self._patience = patience
         self.clock = clock
         self._on_drop = on_drop
-        self.on_put: Callable[[], None] = lambda: None  # called with each task, once it can be taken
+        self.on_change: Callable[[], None] = lambda: None  # called when a task can be taken, or need wait no more
         self.throughput = Throughput(clock)
         self._changed = threading.Condition()
         self._queues = ClientQueues(self.throughput, max_batch_rows)
+        self._tasks: dict[Future[Any], AnyTask] = {}  # what waits, background work too
+        self._next_deadline = math.inf  # no task that waits has an earlier one
         self._refusal: NotReady | ScoringFailed | None = None
 
     @property
     def waiting_rows(self) -> float:
         """The number of queued rows, without background work."""
         with self._changed:
-            return sum(sum(queue.rows.values()) for queue in self._queues)
+            return self._queues.rows
 
     @property
     def waiting_tasks(self) -> int:
@@ -122,12 +126,16 @@ class TaskQueue:
             ticket.expected_cost = cost
             ticket.expected_s = sum(self.throughput.least_seconds(name, count) for name, count in rows.items())
             queue.tickets.add(ticket)
+            self._queues.update(queue)
         try:
             yield
         finally:
             with self._changed:
                 queue.tickets.discard(ticket)
+                self._queues.update(queue)
                 self._forget_idle()
+            if self._tasks:  # they might have waited for what the request had yet to queue
+                self.on_change()
 
     def put(self, task: AnyTask, *, may_be_refused: bool = False) -> None:
         """Adds a task, in its request's turn.
@@ -157,8 +165,11 @@ class TaskQueue:
             least_s = self.throughput.least_seconds(lane.name, task.total_rows)
             ticket.expected_s = max(0.0, ticket.expected_s - least_s)
             self._queues.put(task, ticket.turn)
+            self._tasks[task.future] = task
+            self._next_deadline = min(self._next_deadline, task.deadline)
+            task.future.add_done_callback(self._take_out)
             self._changed.notify()
-        self.on_put()
+        self.on_change()
 
     def take_batch(self, max_batch_rows: int, *, wait: bool = True) -> list[AnySlice]:
         """The next batch, as soon as anything waits; the empty list once the queue is closed and empty.
@@ -168,16 +179,17 @@ class TaskQueue:
         paused_at: float | None = None
         with self._changed:
             while True:
-                self._drop_dead()
+                self._drop_late()
                 behind = self._queues.underserved()
                 if any(map(len, behind)):
                     return self._hand_out(take(behind, max_batch_rows))  # alone: rows of others would only delay it
                 if any(map(len, self._queues)):
-                    batch = take(self._queues, max(1, max_batch_rows // FINER) if behind else max_batch_rows)
-                    if not any(queue.expected_cost for queue in behind):
-                        return self._hand_out(batch)
-                    if not wait:
+                    expected = any(queue.expected_cost for queue in behind)
+                    if expected and not wait:
                         return []
+                    batch = take(self._queues, max(1, max_batch_rows // FINER) if behind else max_batch_rows)
+                    if not expected:
+                        return self._hand_out(batch)
                     paused_at = paused_at or time.monotonic()
                     if (left_s := paused_at + self._pause_s(batch) - time.monotonic()) <= 0:
                         return self._hand_out(batch)
@@ -191,17 +203,18 @@ class TaskQueue:
 
     def discard(self, task: AnyTask, reason: str) -> None:
         """Abandons an unfinished task; its queued rows are freed at once."""
-        with self._changed:  # or `_drop_dead`, in the other thread, might count the task as well
+        with self._changed:  # or `_drop_late`, in the other thread, might count the task as well
             if task.future.cancel():
                 self._count_drop(task, reason)
-            self._drop_dead()
+            self._drop_late()
 
     def close(self, refusal: ScoringFailed | None = None) -> None:
         """Refuses further tasks. Queued tasks are still handed out, unless `refusal` says why they cannot be scored."""
         with self._changed:
             self._refusal = refusal or NotReady(STOPPING)
-            for task in self._remove(lambda task: refusal is not None or task.ticket.client.background):
-                task.finish(self._refusal.saying(str(self._refusal)))
+            for task in [*self._tasks.values()]:
+                if refusal is not None or task.ticket.client.background:
+                    task.finish(self._refusal.saying(str(self._refusal)))
             self._changed.notify_all()
 
     # Callers of the methods below hold the lock.
@@ -218,7 +231,10 @@ class TaskQueue:
             part.task.num_taken = part.stop
             part.task.first_taken = part.task.first_taken or now
         self._queues.hand_out(batch)
-        self._remove(lambda task: task.num_taken == len(task.rows))
+        for part in batch:
+            if part.stop == len(part.task.rows):
+                del self._tasks[part.task.future]
+        self._forget_idle()
         return batch
 
     def _check_size(self, lane: str, rows: float) -> None:
@@ -274,22 +290,27 @@ class TaskQueue:
             retry_after_s=min(retry_after_s, MAX_RETRY_AFTER_S),
         )
 
-    def _drop_dead(self) -> None:
-        """Removes tasks that are settled, cancelled or past their deadline."""
+    def _drop_late(self) -> None:
+        """Fails the tasks that are past their deadline."""
         now = self.clock()
-        for task in self._remove(lambda task: task.future.done() or task.deadline <= now):
+        if now < self._next_deadline:
+            return
+        for task in [task for task in self._tasks.values() if task.deadline <= now]:
             if not task.future.done():
                 self._count_drop(task, "expired")
                 task.finish(deadline_exceeded())
+        self._next_deadline = min((task.deadline for task in self._tasks.values()), default=math.inf)
 
     def _count_drop(self, task: AnyTask, reason: str) -> None:
         if not task.ticket.client.background:  # whoever asked for background work counts it
             self._on_drop(reason)
 
-    def _remove(self, ended: Callable[[AnyTask], bool]) -> list[AnyTask]:
-        removed = self._queues.remove(ended)
-        self._forget_idle()
-        return removed
+    def _take_out(self, settled: Future[Any]) -> None:
+        """Takes a task that is settled out of the queue, whichever thread settled it."""
+        with self._changed:
+            if (task := self._tasks.pop(settled, None)) is not None:
+                self._queues.remove(task)
+                self._forget_idle()
 
     def _forget_idle(self) -> None:
         self._queues.forget_idle()

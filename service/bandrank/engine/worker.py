@@ -114,7 +114,7 @@ class ScoringWorker:
         self._metrics = metrics
         self._clock = clock
         self.on_death = on_death
-        queue.on_put = self._wake
+        queue.on_change = self._wake
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._in_flight: deque[_Batch] = deque()  # in the order of their starts
         self.died = False

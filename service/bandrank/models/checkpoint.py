@@ -227,7 +227,7 @@ def read_json(path: Path) -> Any:
         ) from None
     except OSError as error:
         raise unread(path, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadCheckpoint(f"{path}: not JSON: {error}") from error
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from tokenizers import Encoding
 
-from bandrank.models.readings import sentences
 from bandrank.models.texts import TextEncoder
 
 Span = tuple[int, int]  # start and end, which is excluded
@@ -24,19 +23,12 @@ def places(encoder: TextEncoder, texts: Sequence[str], tokens: Sequence[Span]) -
         encodings = encoder.tokenizer.encode_batch([before + text for text in texts], add_special_tokens=False)
         located: Iterator[list[tuple[int, Encoding]]] = ([(-len(before), encoding)] for encoding in encodings)
     else:
-        located = (_of_sentences(encoder, text) for text in texts)
+        located = (encoder.encodings(template, text) for text in texts)
     num_before = int(template.sentence_token is not None)
     return [
         _place(text, parts, begin - len(template.prefix), end - len(template.prefix), num_before)
         for text, parts, (begin, end) in zip(texts, located, tokens, strict=True)
     ]
-
-
-def _of_sentences(encoder: TextEncoder, text: str) -> list[tuple[int, Encoding]]:
-    """The encoding of each sentence, with the code point where the sentence begins."""
-    parts = sentences(text)
-    encodings = encoder.tokenizer.encode_batch([sentence for _, sentence in parts], add_special_tokens=False)
-    return [(start, encoding) for (start, _), encoding in zip(parts, encodings, strict=True)]
 
 
 def _place(text: str, parts: Sequence[tuple[int, Encoding]], begin: int, end: int, num_before: int) -> Span:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from bandrank.models.template import TokenTemplate
-from bandrank.models.texts import SENTENCE_END, TextEncoder
+from bandrank.models.texts import TextEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,7 @@ def _worded(encoder: TextEncoder, template: TokenTemplate, before: str, text: st
 
 def _pieces(encoder: TextEncoder, template: TokenTemplate, text: str) -> Iterator[Token]:
     """Yields the pieces of a text before it is cut, with a sentence token where the template wants one."""
-    parts = [(0, text)] if template.sentence_token is None else sentences(text)
-    encodings = encoder.tokenizer.encode_batch([sentence for _, sentence in parts], add_special_tokens=False)
-    for (begin, _), encoding in zip(parts, encodings, strict=True):
+    for begin, encoding in encoder.encodings(template, text):
         if template.sentence_token is not None:
             yield Token(template.sentence_token, _piece(encoder, template.sentence_token))
         for index, token in enumerate(encoding.ids):
@@ -92,12 +90,3 @@ def _pieces(encoder: TextEncoder, template: TokenTemplate, text: str) -> Iterato
 
 def _piece(encoder: TextEncoder, token: int) -> str:
     return encoder.tokenizer.id_to_token(token) or ""
-
-
-def sentences(text: str) -> list[tuple[int, str]]:
-    """Splits a text into sentences as `TextEncoder.pieces` does, each with the code point where it begins."""
-    begin = len(text) - len(text.lstrip())
-    text = text.strip()
-    gaps = [match.span() for match in SENTENCE_END.finditer(text)]
-    bounds = zip([0, *(end for _, end in gaps)], [*(start for start, _ in gaps), len(text)], strict=True)
-    return [(begin + start, text[start:end]) for start, end in bounds]

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from bandrank.models.ids import Ids, PackedIds, RaggedIds, pack_ids
 from bandrank.models.scorer import Scorer
+from bandrank.models.template import TokenTemplate
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
@@ -94,6 +95,12 @@ class TextEncoder:
             marked.append(pack_ids([token for sentence in sentences for token in (sentence_token, *sentence.ids)]))
         return marked
 
+    def encodings(self, template: TokenTemplate, text: str) -> list[tuple[int, Encoding]]:
+        """Encodes a text, or each of its sentences if the template marks them; each has the code point of its start."""
+        parts = [(0, text)] if template.sentence_token is None else _sentences(text)
+        encodings = self.tokenizer.encode_batch([part for _, part in parts], add_special_tokens=False)
+        return [(begin, encoding) for (begin, _), encoding in zip(parts, encodings, strict=True)]
+
     def candidates(
         self, pieces: Sequence[PackedIds], *, query_tokens: int, reach: Reach = WHOLE
     ) -> tuple[RaggedIds, list[int]]:
@@ -125,3 +132,12 @@ class TextEncoder:
         room = most - self.scorer.pair_tokens(query_tokens, added)
         query_pieces = query_tokens - self.scorer.query_template.num_added
         return added + max(room, (room + query_pieces + 1) // 2)
+
+
+def _sentences(text: str) -> list[tuple[int, str]]:
+    """Splits a text into sentences as `TextEncoder.pieces` does, each with the code point where it begins."""
+    begin = len(text) - len(text.lstrip())
+    text = text.strip()
+    gaps = [match.span() for match in SENTENCE_END.finditer(text)]
+    bounds = zip([0, *(end for _, end in gaps)], [*(start for start, _ in gaps), len(text)], strict=True)
+    return [(begin + start, text[start:end]) for start, end in bounds]

@@ -4,12 +4,11 @@ Elasticsearch groups fields of nested documents: asked for `notes.text`, it send
 OpenSearch sends `{"notes.text": ["words"]}`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 
-from bandrank.proxy.raw_json import Edit, Part, Reader, read_elements, read_members, read_value, without
+from bandrank.proxy.raw_json import Edit, Part, read_elements, read_members, read_value, without
 
 # What to do with a value: edit it, or take it out (None), because nothing would be left in it.
 Edits = list[Edit] | None
@@ -17,17 +16,21 @@ Edits = list[Edit] | None
 
 def without_added(text: str, at: int, added: Collection[str]) -> tuple[Edits, int]:
     """The edits that take the added fields out of the object at `at`, and where it ends. Raises ValueError."""
-    readers: dict[str, Reader] = {}
-    for name in added:
-        for group in [*accumulate(name.split("."), "{}.{}".format)][:-1]:
-            inside = {each[len(group) + 1 :] for each in added if each.startswith(f"{group}.")}
-            readers[group] = partial(_without_inside, added=inside)
+    inside: dict[str, set[str]] = {}
+    for group, rest in (split for name in added for split in splits(name)):
+        inside.setdefault(group, set()).add(rest)
+    readers = {group: partial(_without_inside, added=names) for group, names in inside.items()}
     members, end = read_members(text, at, readers)
     inner = [part.value if part.key in readers else [] for part in members]
     parts = [
         replace(part, value=None if part.key in added else edits) for part, edits in zip(members, inner, strict=True)
     ]
     return _edits(parts), end
+
+
+def splits(path: str) -> Iterator[tuple[str, str]]:
+    """What is before and behind each dot of a path."""
+    return ((path[:at], path[at + 1 :]) for at, character in enumerate(path) if character == ".")
 
 
 def _without_inside(text: str, at: int, added: Collection[str]) -> tuple[Edits, int]:

@@ -9,13 +9,13 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from bandrank.api.access_log import AccessLog
 from bandrank.api.app import RequestMetrics
 from bandrank.api.hardening import HEADERS
 from bandrank.api.keys import Scope as KeyScope
-from bandrank.api.request_ids import note_ids
+from bandrank.api.request_ids import RequestIds
 from bandrank.api.service import Service
 from bandrank.errors import BadSetting, BandrankError, NotReady, UnknownModel
 from bandrank.metrics import CONTENT_TYPE
@@ -86,7 +86,8 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
     multi_searches = MultiSearches(rerank_rules, fetching, reordering, large_json, service.memory)
     forwarding = Forwarding(service, upstream, rerank_rules, searches, multi_searches)
     router = Router(own, redirect_slashes=False, default=forwarding, lifespan=lifespan)
-    return _WithIds(AccessLog(RequestMetrics(router, service.metrics, [route.path for route in own])))
+    counted = RequestMetrics(router, service.metrics, [route.path for route in own])
+    return RequestIds(AccessLog(counted), answered=False)
 
 
 def _rules(service: Service, settings: Settings) -> Sequence[Rule]:
@@ -103,18 +104,6 @@ def _rules(service: Service, settings: Settings) -> Sequence[Rule]:
             known = ", ".join(model.strategies)
             raise BadSetting(f"{settings.proxy_rules}: {rule.index}", f"has a strategy that is not one of {known}")
     return rules
-
-
-class _WithIds:
-    """Notes the id of each request, its own or a new one, for its lines in the log; answers stay as they are."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            note_ids(scope)
-        await self._app(scope, receive, send)
 
 
 async def _watch(service: Service) -> None:

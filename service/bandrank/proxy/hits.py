@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bandrank.proxy.added_fields import without_added
+from bandrank.proxy.added_fields import splits, without_added
 from bandrank.proxy.raw_json import (
     Edit,
     Number,
@@ -150,8 +150,7 @@ def _at(value: Any, path: str) -> Any:
         return None
     if path in value:
         return value[path]
-    dots = (at for at, character in enumerate(path) if character == ".")
-    return next((_at(value[path[:dot]], path[dot + 1 :]) for dot in dots if path[:dot] in value), None)
+    return next((_at(value[key], rest) for key, rest in splits(path) if key in value), None)
 
 
 def _has_numbers(value: Any) -> bool:

@@ -62,11 +62,7 @@ async def test_slashes_too_many_make_no_difference(path: str) -> None:
             "documents and texts, which differ: give what is to be ranked once",
         ),
         ("/v1/rerank", DOCUMENTS | {"texts": ["man"]}, "the body has documents and texts, which differ"),
-        (
-            "/rerank",
-            {"query": "who", "candidates": WORDS, "passages": [{"text": "a"}]},
-            "candidates and passages",
-        ),
+        ("/rerank", {"query": "who", "candidates": WORDS, "passages": [{"text": "a"}]}, "candidates and passages"),
         ("/rerank", {"query": "who", "texts": "man"}, "texts: Input should be a valid array"),
         ("/rerank", [DOCUMENTS], "Input should be an object"),
     ],

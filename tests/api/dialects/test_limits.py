@@ -31,9 +31,12 @@ async def scores(running: RunningApp, path: str, body: dict[str, Any]) -> tuple[
     """The scores by index, and what the answer says of itself."""
     response = await running.client.post(path, json=body)
     assert response.status_code == 200, response.text
-    answer = response.json()
+    return scores_in(response.json()), response.json().get("meta")
+
+
+def scores_in(answer: Any) -> dict[int, float]:
     results = answer["data"] if "data" in answer else answer["results"]
-    return {each["index"]: each.get("score", each.get("relevance_score")) for each in results}, answer.get("meta")
+    return {each["index"]: each.get("score", each.get("relevance_score")) for each in results}
 
 
 def cuts(headers: Headers) -> dict[str, int]:
@@ -43,32 +46,23 @@ def cuts(headers: Headers) -> dict[str, int]:
 
 @pytest.mark.parametrize("client", LIMITED)
 async def test_scores_with_a_limit_are_those_of_the_cut_texts(client: str) -> None:
-    """The answer counts what was cut if its dialect has a place for that."""
+    """Headers count what was cut, and the answer too if its dialect has a place for that."""
     path, body = LIMITED[client]
+    [name] = {"documents", "candidates"} & body.keys()
     async with running_app(tiny_cross_encoder(positions=64)) as running:
-        limited, meta = await scores(running, path, body)
+        answer = await running.client.post(path, json=body)
+        uncut = await running.client.post(path, json=body | {name: TEXTS[:1]})
         expected, _ = await scores(running, "/rerank", {"query": QUERY, "candidates": CUT})
         whole, _ = await scores(running, "/rerank", {"query": QUERY, "candidates": TEXTS})
 
+    limited, meta = scores_in(answer.json()), answer.json().get("meta")
     assert limited == pytest.approx(expected, abs=TOLERANCE)
     assert abs(limited[3] - whole[3]) > 100 * TOLERANCE
+    assert cuts(answer.headers) == {"x-truncated-tokens": 93, "x-truncated-candidates": 2}
+    assert (uncut.status_code, cuts(uncut.headers)) == (200, {})
     if meta is not None:
         assert (meta["truncated_tokens"], meta["truncated_candidates"]) == (93, 2)
         assert "warnings" not in meta
-
-
-@pytest.mark.parametrize("client", LIMITED)
-async def test_headers_tell_what_was_cut(client: str) -> None:
-    """Headers count what was cut, even in dialects whose answers have no place for it."""
-    path, body = LIMITED[client]
-    async with running_app(tiny_cross_encoder(positions=64)) as running:
-        headers = (await running.client.post(path, json=body)).headers
-        [name] = {"documents", "candidates"} & body.keys()
-        uncut = await running.client.post(path, json=body | {name: TEXTS[:1]})
-
-    assert uncut.status_code == 200
-    assert cuts(headers) == {"x-truncated-tokens": 93, "x-truncated-candidates": 2}
-    assert cuts(uncut.headers) == {}
 
 
 async def test_a_text_that_is_too_long_is_told_whatever_truncate_says() -> None:

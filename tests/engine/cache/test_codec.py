@@ -175,14 +175,6 @@ def test_the_format_does_not_change_unnoticed() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@given(drawn=representations(width=16, most=100.0))
-def test_a_sealed_payload_opens_to_itself(dtype: PayloadDtype, drawn: tuple[Tensor, list[int]]) -> None:
-    codec, payloads = encoded(*drawn, dtype)
-
-    assert [codec.open(codec.seal(payload, KEY), KEY) for payload in payloads] == payloads
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_any_damage_is_noticed(dtype: PayloadDtype, rows: int) -> None:
     """The damage is any changed byte, bytes cut from either end, or bytes added."""
@@ -204,12 +196,6 @@ def test_a_value_under_another_key_is_refused() -> None:
     codec, (payload,) = encoded(torch.ones(2, 3), [2], "float16")
 
     assert codec.open(codec.seal(payload, KEY), KEY + b"2") is None
-
-
-@given(st.binary(max_size=80))
-def test_garbage_is_refused(value: bytes) -> None:
-    """Other programs may store any value under a key of the service."""
-    assert RepresentationCodec(2, "int8").open(value, KEY) is None
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

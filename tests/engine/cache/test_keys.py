@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from redis.crc import key_slot
 from support.models import as_served, tiny_bi_encoder, tiny_cross_encoder
 from support.tokenizer import TOKENIZER_FILE, tiny_tokenizer
@@ -24,11 +22,6 @@ def fingerprint_of(scorer: Scorer, tokenizer: Tokenizer | None = None) -> bytes:
 def test_a_digest_is_blake2b() -> None:
     """A digest is 16 bytes over the text's UTF-8 bytes, as the keys already in Redis are."""
     assert digest("naïve 文") == blake2b("naïve 文".encode(), digest_size=16).digest()
-
-
-@given(st.lists(st.text(max_size=3), unique=True, max_size=30))
-def test_different_texts_have_different_digests(texts: list[str]) -> None:
-    assert len({digest(text) for text in texts}) == len(texts)
 
 
 def test_a_saved_and_loaded_scorer_keeps_its_fingerprint(tmp_path: Path) -> None:

@@ -19,18 +19,11 @@ GOOD = {
     ),
     "unix:///run/redis.sock": RedisAddress("socket", path="/run/redis.sock"),
     "unix://me:pass@/run/my%20redis.sock?db=1": RedisAddress(
-        "socket",
-        path="/run/my redis.sock",
-        db=1,
-        username="me",
-        password="pass",
+        "socket", path="/run/my redis.sock", db=1, username="me", password="pass"
     ),
     "redis+cluster://a": RedisAddress("cluster", (("a", 6379),)),
     "rediss+cluster://:pass@a:1,b,[::1]:2": RedisAddress(
-        "cluster",
-        (("a", 1), ("b", 6379), ("::1", 2)),
-        password="pass",
-        tls={},
+        "cluster", (("a", 1), ("b", 6379), ("::1", 2)), password="pass", tls={}
     ),
     "redis+sentinel://a,b:7/ours": RedisAddress("sentinel", (("a", 26379), ("b", 7)), master="ours"),
     "redis+sentinel://u:p@a/my%20own/4?sentinel_username=s&sentinel_password=%3Fq": RedisAddress(

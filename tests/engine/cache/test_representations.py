@@ -41,13 +41,6 @@ async def test_what_was_computed_is_found() -> None:
         assert await one.cache.drained()
 
 
-async def test_no_candidates_need_no_computation() -> None:
-    async with replica() as one:
-        lookup = await one.fetch([])
-
-    assert (lookup.payloads, lookup.misses, one.computed) == ([], 0, [])
-
-
 async def test_memory_keeps_to_its_bound() -> None:
     async with replica(memory_bytes=10 * ENTRY_BYTES) as one:
         for _ in range(20):

@@ -1,7 +1,5 @@
 // Attention of a few rows over a few runs of rows, with one softmax (Schlatt et al. 2024, section 3.2).
 #pragma once
-#include <cmath>
-
 #include "tiled_attention.h"
 
 namespace bandrank {
@@ -10,7 +8,7 @@ constexpr int FEW = 4;           // fewer query rows are computed one by one, wi
 constexpr int MOST_TOGETHER = 8;  // keys whose products run side by side, and dimensions whose sums do
 
 inline void gather(Rows from, const Task& task, int64_t head_dim, float* to) {
-    for (const Run& run : {task.keys[0], task.keys[1], task.keys[2], task.band})
+    for (const Run& run : task.runs())
         for (int64_t row = run.first; row < run.end(); ++row, to += head_dim)
             for (int64_t d = 0; d < head_dim; d += LANES) store(to + d, load<Floats>(from[row] + d));
 }
@@ -66,8 +64,8 @@ struct Softmax {
         }
     }
 
-    // Merges the softmax of the same row over other keys into this one.
-    void meet(const Softmax& other, int64_t head_dim) {
+    // Adds the softmax of the same row over other keys.
+    void merge(const Softmax& other, int64_t head_dim) {
         const float both = std::max(top, other.top);
         const float ours = exp_of_negative(all(top - both))[0], theirs = exp_of_negative(all(other.top - both))[0];
         top = both;
@@ -84,7 +82,7 @@ struct Softmax {
 
 // Transposes LANES rows of a head, which start at row(lane), so that each has a lane, times `scale`: to (head_dim, width).
 template <class RowOf>
-inline void turn(RowOf row, int64_t head_dim, float* to, int64_t width, float scale = 1.0f) {
+inline void to_lanes(RowOf row, int64_t head_dim, float* to, int64_t width, float scale = 1.0f) {
     for (int64_t d = 0; d < head_dim; d += LANES) {
         Floats block[LANES];
         for (int lane = 0; lane < LANES; ++lane) block[lane] = load<Floats>(row(lane) + d) * scale;
@@ -108,8 +106,8 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
     float *query = scratch.queries.data(), *weights = scratch.weights.data();
 
     for (int group = 0; group < GROUPS; ++group)
-        turn([&](int lane) { return q[first + std::min<int64_t>(group * LANES + lane, lanes - 1)]; }, head_dim,
-             query + group * LANES, WIDE, scale);
+        to_lanes([&](int lane) { return q[first + std::min<int64_t>(group * LANES + lane, lanes - 1)]; }, head_dim,
+                 query + group * LANES, WIDE, scale);
     const InBand seen(task, first, lanes);  // after the shared ones
     const int64_t count = shared + seen.count;
     auto place = [&](int64_t j) { return j < shared ? j : j + seen.near; };
@@ -174,21 +172,26 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
 // Whether a task's query rows are computed in lanes, or else one by one.
 inline bool in_lanes(const Task& task) { return task.queries.count >= FEW || task.band.count || task.window < 0; }
 
-// Calls attend(first, wide) for all query rows of a task, two registers of rows at a time if `wide`, else one. Two do not
-// pay in a narrow band, where a row sees few of the keys that its neighbours see.
+// Calls attend(task, first, wide, column) for the query rows in lanes of tasks, by the first columns of heads: two
+// registers of rows at a time if `wide`, else one. Two do not pay in a narrow band, where a row sees few of the keys that
+// its neighbours see.
 template <class Attend>
-inline void each_lanes(const Task& task, Attend&& attend) {
-    const bool narrow = task.band.count && task.window < 2 * LANES;
-    for (int64_t first = task.queries.first, next; first < task.queries.end(); first = next) {
-        const bool wide = !narrow && task.queries.end() - first > LANES;
-        next = first + (wide ? 2 * LANES : LANES);
-        attend(first, wide);
-    }
+inline void each_lanes(const Task* tasks, const Task* last, int64_t heads, int64_t head_dim, Attend&& attend) {
+    for (int64_t column = 0; column < heads * head_dim; column += head_dim)
+        for (const Task* task = tasks; task < last; ++task) {
+            if (!in_lanes(*task)) continue;
+            const bool narrow = task->band.count && task->window < 2 * LANES;
+            for (int64_t first = task->queries.first, next; first < task->queries.end(); first = next) {
+                const bool wide = !narrow && task->queries.end() - first > LANES;
+                next = first + (wide ? 2 * LANES : LANES);
+                attend(*task, first, wide, column);
+            }
+        }
 }
 
 // Copies the keys and values of a task to scratch, one after the other.
 inline void gather(Rows k, Rows v, int64_t head_dim, const Task& task, AttentionScratch& scratch) {
-    const int64_t total = task.shared() + task.band.count;
+    const int64_t total = task.total();
     scratch.weights.room((total + 1) * 2 * LANES);
     gather(k, task, head_dim, scratch.keys.room(total * head_dim));
     gather(v, task, head_dim, scratch.values.room(total * head_dim));
@@ -196,10 +199,10 @@ inline void gather(Rows k, Rows v, int64_t head_dim, const Task& task, Attention
 
 // Finds the addresses of the rows of a task's keys and values, and returns their number.
 inline int64_t find_rows(Rows k, Rows v, const Task& task, AttentionScratch& scratch) {
-    const int64_t total = task.shared() + task.band.count;
+    const int64_t total = task.total();
     const float **key = scratch.key_rows.room(total), **value = scratch.value_rows.room(total);
     scratch.weights.room(total + LANES);
-    for (const Run& run : {task.keys[0], task.keys[1], task.keys[2], task.band})
+    for (const Run& run : task.runs())
         for (int64_t row = run.first; row < run.end(); ++row) *key++ = k[row], *value++ = v[row];
     return total;
 }
@@ -214,9 +217,8 @@ inline void meet(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, Sof
 
 // Copies the positions of a task's keys to scratch, one after the other.
 inline void gather_positions(const int64_t* positions, const Task& task, AttentionScratch& scratch) {
-    int64_t* to = scratch.positions.room(task.shared() + task.band.count);
-    for (const Run& run : {task.keys[0], task.keys[1], task.keys[2], task.band})
-        to = std::copy_n(positions + run.first, run.count, to);
+    int64_t* to = scratch.positions.room(task.total());
+    for (const Run& run : task.runs()) to = std::copy_n(positions + run.first, run.count, to);
 }
 
 // What is added to the logits of one query row, in scratch.
@@ -233,13 +235,10 @@ inline void attend_by_lanes(Rows q, Rows k, Rows v, int64_t heads, int64_t head_
                             Rows out, AttentionScratch& scratch, HeadBias bias) {
     gather(k, v, head_dim, *tasks, scratch);
     scratch.queries.room(MOST_NUMBERS * 2 * LANES);
-    for (int64_t column = 0; column < heads * head_dim; column += head_dim)
-        for (const Task* task = tasks; task < last; ++task)
-            if (in_lanes(*task))
-                each_lanes(*task, [&](int64_t first, bool wide) {
-                    (wide ? attend_lanes<2> : attend_lanes<1>)(q + column, *task, first, scratch.keys.data(),
-                                                               scratch.values.data(), head_dim, out + column, bias, scratch);
-                });
+    each_lanes(tasks, last, heads, head_dim, [&](const Task& task, int64_t first, bool wide, int64_t column) {
+        (wide ? attend_lanes<2> : attend_lanes<1>)(q + column, task, first, scratch.keys.data(), scratch.values.data(),
+                                                   head_dim, out + column, bias, scratch);
+    });
 }
 
 #if defined(__AMX_BF16__)
@@ -250,13 +249,9 @@ inline void attend_by_tiles(Rows q, Rows k, Rows v, int64_t heads, int64_t head_
                             Rows out, AttentionScratch& scratch, HeadBias) {
     const Tiles tiles;
     const TiledKeys to = TiledKeys::of(k, v, *tasks, head_dim, scratch);
-    for (int64_t column = 0; column < heads * head_dim; column += head_dim)
-        for (const Task* task = tasks; task < last; ++task)
-            if (in_lanes(*task))
-                each_lanes(*task, [&](int64_t first, bool wide) {
-                    (wide ? attend_tiles<true> : attend_tiles<false>)(q + column, *task, first, to, head_dim, out + column,
-                                                                      scratch);
-                });
+    each_lanes(tasks, last, heads, head_dim, [&](const Task& task, int64_t first, bool wide, int64_t column) {
+        (wide ? attend_tiles<true> : attend_tiles<false>)(q + column, task, first, to, head_dim, out + column, scratch);
+    });
 }
 #else
 constexpr bool TILED = false;

@@ -1,6 +1,8 @@
 // Tasks of attention: a few query rows, and the runs of rows that they see.
 #pragma once
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "buffer.h"
 #include "simd.h"
@@ -18,7 +20,9 @@ struct Task {
     Run queries, keys[3], band;
     int64_t window, causal = 0;
 
+    std::array<Run, 4> runs() const { return {keys[0], keys[1], keys[2], band}; }
     int64_t shared() const { return keys[0].count + keys[1].count + keys[2].count; }
+    int64_t total() const { return shared() + band.count; }
     bool same_keys(const Task& other) const {
         return !std::memcmp(keys, other.keys, sizeof keys) && !std::memcmp(&band, &other.band, sizeof band);
     }

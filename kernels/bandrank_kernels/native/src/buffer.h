@@ -25,12 +25,13 @@ class Buffer {
         return numbers;
     }
 
-    void clear_beyond(size_t count) {
-        if (capacity > count) clear();
+    void clear_if_large() {
+        if (capacity > MOST_KEPT) clear();
     }
 
   private:
     static constexpr std::align_val_t LINE{64};
+    static constexpr size_t MOST_KEPT = 1 << 20;  // numbers; some hundred rows of a wide layer need more
 
     void clear() {
         operator delete(numbers, LINE);

@@ -208,7 +208,6 @@ struct Pattern {
 // are computed for a chunk and the rows that it sees, and never go out to memory; or they are given.
 struct SequenceLayer {
     static constexpr int64_t CHUNK = 128;
-    static constexpr size_t MOST_KEPT = 1 << 20;  // numbers; some hundred rows of a wide layer need more
 
     const float* hidden;  // (rows, size) the layer's input
     const float* given;   // (rows, 3 size) queries, keys and values: of the rows before all sequences; without `qkv`, of all
@@ -234,7 +233,7 @@ struct SequenceLayer {
                 chunk(pieces, first, next, {first->rows.first, count});
             }
         }
-        scratch.qkv.clear_beyond(MOST_KEPT);
+        scratch.qkv.clear_if_large();
     }
 
     void chunk(const Piece* pieces, const Piece* first, const Piece* last, Run rows) const {
@@ -271,9 +270,9 @@ struct SequenceLayer {
             const int64_t low = std::max(piece.sequence.first, part.first - pattern.window);
             task.band = {low, std::min(piece.sequence.end(), part.end() + pattern.window) - low};
         }
+        const Rows k = q + size(), v = k + size();
         for (int64_t column = 0; column < size(); column += head_dim)
-            attend(q + column, q + (size() + column), q + (2 * size() + column), 1, head_dim, &task, &task + 1, to + column,
-                   scratch.attention);
+            attend(q + column, k + column, v + column, 1, head_dim, &task, &task + 1, to + column, scratch.attention);
     }
 
     // [CLS] meets itself and the query with the first part of its sequence. Its softmax over a piece is written with the
@@ -290,11 +289,11 @@ struct SequenceLayer {
             if (pattern.cls_to_query) task.keys[1] = piece.query;
         }
         if (pattern.cls_to_rows) task.keys[2] = part;
+        const Rows k = q + size(), v = k + size();
         for (int64_t head = 0; head < heads; ++head) {
             const int64_t column = head * head_dim;
             Softmax& softmax = scratch.softmax[head];
-            meet(q + column, q + (size() + column), q + (2 * size() + column), head_dim, task, softmax,
-                 scratch.attention);
+            meet(q + column, k + column, v + column, head_dim, task, softmax, scratch.attention);
             if (part.end() == piece.rows.end()) {
                 float* state = met + size() + 2 * head;
                 state[0] = softmax.top, state[1] = softmax.norm;
@@ -302,72 +301,6 @@ struct SequenceLayer {
         }
     }
 };
-
-// A sequence whose rows are in several runs, such as those of its [CLS], its query and its candidate.
-struct Joint {
-    Run runs[3];
-    int64_t count() const { return runs[0].count + runs[1].count + runs[2].count; }
-};
-static_assert(sizeof(Joint) == 6 * sizeof(int64_t), "a row of the table of sequences");
-
-// Calls visit(first, next, rows) for runs of sequences, of about a chunk of rows each, which it copies together to `rows`,
-// (count, size), in scratch.
-template <class Visit>
-inline void each_chunk(const float* hidden, int64_t size, const Joint* sequences, const Joint* last, Visit visit) {
-    for (const Joint *first = sequences, *next; first < last; first = next) {
-        int64_t count = first->count();
-        for (next = first + 1; next < last && count + next->count() <= SequenceLayer::CHUNK; ++next)
-            count += next->count();
-        float *rows = scratch.gathered.room(count * size), *to = rows;
-        scratch.results.room(count * size);
-        for (const Joint* each = first; each < next; ++each)
-            for (const Run& run : each->runs) to = std::copy_n(hidden + run.first * size, run.count * size, to);
-        visit(first, next, rows);
-    }
-    scratch.gathered.clear_beyond(SequenceLayer::MOST_KEPT);
-    scratch.results.clear_beyond(SequenceLayer::MOST_KEPT);
-}
-
-// A layer for sequences in which every row sees all: their rows are copied together, a chunk at a time.
-inline void joint_sequences(const float* hidden, const Weights& qkv, const PostNorm& rest, int64_t heads,
-                            int64_t head_dim, const Joint* sequences, const Joint* last, float* out) {
-    const int64_t size = heads * head_dim;
-    each_chunk(hidden, size, sequences, last, [&](const Joint* first, const Joint* next, const float* rows) {
-        scratch.pieces.clear();
-        int64_t row = 0;
-        for (const Joint* each = first; each < next; row += each++->count())
-            scratch.pieces.push_back({{row, each->count()}, {0, 0}, -1, {row, each->count()}});
-        const Piece* pieces = scratch.pieces.data();
-        const float* from = scratch.results.data();
-        const SequenceLayer layer{rows,     nullptr,  &qkv, &rest, heads, head_dim, {-1, 0, 0, 0, 0}, nullptr,
-                                  scratch.results.data()};
-        layer(pieces, pieces + scratch.pieces.size());
-        for (const Joint* each = first; each < next; ++each)
-            for (const Run& run : each->runs) {
-                std::copy_n(from, run.count * size, out + run.first * size);
-                from += run.count * size;
-            }
-    });
-}
-
-// attended (sequences, size): the attention of the first row of each sequence, its [CLS], over all of its rows.
-inline void joint_cls(const float* hidden, const Weights& qkv, int64_t heads, int64_t head_dim, const Joint* sequences,
-                      const Joint* last, float* attended) {
-    const int64_t size = heads * head_dim;
-    each_chunk(hidden, size, sequences, last, [&](const Joint* first, const Joint* next, const float* rows) {
-        int64_t count = 0, row = 0;
-        for (const Joint* each = first; each < next; ++each) count += each->count();
-        float *all = scratch.qkv.room(count * 3 * size), *results = scratch.results.data();
-        linear(rows, size, count, qkv, false, all);
-        for (const Joint* each = first; each < next; row += each++->count()) {
-            const Task task{{row, 1}, {{row, each->count()}}, {}, -1};
-            attend_tasks({all, 3 * size}, {all + size, 3 * size}, {all + 2 * size, 3 * size}, heads, heads, head_dim, &task,
-                         &task + 1, results, scratch.attention);
-            std::copy_n(results + row * size, size, attended + (each - sequences) * size);
-        }
-    });
-    scratch.qkv.clear_beyond(SequenceLayer::MOST_KEPT);
-}
 
 // attended (rows before all sequences, heads head_dim): the attention of [CLS], merged from its softmax over each piece.
 // The sums of a sequence's first piece become those of the sequence.
@@ -386,7 +319,7 @@ inline void finish_cls(const Piece* pieces, int64_t count, float* met, int64_t h
         if (pieces[first].cls < 0) continue;
         for (int64_t head = 0; head < heads; ++head) {
             Softmax whole = softmax(first, head);
-            for (int64_t piece = first + 1; piece < next; ++piece) whole.meet(softmax(piece, head), head_dim);
+            for (int64_t piece = first + 1; piece < next; ++piece) whole.merge(softmax(piece, head), head_dim);
             whole.finish(head_dim, attended + pieces[first].cls * size + head * head_dim);
         }
     }

@@ -95,16 +95,17 @@ struct Norm {
     int32_t centred = 1;
 };
 
-// out = the norm of x over n numbers.
+// out = the norm of x over n numbers. They are centred less the first one: of numbers that are nearly equal, the mean would
+// be rounded by as much as they differ.
 inline void normalise(const float* x, const Norm& norm, int64_t n, float* out) {
-    const float mean = norm.centred ? sum_over(n, [=](int64_t i) { return load<Floats>(x + i); }) / n : 0.0f;
-    const float variance = sum_over(n, [=](int64_t i) {
-        Floats d = load<Floats>(x + i) - mean;
-        return d * d;
-    }) / n;
+    const float first = norm.centred ? x[0] : 0.0f;
+    auto at = [=](int64_t i) { return load<Floats>(x + i) - first; };
+    const float mean = norm.centred ? sum_over(n, at) / n : 0.0f;
+    auto centred = [=](int64_t i) { return at(i) - mean; };
+    const float variance = sum_over(n, [=](int64_t i) { return centred(i) * centred(i); }) / n;
     const float inverse = 1.0f / std::sqrt(variance + norm.eps);
     for (int64_t i = 0; i < n; i += LANES) {
-        Floats y = (load<Floats>(x + i) - mean) * inverse * load<Floats>(norm.weight + i);
+        Floats y = centred(i) * inverse * load<Floats>(norm.weight + i);
         store(out + i, norm.bias ? y + load<Floats>(norm.bias + i) : y);
     }
 }

@@ -23,7 +23,7 @@ inline void attend_shared_lanes(Rows q, Rows k, Rows v, int64_t first, int64_t l
     auto lane_row = [&](int lane) { return first + std::min<int64_t>(lane, lanes - 1); };
     auto own_row = [&](int lane, int64_t j) { return lane_row(lane) / own * own + j; };
 
-    turn([&](int lane) { return q[lane_row(lane)]; }, head_dim, query, LANES, scale);
+    to_lanes([&](int lane) { return q[lane_row(lane)]; }, head_dim, query, LANES, scale);
     Floats top = all(-INFINITY);
     auto keep = [&](int64_t j, Floats logit) {
         top = larger(logit, top);
@@ -41,7 +41,7 @@ inline void attend_shared_lanes(Rows q, Rows k, Rows v, int64_t first, int64_t l
         for (int i = 0; i < MOST_TOGETHER && j + i < shared.count; ++i) keep(j + i, logits[i]);
     }
     for (int64_t j = 0; j < own; ++j) {
-        turn([&](int lane) { return k[own_row(lane, j)]; }, head_dim, other, LANES);
+        to_lanes([&](int lane) { return k[own_row(lane, j)]; }, head_dim, other, LANES);
         Floats logit{};
         for (int64_t d = 0; d < head_dim; ++d)
             logit += load<Floats>(query + d * LANES) * load<Floats>(other + d * LANES);
@@ -66,7 +66,7 @@ inline void attend_shared_lanes(Rows q, Rows k, Rows v, int64_t first, int64_t l
         for (int i = 0; i < DIMENSIONS; ++i) store(query + (d + i) * LANES, sums[i]);
     }
     for (int64_t j = 0; j < own; ++j) {
-        turn([&](int lane) { return v[own_row(lane, j)]; }, head_dim, other, LANES);
+        to_lanes([&](int lane) { return v[own_row(lane, j)]; }, head_dim, other, LANES);
         const Floats weight = load<Floats>(weights + (shared.count + j) * LANES);
         for (int64_t d = 0; d < head_dim; ++d)
             store(query + d * LANES, load<Floats>(query + d * LANES) + weight * load<Floats>(other + d * LANES));
@@ -87,12 +87,12 @@ inline void attend_shared(const float* rows, int64_t stride, int64_t num_rows, i
                           const float* values, int64_t count, int64_t heads, int64_t head_dim, float* out,
                           AttentionScratch& scratch) {
     const int64_t size = heads * head_dim;
+    const Rows q{rows, stride}, k = q + size, v = k + size;
     for (int64_t head = 0; head < heads; ++head) {
         const int64_t column = head * head_dim, start = head * count * head_dim;
         const SharedKeys shared{keys + start, values + start, count};
         for (int64_t first = 0; first < num_rows; first += LANES)
-            attend_shared_lanes({rows + column, stride}, {rows + size + column, stride},
-                                {rows + 2 * size + column, stride}, first, num_rows, own, shared, head_dim,
+            attend_shared_lanes(q + column, k + column, v + column, first, num_rows, own, shared, head_dim,
                                 {out + column, size}, scratch);
     }
 }

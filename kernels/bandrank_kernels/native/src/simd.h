@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #if defined(__AMXINT8__)  // what Clang called them before it took GCC's names
 #define __AMX_INT8__ 1
 #define __AMX_BF16__ 1
@@ -79,13 +78,7 @@ inline Floats smaller(Floats x, Floats y) { return x < y ? x : y; }
 inline Floats larger(Floats x, Floats y) { return x > y ? x : y; }
 
 // Numbers that are not negative as levels; those above 255 become the highest.
-inline Levels to_levels(Ints x) {
-#if defined(__AVX512F__)
-    return (Levels)_mm512_cvtusepi32_epi8((__m512i)x);
-#else
-    return __builtin_convertvector((x > 255 ? Ints{} + 255 : x) + LOWEST, Levels);
-#endif
-}
+inline Levels to_levels(Ints x) { return __builtin_convertvector((x > 255 ? Ints{} + 255 : x) + LOWEST, Levels); }
 
 // The same for four registers, one after the other.
 inline void store_levels(Level* to, const Ints (&x)[4]) {
@@ -205,7 +198,7 @@ inline Floats exp_of_negative(Floats x) { return power_of_two(x * LOG2_E, EXACT_
 #else
 // Cody & Waite's reduction and a polynomial of degree 6; zero below -87.
 inline Floats exp_of_negative(Floats x) {
-    Floats clipped = x < all(-87.0f) ? all(-87.0f) : x;  // NaN stays NaN
+    Floats clipped = larger(all(-87.0f), x);  // NaN stays NaN
     Ints power = to_ints(clipped * 1.44269504f - 0.5f);  // nearest, as x <= 0
     Floats n = to_floats(power);
     Floats r = clipped - n * 0.693359375f;

@@ -1,6 +1,6 @@
 // Layers of an encoder one after the other, on one thread.
 #pragma once
-#include "layers.h"
+#include "joint.h"
 
 namespace bandrank {
 
@@ -32,9 +32,10 @@ inline void layer_of_shared(const Sequences& s, const Layer& layer, const float*
     float* met = scratch.met.room(s.num_pieces * (size + 2 * s.heads));
     const bool all = first < 0;
     linear(hidden, size, projected, *layer.qkv, false, given);
+    const Rows q{given, 3 * size};
     if (all)
-        attend_tasks({given, 3 * size}, {given + size, 3 * size}, {given + 2 * size, 3 * size}, s.heads, s.heads, s.head_dim,
-                     s.queries, s.queries + s.num_queries, attended, scratch.attention);
+        attend_tasks(q, q + size, q + 2 * size, s.heads, s.heads, s.head_dim, s.queries, s.queries + s.num_queries, attended,
+                     scratch.attention);
     const Weights* qkv = s.far ? nullptr : layer.qkv;
     const PostNorm* rest = all ? layer.rest : nullptr;
     const SequenceLayer sequences{hidden, given, qkv, rest, s.heads, s.head_dim, s.pattern, met, to};
@@ -62,9 +63,9 @@ inline void stack(const Sequences& s, const Layer* layers, int64_t count, const 
         (s.joint ? layer_of_joint : layer_of_shared)(s, layers[i], hidden, cls_only ? first : -1, to);
         hidden = to;
     }
-    scratch.given.clear_beyond(SequenceLayer::MOST_KEPT);
-    scratch.before.clear_beyond(SequenceLayer::MOST_KEPT);
-    scratch.met.clear_beyond(SequenceLayer::MOST_KEPT);
+    scratch.given.clear_if_large();
+    scratch.before.clear_if_large();
+    scratch.met.clear_if_large();
 }
 
 }  // namespace bandrank

@@ -1,8 +1,5 @@
 // Attention by AMX tiles: products of bfloat16 numbers, summed in float32, and a softmax in float32 between them.
 #pragma once
-#include <array>
-#include <cmath>
-
 #include "attention_task.h"
 #include "tiles.h"
 

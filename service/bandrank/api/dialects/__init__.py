@@ -58,9 +58,7 @@ def dialect_of(body: object, dialects: tuple[Dialect[Any], ...]) -> Dialect[Any]
 
 
 def _check_ranked_once(body: dict[str, Any], dialects: tuple[Dialect[Any], ...]) -> None:
-    lists = [name for name in RANKED if isinstance(body.get(name), list)]
-    if len(lists) < 2:
-        return
-    lists = [name for name in lists if any(name in dialect.request.model_fields for dialect in dialects)]
+    known = {name for dialect in dialects for name in dialect.request.model_fields}
+    lists = [name for name in RANKED if name in known and isinstance(body.get(name), list)]
     if any(body[name] != body[lists[0]] for name in lists[1:]):
         raise InvalidInput(f"the body has {' and '.join(lists)}, which differ: give what is to be ranked once")

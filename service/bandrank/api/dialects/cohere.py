@@ -179,10 +179,10 @@ def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
 def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
     """The JSON of the CohereResponse."""
     ranking, meta = exchange.answer.ranking, meta_of(exchange)
-    results = [CohereResult(index, score, with_text(exchange, index)) for index, score, _ in exchange.ranked]
-    if exchange.call.options.best_passages:
-        for result in results:
-            result.relevant_spans = spans(exchange, result.index)
+    results = [
+        CohereResult(index, score, with_text(exchange, index), spans(exchange, index))
+        for index, score, _ in exchange.ranked
+    ]
     meta.warnings = warnings_of(exchange) or None
     response = CohereResponse(
         id=f"rerank-{uuid.uuid4().hex}",

@@ -1,6 +1,5 @@
 """What an answer says about its cost, and about what was cut."""
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import BaseModel, Field
@@ -8,25 +7,11 @@ from pydantic import BaseModel, Field
 from bandrank.api.dialects.dialect import Exchange
 from bandrank.engine.ranking import Ranking
 
-CUT_HEADERS = ("X-Truncated-Query-Tokens", "X-Truncated-Tokens", "X-Truncated-Candidates")
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """What was cut from texts that are longer than the model takes, in the stage that cut most.
-
-    query_tokens, tokens: word pieces cut from the query, and from all texts.  candidates: how many were cut.
-    """
-
-    query_tokens: int
-    tokens: int
-    candidates: int
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The same as headers, for answers without a field for it; empty if nothing was cut."""
-        counts = (self.query_tokens, self.tokens, self.candidates)
-        return {name: str(count) for name, count in zip(CUT_HEADERS, counts, strict=True) if count}
+CUT_HEADERS = {
+    "truncated_query_tokens": "X-Truncated-Query-Tokens",
+    "truncated_tokens": "X-Truncated-Tokens",
+    "truncated_candidates": "X-Truncated-Candidates",
+}
 
 
 class Usage(BaseModel):
@@ -97,20 +82,24 @@ class Meta(BaseModel):
     warnings: list[str] | None = None
 
 
-def cuts_of(ranking: Ranking) -> Cuts:
-    """What was cut from the texts of a ranking."""
+def cuts_of(ranking: Ranking) -> dict[str, int]:
+    """The fields of Meta that say what was cut."""
     reports = ranking.reports
-    return Cuts(
-        query_tokens=max(report.truncated_query_tokens for report in reports),
-        tokens=max(report.truncated_tokens for report in reports),
-        candidates=max(sum(cut > 0 for cut in report.truncated_candidate_tokens) for report in reports),
-    )
+    return {
+        "truncated_query_tokens": max(report.truncated_query_tokens for report in reports),
+        "truncated_tokens": max(report.truncated_tokens for report in reports),
+        "truncated_candidates": max(sum(cut > 0 for cut in report.truncated_candidate_tokens) for report in reports),
+    }
+
+
+def cut_headers(ranking: Ranking) -> dict[str, str]:
+    """The same as headers, for answers without a field for it; empty if nothing was cut."""
+    return {CUT_HEADERS[name]: str(count) for name, count in cuts_of(ranking).items() if count}
 
 
 def meta_of(exchange: Exchange[Any]) -> Meta:
     """The cost of an exchange."""
     ranking = exchange.answer.ranking
-    reports, cuts = ranking.reports, cuts_of(ranking)
     return Meta(
         timings_ms=timings_of(exchange),
         strategy=ranking.strategy,
@@ -122,16 +111,14 @@ def meta_of(exchange: Exchange[Any]) -> Meta:
                 cache_misses=report.cache_misses,
                 ms=_ms(report.total_s),
             )
-            for report in reports
+            for report in ranking.reports
         ],
         bounded=ranking.bounded,
         degraded=ranking.degraded,
-        truncated_query_tokens=cuts.query_tokens,
-        truncated_tokens=cuts.tokens,
-        truncated_candidates=cuts.candidates,
         score="raw" if exchange.call.raw_scores else "sigmoid",
         first_stage_weight=exchange.answer.first_stage_weight or None,
         warnings=exchange.warnings or None,
+        **cuts_of(ranking),
     )
 
 

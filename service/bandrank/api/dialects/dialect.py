@@ -51,9 +51,8 @@ class Exchange(Generic[Request]):
     @property
     def ranked(self) -> Iterator[tuple[int, float, str | None]]:
         """For each result: the candidate's index in the request, its score, and its text if the call asks for texts."""
-        texts = self.answer.texts if self.call.return_texts else None
         for candidate, score in zip(self.results, self.scores, strict=True):
-            yield candidate.index, score, None if texts is None else texts[candidate.index]
+            yield candidate.index, score, self.text(candidate.index)
 
     @property
     def warnings(self) -> list[str]:
@@ -67,14 +66,6 @@ class Exchange(Generic[Request]):
             f"results of the stage {stage!r} have no passage, because it reads a candidate as a whole"
             for stage in sorted(without)
         ]
-
-    def passage(self, index: int) -> tuple[int, int, float] | None:
-        """The best passage of a result: its characters, and its score as clients see it; None if it has none."""
-        best = self.answer.passages.get(index)
-        if best is None:
-            return None
-        [score] = shown_scores(self.call, [best])
-        return best.start, best.end, score
 
     def text(self, index: int) -> str | None:
         """The text of a ranked candidate, if the call asks for texts."""

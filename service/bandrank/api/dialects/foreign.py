@@ -1,6 +1,7 @@
 """What the requests of other services have in common."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
 
@@ -23,6 +24,15 @@ class ForeignRequest(NamesModel):
     """A query, with what is to be ranked for it."""
 
     query: Query = Field(description="The text of the query, not blank.")
+
+
+@dataclass(slots=True)
+class RankedText:
+    """A ranked document. index: its index in the request. document: its text; present if asked for."""
+
+    index: int
+    relevance_score: float
+    document: str | None = None
 
 
 def call_of(

@@ -6,14 +6,13 @@ of a client that needs texts ends with /infinity.
 
 import time
 import uuid
-from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import AnyLimit, Flag, Texts
-from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.dialects.foreign import ForeignRequest, RankedText, call_of
 from bandrank.api.error_bodies import FaultsBody
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -28,20 +27,11 @@ class InfinityRequest(ForeignRequest):
     raw_scores: Flag = False
 
 
-@dataclass(slots=True)
-class InfinityResult:
-    """A ranked document. index: its index in the request. document: its text; present if asked for."""
-
-    index: int
-    relevance_score: float
-    document: str | None = None
-
-
 class InfinityResponse(BaseModel):
     """Documents from most to least relevant. model: the one that ranked. created: in seconds since 1970."""
 
     object: str = "rerank"
-    results: list[InfinityResult]
+    results: list[RankedText]
     model: str
     usage: Usage
     id: str
@@ -62,7 +52,7 @@ def read(request: InfinityRequest) -> Call:
 def write(exchange: Exchange[InfinityRequest]) -> bytes:
     """The JSON of the InfinityResponse."""
     response = InfinityResponse(
-        results=[InfinityResult(*each) for each in exchange.ranked],
+        results=[RankedText(*each) for each in exchange.ranked],
         model=exchange.answer.model,
         usage=Usage.of(exchange.answer.ranking.num_tokens),
         id=f"infinity-{uuid.uuid4()}",

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of
-from bandrank.api.dialects.dialect import Dialect, Exchange
+from bandrank.api.dialects.dialect import Dialect, Exchange, shown_scores
 from bandrank.api.dialects.fields import NOT_BLANK, Count, Instruction, Limit, not_blank
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -196,18 +196,22 @@ def read(request: RerankRequest) -> Call:
     )
 
 
+def passage_of(exchange: Exchange[RerankRequest], index: int) -> PassageOut | None:
+    """The best passage of a result; None if it has none."""
+    best = exchange.answer.passages.get(index)
+    return None if best is None else PassageOut(best.start, best.end, *shown_scores(exchange.call, [best]))
+
+
 def write(exchange: Exchange[RerankRequest]) -> bytes:
     """The JSON of the RerankResponse."""
     call, answer = exchange.call, exchange.answer
     results = []
     for candidate, score in zip(exchange.results, exchange.scores, strict=True):
-        text = exchange.text(candidate.index)
+        index = candidate.index
+        text = exchange.text(index)
         document = None if text is None else DocumentOut(text)
-        results.append(Result(candidate.index, score, candidate.stage, call.candidates[candidate.index].id, document))
-    if call.options.best_passages:
-        for result in results:
-            passage = exchange.passage(result.index)
-            result.passage = None if passage is None else PassageOut(*passage)
+        passage = passage_of(exchange, index)
+        results.append(Result(index, score, candidate.stage, call.candidates[index].id, document, passage))
     response = RerankResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=answer.model,

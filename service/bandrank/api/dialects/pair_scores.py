@@ -60,9 +60,9 @@ class PairsRequest(VllmRequest, NamesModel):
     text_2: Side = None
 
     @property
-    def sides(self) -> tuple[list[str], list[str]] | None:
-        """Both sides as lists, by the first pair of names that are both given; None if there is none."""
-        return next(self._all_sides(), None)
+    def sides(self) -> tuple[list[str], list[str]]:
+        """Both sides as lists, by the first pair of names that are both given."""
+        return next(self._all_sides())
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -113,7 +113,6 @@ class PairsResponse(BaseModel):
 
 def read(request: PairsRequest) -> Call:
     """The call of a request. Raises InvalidInput for sides that do not fit."""
-    assert request.sides is not None, "a request without sides was let through. This is a bug."
     queries, texts = request.sides
     if len(queries) == 1:
         queries *= len(texts)

@@ -4,14 +4,12 @@ A request without `top_k` and `truncation`, such as litellm sends for all docume
 base URL of that client ends with /voyage.
 """
 
-from dataclasses import dataclass
-
 from pydantic import BaseModel
 
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import AnyLimit, Flag, Texts
-from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.dialects.foreign import ForeignRequest, RankedText, call_of
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 
@@ -25,20 +23,11 @@ class VoyageRequest(ForeignRequest):
     return_documents: Flag = False
 
 
-@dataclass(slots=True)
-class VoyageResult:
-    """A ranked document. index: its index in the request. document: its text; present if asked for."""
-
-    index: int
-    relevance_score: float
-    document: str | None = None
-
-
 class VoyageResponse(BaseModel):
     """Documents from most to least relevant. model: the one that ranked."""
 
     object: str = "list"
-    data: list[VoyageResult]
+    data: list[RankedText]
     model: str
     usage: Usage
 
@@ -51,7 +40,7 @@ def read(request: VoyageRequest) -> Call:
 def write(exchange: Exchange[VoyageRequest]) -> bytes:
     """The JSON of the VoyageResponse."""
     response = VoyageResponse(
-        data=[VoyageResult(*each) for each in exchange.ranked],
+        data=[RankedText(*each) for each in exchange.ranked],
         model=exchange.answer.model,
         usage=Usage.of(exchange.answer.ranking.num_tokens),
     )

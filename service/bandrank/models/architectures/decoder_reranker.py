@@ -6,7 +6,7 @@ once, and all of its candidates attend to it.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -51,9 +51,8 @@ class DecoderRerankerConfig:
     """The settings of a decoder as a re-ranker, saved in config.json.
 
     max_tokens: the most token ids of a whole prompt.  max_query_tokens: the most of them up to the candidate.
-    max_candidate_tokens: the most of a long candidate with the tail, before it is split into passages.
-    long_candidates: a candidate that does not fit is scored by its best passage ("maxp") or is cut ("truncate"). The
-    tail is never cut, and each passage has it.
+    max_candidate_tokens: the most of a long candidate with the tail, before it is split into passages, by the best of
+    which it is scored. The tail is never cut, and each passage has it.
     Raises ValueError if the encoder is no decoder, if max_tokens does not fit its positions, or if it leaves no room
     beside the longest query.
     """
@@ -65,7 +64,6 @@ class DecoderRerankerConfig:
     max_tokens: int = 8192
     max_query_tokens: int = 6144
     max_candidate_tokens: int = 16384
-    long_candidates: Literal["maxp", "truncate"] = "maxp"
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, self.family):
@@ -91,16 +89,10 @@ class DecoderReranker(Scorer):
         self.config: DecoderRerankerConfig = config
         prompt = config.prompt
         self.query_template = TokenTemplate(prompt.head, prompt.between, config.max_query_tokens, wording=prompt.query)
-        longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens
+        longest = config.max_candidate_tokens
         self.candidate_template = TokenTemplate((), prompt.tail, longest, wording=prompt.candidate)
         self.encoder = build_encoder(config.encoder)  # type: ignore[assignment]  # the config has checked its kind
         self.head = build_head(config.encoder)
-
-    def candidate_limit(self, query_tokens: int) -> int:
-        """With MaxP, max_candidate_tokens; otherwise what fits beside the query."""
-        if self.config.long_candidates == "maxp":
-            return self.candidate_template.max_tokens
-        return self.config.max_tokens - query_tokens
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """The rows of all passages of a candidate, each with a copy of the tail."""

@@ -5,6 +5,7 @@ from functools import partial
 
 from torch import nn
 
+from bandrank.models.encoders.bert import bert
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.deberta import deberta, deberta_head
 from bandrank.models.encoders.decoder import Decoder
@@ -15,18 +16,9 @@ from bandrank.models.encoders.llama import llama
 from bandrank.models.encoders.modernbert import modernbert
 from bandrank.models.encoders.mpnet import mpnet
 from bandrank.models.encoders.protocol import Encoder
-from bandrank.models.encoders.rotary_bert import gte, nomic_bert, rotary_roberta
-from bandrank.models.encoders.stack import Stack
+from bandrank.models.encoders.rotary_bert import rotary_bert
 from bandrank.models.encoders.t5 import T5Stack
-from bandrank.models.layers.block import PostNormBlock
-from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.head import LogitHead, NormedHead, ScoreHead
-
-
-def bert(config: EncoderConfig) -> Stack:
-    """BERT (Devlin et al. 2019): a position table, post-norm blocks, GELU."""
-    return Stack(config, Embeddings(config), [PostNormBlock(config) for _ in range(config.num_layers)])
-
 
 ENCODERS: dict[str, Callable[..., Encoder]] = {
     "bert": bert,
@@ -37,13 +29,13 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "embedding_gemma2": embedding_gemma2,
     "eurobert": llama,
     "gemma3": gemma3,
-    "gte": gte,
+    "gte": rotary_bert,
     "jina_bert": jina_bert,
     "llama": llama,
     "modernbert": modernbert,
     "mpnet": mpnet,
-    "nomic_bert": nomic_bert,
-    "rotary_roberta": rotary_roberta,
+    "nomic_bert": rotary_bert,
+    "rotary_roberta": rotary_bert,
     "t5": T5Stack,
     "ultrabert": llama,
 }

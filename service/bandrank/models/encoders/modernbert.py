@@ -11,14 +11,15 @@ from bandrank.models.layers.block import BlockOptions, PreNormBlock, UnnormedPre
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.positions import Rotary
 
+GLOBAL_ROTARY, LOCAL_ROTARY = Rotary(base=160_000.0), Rotary(base=10_000.0)
+
 
 @dataclass(frozen=True)
 class ModernBertConfig(EncoderConfig):
     """The shape of a ModernBERT.
 
-    global_every: the first of every run of so many layers is global, the others are local.  window: the window of local
-    layers, in tokens on each side.  global_theta, local_theta: the bases of rotary positions in global and local
-    layers.
+    windows: the window of each layer, in tokens on each side, or None; layers that it does not reach are global.
+    global_rotary, local_rotary: how positions turn queries and keys in global and local layers.
     """
 
     gated: ClassVar[bool] = True
@@ -26,23 +27,23 @@ class ModernBertConfig(EncoderConfig):
     num_token_types: int = 0
     layer_norm_eps: float = 1e-5
     kind: str = "modernbert"
-    global_every: int = 3
-    window: int = 64
-    global_theta: float = 160_000.0
-    local_theta: float = 10_000.0
+    windows: tuple[int | None, ...] = ()
+    global_rotary: Rotary = GLOBAL_ROTARY
+    local_rotary: Rotary = LOCAL_ROTARY
 
 
 def modernbert(config: ModernBertConfig) -> Stack:
     """A ModernBERT of this shape, with random weights."""
+    windows = dict(enumerate(config.windows))
 
     def block(index: int) -> PreNormBlock:
-        local = index % config.global_every != 0
+        window = windows.get(index)
         options = BlockOptions(
             activation="geglu",
             bias=False,
             norm_bias=False,
-            rotary=Rotary(config.local_theta if local else config.global_theta),
-            window=config.window if local else None,
+            rotary=config.global_rotary if window is None else config.local_rotary,
+            window=window,
         )
         kind = UnnormedPreNormBlock if index == 0 else PreNormBlock
         return kind(config, options, final=index == config.num_layers - 1)

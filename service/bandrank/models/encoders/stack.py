@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,35 +68,28 @@ class Stack(nn.Module):
 
     def plan(self, rows: PackedRows, pattern: AttentionPattern, capacity: Capacity | None = None) -> AttentionPlan:
         def plan_for(window: int | None) -> AttentionPlan:
-            return plan_attention(
-                rows,
-                narrowed(pattern, window),
-                device=self.device,
-                dtype=self._projected,
-                head_dim=self.head_dims[window],
-                backend=self.execution.backend,
-                capacity=capacity,
-            )
+            return plan_attention(rows, narrowed(pattern, window), **self._shape(window), capacity=capacity)
 
         return for_windows(self.windows, plan_for)
 
     def plan_texts(self, cu_seqlens: Offsets) -> AttentionPlan:
-        rows = PackedRows.of_texts(cu_seqlens)
-        device, dtype, backend = self.device, self._projected, self.execution.backend
+        rows, apart = PackedRows.of_texts(cu_seqlens), AttentionPattern.apart()
 
         def plan_for(window: int | None) -> AttentionPlan:
-            if window is not None:
-                return plan_local_attention(
-                    cu_seqlens, window, device=device, dtype=dtype, head_dim=self.head_dims[window], backend=backend
-                )
-            head_dim = self.head_dims[None]
-            return plan_attention(
-                rows, AttentionPattern.apart(), device=device, dtype=dtype, head_dim=head_dim, backend=backend
-            )
+            if window is None:
+                return plan_attention(rows, apart, **self._shape(None))
+            return plan_local_attention(cu_seqlens, window, **self._shape(window))
 
-        if self.windows == [None]:
-            return self.plan(rows, AttentionPattern.apart())
-        return for_windows(self.windows, plan_for)
+        return self.plan(rows, apart) if self.windows == [None] else for_windows(self.windows, plan_for)
+
+    def _shape(self, window: int | None) -> dict[str, Any]:
+        """What plans of layers of this window depend on, besides a batch."""
+        return {
+            "device": self.device,
+            "dtype": self._projected,
+            "head_dim": self.head_dims[window],
+            "backend": self.execution.backend,
+        }
 
     def plan_masked(self, seen: Tensor) -> AttentionPlan:
         return for_windows(self.windows, partial(KeyMaskPlan.of, seen, self.dtype))

@@ -50,7 +50,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
         raise model.refuse("the dot product of vectors that are cut behind a Normalize module is not supported")
     most = min(encoder.max_positions, MAX_DECODER_TOKENS) if encoder.causal else encoder.max_positions
     config = BiEncoderConfig(
-        **model.ids("cls", "sep", bare=True),
+        **model.ids(bare=True),
         encoder=encoder,
         pooling=mode,
         similarity=similarity,

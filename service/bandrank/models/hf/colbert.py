@@ -20,7 +20,8 @@ def read(model: Model) -> Scorer:
     if metadata.get("mask_punctuation", True):
         skipped = punctuation_ids(load_tokenizer(folder))
     config = ColBERTConfig(
-        **model.ids("cls", "sep", "mask"),
+        **model.ids(),
+        mask_id=model.mask_id,
         encoder=encoder,
         query_marker=model.token_id(metadata.get("query_token_id") or "[unused0]"),
         candidate_marker=model.token_id(metadata.get("doc_token_id") or "[unused1]"),

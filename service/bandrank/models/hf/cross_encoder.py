@@ -20,7 +20,7 @@ def read(model: Model) -> Scorer:
     # A sparse cross-encoder reads more than the tokenizer of the model that it was made of.
     max_tokens = most_tokens(model, encoder.max_positions, by_tokenizer=pattern == AttentionPattern())
     config = CrossEncoderConfig(
-        **model.ids("cls", "sep"),
+        **model.ids(),
         encoder=encoder,
         pattern=pattern,
         max_tokens=max_tokens,

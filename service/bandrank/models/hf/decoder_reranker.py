@@ -151,10 +151,9 @@ def read(model: Model, modules: list[str]) -> Scorer:
         raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
     text = _prompt(model)
     task = require_no_prompt(model, text.task)
-    templated = False
     # In other folders, pairs are joined without a template.
-    if "LogitScore" in modules or own_class(model.settings) or (modules and puts_into_messages(model.folder)):
-        templated = require_words(model, text.around, task, roles=text.roles)
+    asks = "LogitScore" in modules or own_class(model.settings) or (modules and puts_into_messages(model.folder))
+    templated = asks and require_words(model, text.around, task, roles=text.roles)
     if modules and not templated:
         log.warning(
             "%s: sentence-transformers gives this model a query and a document without a prompt; bandrank gives it the "
@@ -226,9 +225,9 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
         if len(classifier) != 1:
             raise model.refuse(f"a re-ranker needs a classifier with one output, but this model has {len(classifier)}")
         return classifier
-    if model.headless or not (tied or "lm_head.weight" in weights):
+    matrix = weights.get("lm_head.weight", weights["embed_tokens.weight"] if tied else None)
+    if model.headless or matrix is None:
         raise model.refuse("a decoder without an output matrix cannot re-rank; an embedding model needs a modules.json")
-    matrix = weights["embed_tokens.weight" if tied else "lm_head.weight"]
     settings = _compared(model)
     tokens = [settings.get("true_token_id", model.token_id(text.relevant))]
     if text.irrelevant or settings:

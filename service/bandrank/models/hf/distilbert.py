@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Any
 
+from bandrank.models.encoders.bert import DistilBertConfig
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.encoders.distilbert import DistilBertConfig
 from bandrank.models.hf import bert
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames

@@ -4,8 +4,8 @@ from typing import Any
 
 from transformers import ElectraConfig as SavedConfig
 
+from bandrank.models.encoders.bert import ElectraConfig
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.encoders.electra import ElectraConfig
 from bandrank.models.hf import bert
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.model import Family, head_names

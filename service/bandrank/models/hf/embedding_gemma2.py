@@ -11,10 +11,9 @@ from bandrank.models.hf import gemma3, llama
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.model import SUPPORTED
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, read_sizes
-from bandrank.models.hf.rotary import read_rotary
+from bandrank.models.hf.rotary import GLOBAL, read_layers
 from bandrank.models.hf.settings import require_numbers, require_plain
 
-KINDS = LOCAL, GLOBAL = "sliding_attention", "full_attention"
 PLAIN = {"attention_bias": False, "hidden_activation": "gelu_pytorch_tanh"}
 MEDIA, WORDS = ("image_token_id", "video_token_id", "audio_token_id"), "embed_tokens.weight"
 PARTS = gemma3.PARTS | {
@@ -32,11 +31,11 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     text = settings.get("text_config") or settings
     require_numbers(text, ("sliding_window", "hidden_size_per_layer_input"))
     require_plain(text, PLAIN, "text model of EmbeddingGemma 2")
-    kinds, rope, sizes = text.get("layer_types") or [""], text.get("rope_parameters") or {}, read_sizes(text, weights)
+    kinds, sizes = text.get("layer_types") or [""], read_sizes(text, weights)
+    layers = read_layers(kinds, text.get("rope_parameters") or {}, text["sliding_window"])
     own = {name for layer in (text.get("per_layer_config") or {}).values() for name in layer}
-    if {*kinds} - {*KINDS} or kinds[-1] != GLOBAL or own - {"head_dim", "num_key_value_heads"}:
+    if kinds[-1] != GLOBAL or own - {"head_dim", "num_key_value_heads"}:
         raise ValueError(f"layers of types {kinds} that differ in {sorted(own)} are not supported; {SUPPORTED}")
-    local, whole = (read_rotary({"rope_parameters": rope.get(kind)}, 0) for kind in KINDS)
     heads = tuple(_heads(weights, f"layers.{layer}.self_attn") for layer in range(sizes["num_layers"]))
     number, width = max(heads, key=lambda each: each[1])
     if ids := [each for each in map(settings.get, MEDIA) if each is not None and each < sizes["vocab_size"]]:
@@ -47,9 +46,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         **sizes | {"num_kv_heads": number, "head_size": width, "max_positions": longest},
         heads=heads,
         mixed_size=text["hidden_size_per_layer_input"],
-        windows=tuple(text["sliding_window"] if kind == LOCAL else None for kind in kinds),
-        global_rotary=whole,
-        local_rotary=local,
+        **layers,
     )
 
 

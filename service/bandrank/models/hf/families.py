@@ -116,10 +116,12 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
 
 def _in_its_role(model: Model, modules: list[str]) -> Scorer:
     """Reads the scorer, whose role the modules of sentence-transformers or PyLate tell, if there are any."""
-    if modules == sequence_cross_encoder.CHAIN and model.family.one_text:
+    if modules == sequence_cross_encoder.CHAIN and model.family is MODERNBERT:
         return sequence_cross_encoder.read_chain(model)
     if "Pooling" in modules:
         return bi_encoder.read(model, modules)
+    if "ForTokenClassification" in "".join(model.settings.get("architectures") or []):
+        raise model.refuse("a model that labels single tokens is no re-ranker")
     if tasks := model.settings.get("lora_adaptations"):
         raise model.refuse(f"adapters for {tasks} are not supported but in a bi-encoder of sentence-transformers")
     if read := _of_colbert(model, modules):
@@ -132,9 +134,8 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
         return decoder_reranker.read(model, modules)
     if modules not in ([], ["Transformer"]):
         raise model.refuse(f"modules {modules} are not supported")
-    if model.family.read_reranker is not None:
-        return model.family.read_reranker(model)
-    return sequence_cross_encoder.read(model) if model.family.one_text else cross_encoder.read(model)
+    read_reranker = model.family.read_reranker or cross_encoder.read
+    return read_reranker(model)
 
 
 def _of_colbert(model: Model, modules: list[str]) -> Callable[[Model], Scorer] | None:

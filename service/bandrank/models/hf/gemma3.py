@@ -13,9 +13,8 @@ from bandrank.models.hf.files import Weights
 from bandrank.models.hf.gemma import as_computed
 from bandrank.models.hf.model import SUPPORTED, Family
 from bandrank.models.hf.qwen import read_sizes
-from bandrank.models.hf.rotary import read_bases
+from bandrank.models.hf.rotary import read_layers
 from bandrank.models.hf.settings import require_numbers, require_plain
-from bandrank.models.layers.positions import Rotary
 
 REQUIRED = ("head_dim", "query_pre_attn_scalar", "sliding_window")
 PLAIN = {"attention_bias": False, "attn_logit_softcapping": None, "hidden_activation": "gelu_pytorch_tanh"}
@@ -41,18 +40,11 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     require_numbers(settings, REQUIRED)
     require_plain(settings, PLAIN, "Gemma 3")
     sizes, saved = read_sizes(settings, weights), Gemma3TextConfig.from_dict(settings)
-    assert saved.layer_types is not None, "left empty. This is a bug."
-    global_base, local_base = read_bases(saved)
     if (scale := (sizes["head_size"] / settings["query_pre_attn_scalar"]) ** 0.5) != 1.0:
         for name in [each for each in weights if each.endswith("self_attn.q_norm.weight")]:
             weights[name] = (weights[name].float() + 1.0) * scale - 1.0
     window = settings["sliding_window"] // 2  # which counts both sides
-    return Gemma3Config(
-        **sizes,
-        windows=tuple(window if kind == "sliding_attention" else None for kind in saved.layer_types),
-        global_rotary=Rotary(global_base),
-        local_rotary=Rotary(local_base),
-    )
+    return Gemma3Config(**sizes, **read_layers(saved.layer_types, saved.rope_parameters, window))
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:

@@ -94,7 +94,7 @@ def read_reranker(model: Model) -> Scorer:
         raise model.refuse(f"pooling {pooling!r} is not supported, only {', '.join(POOLINGS)}")
     if not isinstance(temperature, int | float) or not temperature > 0:
         raise model.refuse(f"temperature must be a number above 0, got {temperature!r}")
-    tokens = model.ids("cls", "sep")
+    tokens = model.ids()
     require_no_prompt(model)
     if in_messages := puts_into_messages(model.folder):
         require_words(model, _text)

@@ -33,8 +33,7 @@ class Family:
     tensor.
     head: the saved names of a cross-encoder's head by ours; one of ours is "classifier.weight".
     query_separators: the number of separators between a query and a candidate, if the tokenizer has no template.
-    one_text: whether a cross-encoder reads query and candidate as one text, in which local layers limit all rows.
-    read_reranker: reads a re-ranker, if the family's are like no other's.
+    read_reranker: reads a re-ranker that is no `CrossEncoder`.
     projection: the saved name of a matrix with which the family multiplies the last state of each token.
     """
 
@@ -44,7 +43,6 @@ class Family:
     encoder_weights: Callable[[Weights, EncoderConfig], Weights]
     head: Mapping[str, str]
     query_separators: int = 1
-    one_text: bool = False
     read_reranker: Callable[["Model"], Scorer] | None = None
     projection: str = ""
 
@@ -98,23 +96,23 @@ class Model:
         """An error that names the folder, the reason, and what is supported."""
         return BadCheckpoint(f"{self.folder}: {reason}; {SUPPORTED}")
 
-    def ids(self, *names: Literal["cls", "sep", "mask"], bare: bool = False) -> dict[str, Any]:
-        """The ids of special tokens, as fields of a config: `cls_id` and so on.
+    def ids(self, *, bare: bool = False) -> dict[str, Any]:
+        """The ids of the tokens around a text, as fields of a config: `cls_id` and `sep_id`.
 
         Raises BadCheckpoint, also if no token precedes a text, unless it may be `bare`.
         """
-        frame = {} if self.frame is None else {"cls": self.frame.cls_id, "sep": self.frame.sep_id}
-        if frame.get("cls", 0) is None and not bare:
+        if (frame := self.frame) is None:
+            return {f"{name}_id": self.token_id(self.family.tokens[name]) for name in ("cls", "sep")}
+        if frame.cls_id is None and not bare:
             raise self.refuse("the tokenizer puts no token before a text")
-        return {f"{name}_id": frame[name] if name in frame else self.token_id(self._spelling(name)) for name in names}
+        return {"cls_id": frame.cls_id, "sep_id": frame.sep_id}
 
-    def _spelling(self, name: Literal["cls", "sep", "mask"]) -> str:
-        """The spelling of a special token: the family's, unless the tokenizer names its [MASK]."""
-        if name == "mask":
-            named = read_object(self.folder / "tokenizer_config.json", optional=True).get("mask_token")
-            if spelling := named.get("content") if isinstance(named, dict) else named:
-                return str(spelling)
-        return self.family.tokens.get(name, f"[{name.upper()}]")
+    @property
+    def mask_id(self) -> int:
+        """The id of [MASK], in the tokenizer's own spelling or in the family's. Raises BadCheckpoint."""
+        named = read_object(self.folder / "tokenizer_config.json", optional=True).get("mask_token")
+        spelling = named.get("content") if isinstance(named, dict) else named
+        return self.token_id(str(spelling or self.family.tokens.get("mask", "[MASK]")))
 
     @property
     def query_separators(self) -> int:

@@ -6,10 +6,11 @@ from transformers import ModernBertConfig as SavedConfig
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.modernbert import ModernBertConfig
+from bandrank.models.hf import sequence_cross_encoder
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
-from bandrank.models.hf.model import SUPPORTED, Family, head_names
-from bandrank.models.hf.rotary import read_bases
+from bandrank.models.hf.model import Family, head_names
+from bandrank.models.hf.rotary import read_layers
 from bandrank.models.hf.settings import require_plain
 
 PLAIN = {
@@ -38,8 +39,6 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """
     saved = SavedConfig.from_dict(settings)
     require_plain(settings, PLAIN, "ModernBERT")
-    assert saved.layer_types is not None, "left empty. This is a bug."
-    global_base, local_base = read_bases(saved)
     for name in ("head.dense", "head.norm"):
         if f"{name}.weight" in weights:
             weights.setdefault(f"{name}.bias", weights[f"{name}.weight"].new_zeros(saved.hidden_size))
@@ -51,20 +50,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         intermediate_size=saved.intermediate_size,
         max_positions=saved.max_position_embeddings,
         layer_norm_eps=saved.norm_eps,
-        global_every=_global_every(saved.layer_types),
-        window=saved.local_attention // 2,
-        global_theta=global_base,
-        local_theta=local_base,
+        **read_layers(saved.layer_types, saved.rope_parameters, saved.local_attention // 2),
     )
-
-
-def _global_every(layer_types: list[str]) -> int:
-    """The n for which every n-th layer, from the first, is global. Raises ValueError if there is none."""
-    is_global = [kind == "full_attention" for kind in layer_types]
-    for step in range(1, len(is_global) + 1):
-        if is_global == [index % step == 0 for index in range(len(is_global))]:
-            return step
-    raise ValueError(f"global layers at irregular places are not supported, got {layer_types}; {SUPPORTED}")
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
@@ -85,5 +72,5 @@ MODERNBERT = Family(
     read_config=read_config,
     encoder_weights=encoder_weights,
     head=head_names(dense="head.dense", norm="head.norm", classifier="classifier"),
-    one_text=True,
+    read_reranker=sequence_cross_encoder.read,
 )

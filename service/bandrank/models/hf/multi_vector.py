@@ -37,8 +37,8 @@ def read(model: Model) -> Scorer:
     projection = read_projection(model, dense)
     query, candidate = wordings(library)
     config = ColBERTConfig(
-        **model.ids("cls", "sep"),
-        mask_id=model.token_id(expansion["token"]) if expansion.get("token") else model.ids("mask")["mask_id"],
+        **model.ids(),
+        mask_id=model.token_id(expansion["token"]) if expansion.get("token") else model.mask_id,
         encoder=model.encoder,
         query_marker=None,  # markers are words of the prompts
         candidate_marker=None,

@@ -30,7 +30,8 @@ def read(model: Model) -> Scorer:
     projection = read_projection(model, folder / read_json(folder / "modules.json")[1]["path"])
     words = settings.get("skiplist_words")
     config = ColBERTConfig(
-        **model.ids("cls", "sep", "mask"),
+        **model.ids(),
+        mask_id=model.mask_id,
         encoder=encoder,
         query_marker=_marker(model, settings.get("query_prefix", "[Q] "), query),
         candidate_marker=_marker(model, settings.get("document_prefix", "[D] "), candidate),

@@ -7,8 +7,8 @@ from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
+from bandrank.models.hf.rotary import read_rotary
 from bandrank.models.hf.settings import REQUIRED, require_numbers
-from bandrank.models.layers.positions import Rotary
 
 # Longer texts, which these models could read, take gigabytes of memory and quadratic time.
 MAX_DECODER_TOKENS = 8192
@@ -37,12 +37,8 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
         raise ValueError(f"a decoder whose tokens see all others (is_causal: false) is not supported; {SUPPORTED}")
     if settings.get("use_sliding_window"):
         raise ValueError(f"attention within a sliding window is not supported; {SUPPORTED}")
-    # Before and since transformers 5; with both, the library takes the former, which is what people add by hand.
-    rotary = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
-    if (kind := rotary.get("rope_type", rotary.get("type", "default"))) != "default":
-        raise ValueError(f"rotary positions of type {kind!r} are not supported; {SUPPORTED}")
-    base = float(rotary.get("rope_theta") or settings.get("rope_theta") or 10_000.0)
-    return read_sizes(settings, weights) | {"rotary": Rotary(base)}
+    sizes = read_sizes(settings, weights)
+    return sizes | {"rotary": read_rotary({"rope_theta": 10_000.0} | settings, sizes["head_size"])}
 
 
 def read_sizes(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:

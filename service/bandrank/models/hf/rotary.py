@@ -1,11 +1,12 @@
 """Rotary positions in config.json."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bandrank.models.hf.model import SUPPORTED
 from bandrank.models.layers.positions import Rotary, SlowRotary
 
+LAYERS = GLOBAL, LOCAL = "full_attention", "sliding_attention"
 KINDS = ("default", "linear", "llama3", "ntk")
 OF_LLAMA = ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
 
@@ -16,7 +17,7 @@ def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
 
     Raises ValueError for positions of another kind, and for missing numbers.
     """
-    # Before and since transformers 5; with both, the library and the authors' code take the former.
+    # Before and since transformers 5; with both, which people write by hand, the former counts, as in the library.
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in KINDS or rope.get("mixed_b") or rope.get("partial_rotary_factor", 1.0) != 1.0:
@@ -29,15 +30,17 @@ def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
     return Rotary(base * factor, factor ** (2 / head_dim)) if kind == "ntk" else Rotary(base, factor)
 
 
-def read_bases(saved: Any) -> tuple[float, float]:
-    """The bases of plain rotary positions in global layers and in local ones. Raises ValueError for scaled positions.
+def read_layers(layer_types: Sequence[str] | None, rope: Any, window: int) -> dict[str, Any]:
+    """The windows of layers, and the positions in global and in local ones, as fields of a config.
 
-    saved: a config of transformers.
+    rope: settings of positions by the type of layers.  window: of local layers, in tokens on each side.
+    Raises ValueError for layers and positions of other kinds.
     """
-    in_global, in_local = (saved.rope_parameters[f"{kind}_attention"] for kind in ("full", "sliding"))
-    if scaled := {in_global["rope_type"], in_local["rope_type"]} - {"default"}:
-        raise ValueError(f"rotary positions scaled by {', '.join(sorted(scaled))} are not supported; {SUPPORTED}")
-    return float(in_global["rope_theta"]), float(in_local["rope_theta"])
+    if {*(layer_types or [""])} - {*LAYERS}:
+        raise ValueError(f"layers of types {layer_types} are not supported; {SUPPORTED}")
+    whole, local = (read_rotary({"rope_parameters": rope.get(kind)}, 0) for kind in LAYERS)
+    windows = tuple(window if kind == LOCAL else None for kind in layer_types or ())
+    return {"windows": windows, "global_rotary": whole, "local_rotary": local}
 
 
 def _positive(name: str, value: object) -> float:

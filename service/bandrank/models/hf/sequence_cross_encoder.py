@@ -76,7 +76,7 @@ def build(model: Model, pooling: Literal["cls", "late", "mean"], head: Weights) 
     """The cross-encoder with this pooling and head (`Model.head_weights`). Raises BadCheckpoint and ValueError."""
     require_no_prompt(model)
     max_tokens = most_tokens(model, model.encoder.max_positions)
-    ids, frame = model.ids("cls", "sep"), model.frame
+    ids, frame = model.ids(), model.frame
     config = SequenceCrossEncoderConfig(
         **ids,
         between=frame.between if frame else (ids["sep_id"],) * model.query_separators,
