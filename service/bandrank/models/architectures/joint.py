@@ -45,11 +45,11 @@ class JointScorer(Scorer):
     precomputes: ClassVar[bool] = False
     shares_queries: bool = False  # whether candidates share the rows of their query
 
-    def __init__(self, config: JointConfig, between: tuple[int, ...]) -> None:
-        """between: the token ids between the two texts."""
+    def __init__(self, config: JointConfig, between: tuple[int, ...] | None) -> None:
+        """between: the token ids between the two texts; None: `sep_id`, if there is one."""
         super().__init__()
         end = () if config.sep_id is None else (config.sep_id,)
-        self.query_template = TokenTemplate((), between, config.max_query_tokens)
+        self.query_template = TokenTemplate((), end if between is None else between, config.max_query_tokens)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), end, longest)
         self.encoder = build_encoder(config.encoder)

@@ -23,13 +23,13 @@ from bandrank_kernels.arrays import offsets, ranges
 class SequenceCrossEncoderConfig(JointConfig):
     """The settings of a sequence cross-encoder, saved in config.json.
 
-    between: the token ids between query and candidate.
+    between: the token ids between query and candidate; None: `sep_id`, if there is one.
     pooling: what the head reads: the last state of [CLS] or of the last token, or the mean of all; "late" is the mean
     of the scores of all.
     query_wording: the words around a query.  candidate_wording: the words before a candidate.
     """
 
-    between: tuple[int, ...]
+    between: tuple[int, ...] | None = None
     pooling: Literal["cls", "last", "late", "mean"] = "cls"
     query_wording: Wording = PLAIN
     candidate_wording: Wording = PLAIN
