@@ -178,6 +178,18 @@ def test_small_requests_that_come_together_are_expected_to_share_batches() -> No
             queue.put(task_of([20], client=Client(f"{number}")))
 
 
+def test_a_full_batch_is_one_of_the_lane_with_most_of_the_work() -> None:
+    """A full batch of the query's few slow rows would be far longer."""
+    queue, slow = open_queue(patience=4.0), NamedLane("slow")
+    queue.throughput.report(LANE.name, 4096, 0.4)
+    queue.throughput.report(slow.name, 20, 0.05)
+    for _ in range(17):
+        queue.put(task_of([1000]))
+
+    with pytest.raises(Overloaded), queue.admitted(Ticket(CLIENT, math.inf), {slow: 20, LANE: 1000}):
+        pytest.fail("it was admitted")
+
+
 def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:
     """Without a measured speed only the bound in rows holds."""
     queue = open_queue(max_wait_s=1e-9, max_waiting_rows=20)

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -153,7 +153,7 @@ class TaskQueue:
             self._check_room(ticket, lane, task.total_rows)
             before_s = self._queues.seconds_before(ticket, cost)
             if may_be_refused or not ticket.promised:
-                self._check_wait(before_s, seconds, [lane.name])
+                self._check_wait(before_s, seconds, {lane.name: task.total_rows})
             self._check_end(before_s, self._left_s(ticket) - seconds)
             queue = self._queues.of(ticket.client)
             if ticket.turn is None:
@@ -268,9 +268,14 @@ class TaskQueue:
         if excess_rows > 0 and any(task.ticket is not ticket for queue in self._queues for task in queue):
             raise self._overloaded(self.throughput.seconds(lane.name, excess_rows))
 
-    def _check_wait(self, before_s: float, seconds: float, lanes: Iterable[str]) -> None:
-        """Raises Overloaded if a request that takes `seconds` may not wait for `before_s`."""
-        batch_s = max(self.throughput.seconds(lane, self._max_batch_rows) for lane in lanes)
+    def _check_wait(self, before_s: float, seconds: float, rows: Mapping[str, float]) -> None:
+        """Raises Overloaded if a request that takes `seconds` may not wait for `before_s`.
+
+        rows: the request's, by lane. The lane with most of its work says how long a full batch takes: in another, whose
+        batches are tiny, so many rows never come together.
+        """
+        lane = max(rows, key=lambda lane: self.throughput.seconds(lane, rows[lane]))
+        batch_s = self.throughput.seconds(lane, self._max_batch_rows)
         excess_s = before_s - self._patience * max(seconds, batch_s)
         if excess_s > 0:
             raise self._overloaded(excess_s)
