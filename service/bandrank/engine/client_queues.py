@@ -165,7 +165,7 @@ class ClientQueues:
             queue = self.of(part.task.ticket.client)
             self._clock = max(self._clock, queue.clock)
             queue.hand_out(part)
-            if part.stop == len(part.task.rows):
+            if part.is_last:
                 queue.remove(part.task)
             self.update(queue)
 

@@ -232,7 +232,7 @@ class TaskQueue:
             part.task.first_taken = part.task.first_taken or now
         self._queues.hand_out(batch)
         for part in batch:
-            if part.stop == len(part.task.rows):
+            if part.is_last:
                 del self._tasks[part.task.future]
         self._forget_idle()
         return batch

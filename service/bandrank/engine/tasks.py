@@ -108,6 +108,11 @@ class TaskSlice(Generic[Candidates, Result]):
     def rows(self) -> float:
         return sum(self.task.rows[self.start : self.stop])
 
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing of the task comes after it."""
+        return self.stop == len(self.task.rows)
+
 
 class Lane(Protocol[Candidates, Result]):
     """A kind of work of one scorer.
