@@ -34,6 +34,14 @@ def test_the_kernel_equals_the_reference(kind: Kind, dtype: torch.dtype) -> None
             assert torch.equal(actual, call(*given, "cuda"))
 
 
+def test_a_row_of_one_number_becomes_the_bias() -> None:
+    x = torch.linspace(0, 9, 99, device=GPU)[:, None].expand(99, 384).contiguous()
+    weight, bias = (part.to(GPU) for part in make_norm(384, torch.float32))
+    actual = call([Addend(x), Addend(torch.zeros_like(x))], weight, bias, "cuda")
+
+    assert torch.equal(actual, bias.expand_as(actual))
+
+
 def test_a_number_outside_its_table_makes_its_row_nan() -> None:
     """No other row is NaN, and the GPU keeps working."""
     addends, weight, bias = inputs("embed", 9, 384, torch.float16)

@@ -15,8 +15,8 @@
 constexpr int kRowsPerBlock = 4;
 constexpr int kMostAddends = 3;
 
-// Leaves 32 registers for 4 columns of 16 bits, else 64, 80 for float: with nothing said, ptxas saves registers by spilling.
-template <class T, int kColumns> constexpr int kBlocksPerSm = sizeof(T) == 4 ? 6 : kColumns == 4 ? 16 : 8;
+// Leaves 32 registers for 4 columns of 16 bits, else 64, 96 for float: with nothing said, ptxas saves registers by spilling.
+template <class T, int kColumns> constexpr int kBlocksPerSm = sizeof(T) == 4 ? 5 : kColumns == 4 ? 16 : 8;
 
 struct Addend {
   const void* rows;          // num_rows rows, row_stride numbers apart, each at a 16-byte address
@@ -92,18 +92,22 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T, kColumns>)
 #pragma unroll
   for (int part = 0; part < kParts; part++)
 #pragma unroll
-    for (int i = 0; i < kColumns; i++) {
+    for (int i = 0; i < kColumns; i++)
 #pragma unroll
       for (int a = 0; a < kAddends; a++) s[part][i] += float(read[a][part].numbers[i]);  // @addends
-      sum += s[part][i];
-    }
+  // Numbers less the first of the row: of nearly equal numbers, the mean would otherwise be off by more than they differ.
+  const float first_number = __shfl_sync(kAllLanes, s[0][0], 0);
+#pragma unroll
+  for (int part = 0; part < kParts; part++)
+#pragma unroll
+    for (int i = 0; i < kColumns; i++) sum = exists(part) ? sum + (s[part][i] - first_number) : sum;
   sum = warp_sum(sum);
   const float mean = known ? sum / p.hidden_size : nanf("");  // @mean
 #pragma unroll
   for (int part = 0; part < kParts; part++)
 #pragma unroll
     for (int i = 0; i < kColumns; i++) {
-      s[part][i] -= mean;
+      s[part][i] = s[part][i] - first_number - mean;
       squares = exists(part) ? fmaf(s[part][i], s[part][i], squares) : squares;  // @squares
     }
   const float scale = 1.f / sqrtf(warp_sum(squares) / p.hidden_size + p.eps);  // @scale
