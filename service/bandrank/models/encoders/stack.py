@@ -102,7 +102,8 @@ class Stack(nn.Module):
             arranged = self(plan.arrange(hidden), plan.arrange(positions), plan.texts, layers=layers)
             return plan.restore(arranged)
         for layer in [*self.layers][layers]:
-            hidden = layer(hidden, positions, plan)
+            for step in layer.steps(hidden):
+                hidden = step(hidden, positions, plan)
         return hidden
 
     def forward_cls(
@@ -115,7 +116,8 @@ class Stack(nn.Module):
             hidden, positions = plan.arrange(hidden), plan.arrange(positions)
             return self.forward_each(hidden, positions, plan.texts, plan.cls, first=first)
         for layer in [*self.layers][first:-1]:  # not `forward`, during which the embeddings would stay in memory
-            hidden = layer(hidden, positions, plan)
+            for step in layer.steps(hidden):
+                hidden = step(hidden, positions, plan)
         return self.layer(-1).forward_cls(hidden, positions, plan, num_candidates)
 
     def forward_each(

@@ -1,6 +1,7 @@
 """Transformer layers on packed rows, without padding. Names follow the papers; models/hf translates other names."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +29,8 @@ UNITS: dict[Activation, Unit] = {
     "geglu_tanh": Unit.GEGLU_TANH,
     "swiglu": Unit.SWIGLU,
 }
+
+Step = Callable[[Tensor, Tensor, AttentionPlan], Tensor]  # rows, positions and the plan to rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +95,14 @@ class Block(nn.Module, ABC):
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """(total, hidden_size) output. hidden: (total, hidden_size).  positions: (total,) int64."""
         return self._after_attention(self._attended(hidden, positions, plan), hidden)
+
+    def steps(self, hidden: Tensor) -> Sequence[Step]:
+        """What `forward` does with `hidden`, as one step or several, of which each needs only the rows of the one before.
+
+        A caller that keeps no other rows saves the memory of the layer's input during its second half.
+        """
+        del hidden
+        return (self,)
 
     def _attended(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """(total, num_heads * head_dim) outputs of the heads for each row."""
@@ -197,15 +208,23 @@ class Block(nn.Module, ABC):
         """(total, hidden_size) output. rows: outputs of the heads.  hidden: the block's input."""
         if self._fused is not None:
             return self._fused(rows, hidden)
-        if hidden.device.type != "cpu" or torch.is_grad_enabled() or len(hidden) <= CPU_BLOCK_ROWS:
-            rows = self.attention_out(rows)  # under one name, so that none outlives its use
-            rows = self.add(rows, hidden)
-            return self.feed_forward(rows)
+        if not self._in_blocks(hidden):
+            return self.feed_forward(self._first_half(rows, hidden))
         out = torch.empty_like(hidden)
         for start in range(0, len(hidden), CPU_BLOCK_ROWS):
             block = slice(start, start + CPU_BLOCK_ROWS)
-            out[block] = self.feed_forward(self.add(self.attention_out(rows[block]), hidden[block]))
+            out[block] = self.feed_forward(self._first_half(rows[block], hidden[block]))
         return out
+
+    def _first_half(self, rows: Tensor, hidden: Tensor) -> Tensor:
+        """(total, hidden_size) rows that enter the second half. rows: outputs of the heads.  hidden: the input."""
+        rows = self.attention_out(rows)  # under one name, so that none outlives its use
+        return self.add(rows, hidden)
+
+    @staticmethod
+    def _in_blocks(hidden: Tensor) -> bool:
+        """Whether the rows go through what follows the attention in blocks."""
+        return hidden.device.type == "cpu" and not torch.is_grad_enabled() and len(hidden) > CPU_BLOCK_ROWS
 
 
 class PostNormBlock(Block):
@@ -217,6 +236,16 @@ class PostNormBlock(Block):
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         out = None if self.whole is None else plan_within(plan, self.window).layer(hidden, self.whole)
         return super().forward(hidden, positions, plan) if out is None else out
+
+    def steps(self, hidden: Tensor) -> Sequence[Step]:
+        def first(hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+            return self._first_half(self._attended(hidden, positions, plan), hidden)
+
+        def second(rows: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+            del positions, plan
+            return self.feed_forward(rows)
+
+        return (self,) if self._fused is not None or self._in_blocks(hidden) else (first, second)
 
     def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
         out = None
