@@ -60,7 +60,11 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
         if record.status != "ok":
             why = record.facts.get("error") or record.facts["reason"]
             print(f"{record.status}: {record.stage}: {record.case}: {why[:300]}")
-    print(report.stages(records), report.goals(records), sep="\n\n")
+    print(
+        report.stages({name: ("", found) for name, found in report.by_stage(records).items()}),
+        report.goals(records),
+        sep="\n\n",
+    )
     if not options.dry:
         (out.parent / "README.md").write_text(report.page(out.parent), encoding="utf-8")
     return 0 if all(passed(stage, records) for stage in chosen if stage.gate) else 1

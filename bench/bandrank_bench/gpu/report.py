@@ -6,7 +6,7 @@ python -m bandrank_bench.gpu.report kernels/results
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -48,6 +48,9 @@ NOTHING = (
     "**Nothing has been run on a GPU yet.** No number below is measured; kernels were run on the CPU and assembled."
 )
 
+WHICH = "Of each stage, the last run on this kind of card that was not cut short:"
+NAMED = re.compile(r"(\d+-\d+-\d+)(T\d+)?-(.+)")  # of a run: its date and time, and its card
+
 
 def is_measured(records: Sequence[Record]) -> bool:
     """Whether these records come from a run on a GPU."""
@@ -55,26 +58,36 @@ def is_measured(records: Sequence[Record]) -> bool:
 
 
 def page(folder: Path) -> str:
-    """The text of the folder's README.md, with the last GPU run, if any, by the date in file names. Runs of one card on
-    one day are merged; of a stage that several have, the last counts.
+    """The text of the folder's README.md, with the last run of each stage on the card that the last run was on, by the
+    names of files. A run in which the stage was cut short counts only if none ended it.
     """
-    told, measured, last = NOTHING, dict[str, list[Record]](), ""
+    told, card, last = NOTHING, "", dict[str, tuple[str, list[Record]]]()
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")]):
         if not is_measured(records := Journal(path).read()):
             continue
-        run = re.sub(r"T\d{4}", "", path.name.partition(".")[0])
-        measured = (measured if run == last else {}) | _by_stage(records)
-        last = run
-        told = f"The newest ends with `{path.name}`:\n\n{stages([*chain(*measured.values())])}"
-    records = [*chain(*measured.values())]
+        if (named := NAMED.fullmatch(path.name.partition(".")[0])) is None:
+            continue
+        date, _, here = named.groups()
+        last = {} if here != card else last
+        card = here
+        for stage, found in by_stage(records).items():
+            if stage not in last or _is_cut(last[stage][1]) or not _is_cut(found):
+                last[stage] = date, found
+        told = f"The newest is `{path.name}`. {WHICH}\n\n{stages(last)}"
+    records = [*chain.from_iterable(found for _, found in last.values())]
     return PAGE.format(run=f"{told}\n\n{service(records)}".rstrip(), goals=goals(records))
 
 
-def _by_stage(records: Sequence[Record]) -> dict[str, list[Record]]:
+def by_stage(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of each stage."""
     found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(record.stage, []).append(record)
     return found
+
+
+def _is_cut(records: Sequence[Record]) -> bool:
+    return any(record.status == "cut" for record in records)
 
 
 def goals(records: Sequence[Record]) -> str:
@@ -94,15 +107,15 @@ def goals(records: Sequence[Record]) -> str:
     )
 
 
-def stages(records: Sequence[Record]) -> str:
-    """A table of stages, with the number of cases by status."""
+def stages(last: Mapping[str, tuple[str, Sequence[Record]]]) -> str:
+    """A table of stages, with the number of cases by status. last: the date and the records of each stage."""
     rows = []
-    for stage in dict.fromkeys([*(stage.name for stage in STAGES), *(record.stage for record in records[1:])]):
-        counts = Counter(record.status for record in records if record.stage == stage)
-        seconds = sum(record.seconds for record in records if record.stage == stage)
+    for stage in dict.fromkeys([*(stage.name for stage in STAGES), *(name for name in last if name != "run")]):
+        date, records = last.get(stage, ("", ()))
+        counts = Counter(record.status for record in records)
         numbers = [str(counts[status]) for status in ("ok", "failed", "skipped", "cut")]
-        rows.append((stage, *numbers, f"{seconds:.0f}"))
-    return table(("stage", "ok", "failed", "skipped", "cut", "s"), rows, numbers=False)
+        rows.append((stage, date, *numbers, f"{sum(record.seconds for record in records):.0f}"))
+    return table(("stage", "run", "ok", "failed", "skipped", "cut", "s"), rows, numbers=False)
 
 
 def service(records: Sequence[Record]) -> str:
