@@ -62,7 +62,7 @@ class Measurements:
         return ratio(self.request("ours sparse", lengths, before), self.request("ours sparse", lengths, after))
 
     def end_to_end(self, other: str) -> Measured:
-        """How many times as long as our service another system takes from ids in host memory to scores, for passages."""
+        """How many times as long as our service another system takes for passages, from ids in host memory."""
         return ratio(self.request(other, "passages", "eager_ms"), self.request("ours sparse", "passages", "served_ms"))
 
     def megabytes(self, lengths: str) -> Measured:
