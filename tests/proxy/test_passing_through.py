@@ -97,6 +97,14 @@ def test_headers_of_one_connection_stay_on_it(proxy: Proxied, engine: ScriptedSe
     assert body_of(answer) == b"ok"
 
 
+def test_control_characters_in_the_engines_headers_become_blanks(proxy: Proxied, engine: ScriptedServer) -> None:
+    engine.answer = PLAIN.replace(b"\r\n\r\n", b"\r\nX-Odd: a\x01b\x7fc\td\r\n\r\n")
+    answer = proxy.send(request(b"GET /docs"))
+
+    assert headers_of(answer)["x-odd"] == "a b c\td"
+    assert body_of(answer) == b"ok"
+
+
 def test_an_answer_is_handed_on(proxy: Proxied, engine: ScriptedServer) -> None:
     """Status, headers and bytes are the engine's, compressed or not, and nothing is added."""
     content = gzip.compress(b'{"hits": []}', mtime=0)

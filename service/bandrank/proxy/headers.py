@@ -23,6 +23,8 @@ HOP_BY_HOP = frozenset(
 )
 NEVER_NAMED = frozenset({b"content-length", b"host"})  # a Connection header cannot take these away
 VIA = b"1.1 bandrank"
+# Control characters, which a value may not have, as blanks (RFC 9110, 5.5); our own HTTP server sends none.
+BLANKED = bytes.maketrans(bytes([*range(9), *range(10, 32), 127]), b" " * 32)
 NO_CONTENT, NOT_MODIFIED = 204, 304
 
 
@@ -55,11 +57,12 @@ def to_upstream(headers: Iterable[tuple[bytes, bytes]], *, host: bytes, client: 
 
 
 def to_client(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The headers of the upstream's answer, as sent to the client, without a length if its status rules out a body.
+    """The headers of the upstream's answer, as sent to the client: without a length if its status rules out a body, and
+    with blanks in place of control characters.
 
     A 304 may say how long the body would be (RFC 9110, 8.6), but the server here counts what it sends.
     """
-    handed_on = end_to_end(headers)
+    handed_on = [(name, value.translate(BLANKED)) for name, value in end_to_end(headers)]
     return replaced(handed_on, content_length=None) if status in {NO_CONTENT, NOT_MODIFIED} else handed_on
 
 
