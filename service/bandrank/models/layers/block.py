@@ -97,7 +97,7 @@ class Block(nn.Module, ABC):
         return self._after_attention(self._attended(hidden, positions, plan), hidden)
 
     def steps(self, hidden: Tensor) -> Sequence[Step]:
-        """What `forward` does with `hidden`, in one step or several, of which each needs only the rows of the one before.
+        """What `forward` does with `hidden`, in steps of which each needs only the rows of the one before.
 
         A caller that keeps no other rows saves the memory of the layer's input during its second half.
         """
