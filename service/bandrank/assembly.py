@@ -78,6 +78,7 @@ def add_prepared(  # noqa: PLR0917
         limits=TextLimits(
             settings.max_query_characters, settings.max_candidate_characters, settings.max_tokenizing_characters
         ),
+        others=[other.tokenizer for other in engine.text_scorers],
     )
     scorer: AnyTextScorer
     taken = {other.name for other in engine.text_scorers}

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -35,7 +35,12 @@ QDS = tiny_cross_encoder(positions=128, long_candidates="truncate", sentence_tok
 
 @contextmanager
 def tokenizer_of(
-    scorer: Scorer, *, cache_bytes: int = 2**20, metrics: Metrics | None = None, limits: TextLimits | None = None
+    scorer: Scorer,
+    *,
+    cache_bytes: int = 2**20,
+    metrics: Metrics | None = None,
+    limits: TextLimits | None = None,
+    others: Sequence[RequestTokenizer] = (),
 ) -> Iterator[RequestTokenizer]:
     tokenizer = RequestTokenizer(
         TextEncoder(VOCABULARY, scorer),
@@ -43,6 +48,7 @@ def tokenizer_of(
         num_threads=1,
         metrics=metrics or UNREAD,
         limits=limits or TextLimits(),
+        others=others,
     )
     yield tokenizer
     tokenizer.close()
@@ -173,6 +179,22 @@ def test_the_size_of_the_cache_is_a_metric() -> None:
             sizes.append(metrics.registry.get_sample_value("bandrank_token_cache_bytes") or 0)
 
     assert 0 < sizes[0] < sizes[1] == sizes[2] < sizes[3] <= 2000
+
+
+def test_scorers_that_read_texts_alike_share_what_is_kept() -> None:
+    """As those of a cascade do; a scorer that marks sentences has other word pieces."""
+    metrics, texts = Metrics(), ["she was. no", "a"]
+    with (
+        tokenizer_of(BI, metrics=metrics) as one,
+        tokenizer_of(TRUNCATING, metrics=metrics, others=[one]) as alike,
+        tokenizer_of(QDS, metrics=metrics, others=[one, alike]) as marking,
+    ):
+        for tokenizer, misses in ((one, 2), (alike, 2), (marking, 4)):
+            tokenizer.tokenize_now("the", texts)
+            counted = metrics.registry.get_sample_value("bandrank_token_cache_lookups_total", {"outcome": "miss"})
+            assert counted == misses
+        with tokenizer_of(QDS) as by_itself:
+            assert plain(marking.tokenize_now("the", texts)) == plain(by_itself.tokenize_now("the", texts))
 
 
 def test_sentences_are_marked() -> None:

@@ -61,9 +61,14 @@ class RequestTokenizer:
         num_threads: int,
         metrics: Metrics,
         limits: TextLimits = TextLimits(),  # it is frozen
+        others: Sequence["RequestTokenizer"] = (),
     ) -> None:
+        """others: those of other scorers; what one of them keeps of recent texts is shared if it reads texts alike."""
         self._encoder = encoder
-        self._cache = LruCache(cache_bytes, _entry_bytes)  # texts repeat, and compared to a GPU tokenising is slow
+        self._reading = digest(repr(encoder.reading))
+        alike = [other._cache for other in others if other._reading == self._reading]
+        # Texts repeat, within a cascade too, and compared to a GPU tokenising is slow.
+        self._cache: LruCache[PackedIds] = alike[0] if alike else LruCache(cache_bytes, _entry_bytes)
         self._metrics = metrics
         self._limits = limits
         self._characters, self._tokens = 4.0, 1.0  # the ratio of English, until texts have been tokenised
@@ -218,13 +223,14 @@ class RequestTokenizer:
         missing = {key: text for key, text, ids in zip(keys, texts, cached, strict=True) if ids is None}
         encoded = dict(zip(missing, self._encoder.pieces(list(missing.values())), strict=True))
         self._metrics.token_cache_bytes.inc(self._cache.put_many(encoded))  # the caches of all scorers share the gauge
-        if missing:
-            self._characters = 0.9 * self._characters + sum(map(len, missing.values()))
-            self._tokens = 0.9 * self._tokens + sum(map(len, encoded.values())) / ID_BYTES
         hits = sum(ids is not None for ids in cached)
         self._metrics.token_cache_lookups.labels("hit").inc(hits)
         self._metrics.token_cache_lookups.labels("miss").inc(len(texts) - hits)
-        return [encoded[key] if ids is None else ids for key, ids in zip(keys, cached, strict=True)]
+        pieces = [encoded[key] if ids is None else ids for key, ids in zip(keys, cached, strict=True)]
+        if pieces:
+            self._characters = 0.9 * self._characters + sum(map(len, texts))
+            self._tokens = 0.9 * self._tokens + sum(map(len, pieces)) / ID_BYTES
+        return pieces
 
 
 def _entry_bytes(_: bytes, ids: PackedIds) -> int:

@@ -50,6 +50,13 @@ class TextEncoder:
     scorer: Scorer
     max_candidate_tokens: int | None = None
 
+    @property
+    def reading(self) -> tuple[str, str, int | None]:
+        """What the word pieces of a text depend on, the same for encoders that read texts alike."""
+        template = self.scorer.candidate_template
+        before, _ = template.wording.around()
+        return self.tokenizer.to_str(), before, template.sentence_token
+
     def text_of(self, ids: Sequence[int]) -> str:
         """Decodes token ids, special tokens included."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
