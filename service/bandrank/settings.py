@@ -140,7 +140,7 @@ class Settings(BaseModel):
     max_line_bytes: PositiveInt = 1 << 20
     """Size of a line of candidates to register, and of a text; a larger one ends its request with 413."""
     token_cache_bytes: NonNegativeInt = 64 << 20
-    """Size of the cache of token ids of recent texts, for each scorer."""
+    """Size of the cache of token ids of recent texts; scorers with the same tokenizer share one."""
     tokenizer_threads: NonNegativeInt = 0
     """Threads of the tokenizer; 0: one for every two processors that the process may use."""
     redis_url: str = Field(default="", repr=False)
