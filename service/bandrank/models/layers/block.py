@@ -245,7 +245,8 @@ class PostNormBlock(Block):
             del positions, plan
             return self.feed_forward(rows)
 
-        return (self,) if self._fused is not None or self._in_blocks(hidden) else (first, second)
+        hooked = self._forward_hooks or self._forward_pre_hooks  # which see what the whole layer gets and gives
+        return (self,) if hooked or self._fused is not None or self._in_blocks(hidden) else (first, second)
 
     def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
         out = None
