@@ -37,7 +37,8 @@ Written by `python -m bandrank_bench.gpu.report kernels/results`, as `make gpu-c
 - **Sizes**: 100 candidates and a query of 10 tokens, in float16. n is the tokens of a candidate, w the tokens of the
   window on each side, 12x32 the heads x the numbers of a head.
 - **Models** have the size of MiniLM-L6, random weights and w = 4. Their requests are timed as CUDA graphs.
-- **x** is how many times as long the other takes.
+- **x** is how many times as long the other takes. Where the two are of runs of different days, so are their hosts, by a
+  third faster or slower: that matters for goals end to end and of the host's time.
 - **H100, model** and **H200, model** are predictions ([how](../README.md#the-model-of-time)); those of w = 64 and of
   cached candidates were corrected after the first run.
 - **fp8** is not there yet (goal: 1.4 x more for a loss of nDCG@10 below 0.002).
