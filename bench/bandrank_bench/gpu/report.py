@@ -50,7 +50,7 @@ NOTHING = (
 )
 
 WHICH = "Of each stage, the last run on this kind of card that was not cut short:"
-NAMED = re.compile(r"(\d+-\d+-\d+)(T\d+)?-(.+)")  # of a run: its date and time, and its card
+DATE, TIME = len("2026-01-01"), re.compile(r"^T\d{4}")  # with which the names of runs begin, before the card
 
 
 def is_measured(records: Sequence[Record]) -> bool:
@@ -66,9 +66,8 @@ def page(folder: Path) -> str:
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")]):
         if not is_measured(records := Journal(path).read()):
             continue
-        if (named := NAMED.fullmatch(path.name.partition(".")[0])) is None:
-            continue
-        date, _, here = named.groups()
+        run = path.name.partition(".")[0]
+        date, here = run[:DATE], TIME.sub("", run[DATE:])
         last = {} if here != card else last
         card = here
         for stage, found in by_stage(records).items():
