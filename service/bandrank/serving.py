@@ -13,7 +13,7 @@ from bandrank.assembly import add_text_scorer
 from bandrank.dtype_choice import choose_dtype
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.candidates import CandidateStore
-from bandrank.engine.engine import Engine, batch_rows
+from bandrank.engine.engine import Engine
 from bandrank.engine.policy import Role, strategies
 from bandrank.engine.ranking import Stage
 from bandrank.engine.registry import CandidateRegistry
@@ -160,7 +160,7 @@ def assemble(
                 dtypes[id(model)] = choose_dtype(each.dtype, device, model)
     engine = Engine(
         device,
-        max_batch_rows=settings.max_batch_rows or batch_rows(device, dtypes.values()),
+        max_batch_rows=settings.max_batch_rows or None,
         max_waiting_rows=settings.max_waiting_rows,
         patience=settings.patience,
         request_timeout_s=settings.request_timeout_s,

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import torch
@@ -19,24 +19,18 @@ from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-CPU_BATCH_ROWS = 4096  # whose hidden states, 6 MB of 384 float32 numbers a row, stay in a last-level cache
-INT8_BATCH_ROWS = 8192  # for layers that are one kernel each; these take less time than half as many rows in float32
+# Hidden states of 384 float32 numbers a row take 6 MB, which stay in a last-level cache. Larger batches of int8 are no
+# faster, and under load every stage of every request waits for the batch under way.
+CPU_BATCH_ROWS = 4096
 GPU_BATCH_ROWS = 32768
 LOOK_S = 1.0  # between two checks of a thread that may hang
-
-
-def batch_rows(device: torch.device, dtypes: Iterable[torch.dtype]) -> int:
-    """The most rows to score at once, for models that compute in these dtypes."""
-    if device.type != "cpu":
-        return GPU_BATCH_ROWS
-    return INT8_BATCH_ROWS if set(dtypes) == {torch.int8} else CPU_BATCH_ROWS
 
 
 class Engine:
     """Runs the text scorers that are added to it until it is closed. Used from one event loop.
 
-    max_batch_rows: rows scored at once; None picks those of float32 (`batch_rows`).  max_waiting_rows: rows that may
-    be queued.  patience: how long a request may wait, in multiples of its own work.  request_timeout_s: seconds
+    max_batch_rows: rows scored at once; None picks them by the device.  max_waiting_rows: rows that
+    may be queued.  patience: how long a request may wait, in multiples of its own work.  request_timeout_s: seconds
     after which a request fails; one that would queue for longer is refused.  hang_timeout_s: a batch that takes longer
     has hung the scoring thread.
     redis: closed with the engine.  clock: monotonic seconds.  on_death: called from the scoring thread if it dies.
@@ -63,7 +57,7 @@ class Engine:
         self.request_timeout_s = request_timeout_s
         self.hang_timeout_s = hang_timeout_s
         self.text_scorers: list[AnyTextScorer] = []
-        max_batch_rows = max_batch_rows or batch_rows(device, [torch.float32])
+        max_batch_rows = max_batch_rows or (CPU_BATCH_ROWS if device.type == "cpu" else GPU_BATCH_ROWS)
         self.queue = TaskQueue(
             max_batch_rows=max_batch_rows,
             patience=patience,
