@@ -15,6 +15,7 @@ from bandrank.engine.tickets import Ticket
 from bandrank.errors import InputTooLarge, Overloaded
 
 BATCH = 40
+FAST = NamedLane("fast")
 POLITE, GREEDY = Client("polite"), Client("greedy")
 
 
@@ -207,6 +208,20 @@ def test_however_small_a_request_is_it_waits_as_if_it_were_a_batch() -> None:
         queue.put(task_of([1]))
     with pytest.raises(Overloaded):
         queue.put(task_of([1]))
+
+
+def test_on_a_fast_device_nobody_is_refused_for_a_fraction_of_a_second() -> None:
+    """On a GPU a full batch may take milliseconds: by its own work or a batch, the sixth small request would wait for
+    too much. A patience of 4 is a second.
+    """
+    queue = queue_of(patience=4.0)
+    queue.throughput.report(FAST.name, 1000, 1.0)
+    for _ in range(1 + 1000 // 100):
+        queue.put(task_of([100], lane=FAST))
+    with pytest.raises(Overloaded):
+        queue.put(task_of([100], lane=FAST))
+
+    assert queue.wait_s(Ticket(CLIENT, math.inf), 100) == pytest.approx(1.1)
 
 
 def test_a_greedy_client_does_not_use_up_the_patience_of_another() -> None:

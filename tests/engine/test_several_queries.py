@@ -21,7 +21,8 @@ async def test_the_queries_of_one_request_are_admitted_together() -> None:
     going = threading.Event()
     going.set()
     scorer = WatchedScorer(lookup(man=1.0, she=-1.0), lambda _: going.wait(HANG_S))
-    async with served(scorer, settings=Settings(device="cpu", max_batch_rows=16)) as model:
+    impatient = Settings(device="cpu", max_batch_rows=16, patience=0.01)  # they take milliseconds
+    async with served(scorer, settings=impatient) as model:
         alone = await model.rank(*asked[0])  # from here on the speed is known
         for _ in range(2):
             going.clear()  # otherwise a slow event loop might ask for no more than is scored meanwhile

@@ -28,6 +28,9 @@ BACKGROUND_FINER = 32  # the same for background work: 128 rows on a CPU, a pass
 # A request is admitted behind others if it is expected to be done in this part of its time. The rest is reserve:
 # smaller ones of its client may pass it, other clients take their shares, and stages that may be cut do not count.
 EXPECTED_PART = 0.5
+# Work that a request may wait for as often as for its own: so with the default patience, nobody is refused for less than
+# a second. On a GPU a full batch takes milliseconds, and a few small requests at once would be too many.
+LEAST_S = 0.25
 
 
 def deadline_exceeded() -> DeadlineExceeded:
@@ -41,7 +44,7 @@ class TaskQueue:
     """The tasks that the event loop puts and the scoring thread takes, bounded in rows and seconds.
 
     max_waiting_rows: shared by clients.  max_wait_s: the most that a request may take.  patience: how long a request
-    may wait, in multiples of its own work, or of a batch of max_batch_rows if that is more.
+    may wait, in multiples of its own work, of a batch of max_batch_rows or of `LEAST_S`, whichever is most.
 
     Background clients have a separate queue. Its work is handed out while no other request is queued or admitted,
     counts for nobody's waiting time or room, and is given up when the queue is closed.
@@ -276,7 +279,7 @@ class TaskQueue:
         """
         lane = max(rows, key=lambda lane: self.throughput.seconds(lane, rows[lane]))
         batch_s = self.throughput.seconds(lane, self._max_batch_rows)
-        excess_s = before_s - self._patience * max(seconds, batch_s)
+        excess_s = before_s - self._patience * max(seconds, batch_s, LEAST_S)
         if excess_s > 0:
             raise self._overloaded(excess_s)
 
