@@ -13,16 +13,19 @@ from bandrank_bench.gpu.stages import STAGES, Journal, run_stage
 
 @pytest.mark.slow
 def test_the_service_is_started_asked_and_stopped(tmp_path: Path) -> None:
-    """Every case succeeds, every request is answered, and the numbers become a table."""
+    """Every case succeeds, every request is answered, and the numbers become a table. At last two services answer."""
     out = tmp_path / "run.jsonl"
     check.main(["--dry", "--out", str(out)], [STAGE])
     _, *records = Journal(out).read()
-    start, *loads, _ = records
+    start, *others, end = records
+    loads = [record for record in others if "answers/s" in record.facts]
+    memory = "MiB of the process at its peak"
 
     assert {record.status for record in records} == {"ok"}
     assert start.facts["log"]["ready"][0] <= start.facts["s until ready"]
     assert {record.facts["not answered in time"] for record in loads} == {0.0}
-    assert report.service(records).count("answers/s") == len(loads)
+    assert report.service(records).count("answers/s") == len(loads) == 2 * len(service.DRY_LOADS)
+    assert end.facts[memory] > 1.5 * start.facts[memory]
 
 
 def test_without_its_libraries_the_stage_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import atexit
 import json
 import random
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
-from itertools import chain, count, islice
+from itertools import chain, count, cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,51 +47,75 @@ class Load(NamedTuple):
 
 LOADS = (Load(100, "auto"), Load(100, "accurate"), Load(1000, "auto", cached=True), Load(1000, "fast", cached=True))
 DRY_LOADS = (Load(3, "accurate"), Load(5, "fast", cached=True))
+# Python's lock bounds what one service answers, while the card waits: several on one card may answer more.
+SERVICES, SHARED_LOADS = 4, (Load(100, "auto"), Load(1000, "fast", cached=True))
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """From the service's start to its end."""
+    """From the service's start to its end, at last with others on the same card."""
     served = Served(lab)
     yield Case("start", served.start)
     for load in DRY_LOADS if lab.dry else LOADS:
-        kind = f"{load.candidates} {'cached' if load.cached else 'new'}, {load.strategy}"
         for clients in (2,) if lab.dry else (1, 8, 32):
-            yield Case(f"{kind}, {clients} at once", partial(served.measure, load, clients))
+            yield Case(f"{_kind(load)}, {clients} at once", partial(served.measure, load, clients))
+    services, clients = (2, 2) if lab.dry else (SERVICES, 32)
+    yield Case(f"start, {services} services", partial(served.start_others, services - 1))
+    for load in DRY_LOADS if lab.dry else SHARED_LOADS:
+        case = f"{_kind(load)}, {clients} at once, {services} services"
+        yield Case(case, partial(served.measure, load, clients))
     yield Case("end", served.end)
 
 
+def _kind(load: Load) -> str:
+    return f"{load.candidates} {'cached' if load.cached else 'new'}, {load.strategy}"
+
+
 class Served:
-    """The service, from the case that starts it to the one that ends it, and the processes that send."""
+    """The services, from the case that starts the first to the one that ends all, and the processes that send."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab, self._stack, self._seeds = lab, ExitStack(), count(1)
         self._window = Window(0.0, 0.5) if lab.dry else Window(1.0, 4.0)
-        self._service: Service | None = None
+        self._services: list[Service] = []
         atexit.register(self._stack.close)  # a stage out of time does not get to its last case
 
     def start(self) -> Facts:
         """Seconds until the service is ready, and its memory then. Raises Skipped if a library is missing."""
         if missing := [name for name in NEEDED if find_spec(name) is None]:
             raise Skipped(f"not installed: {', '.join(missing)}")
-        self._log = Path(self._stack.enter_context(TemporaryDirectory())) / "service.log"
-        # Nobody is refused, as clients wait as long as it takes. A dry run is spared the choice of a dtype.
-        settings = {"DEVICE": self._lab.device.type, "PATIENCE": "1000", "LOG_LEVEL": "info", "LOG_FORMAT": "json"}
-        settings["DTYPE"] = "float32" if self._lab.dry else "auto"
-        self._started = time.time()
-        self._service = self._stack.enter_context(running_service(settings, self._log))
-        ready_s = time.time() - self._started
+        self._folder = Path(self._stack.enter_context(TemporaryDirectory()))
         context = get_context("spawn")
         self._pool = self._stack.enter_context(ProcessPoolExecutor(SENDERS, context))
         self._manager = self._stack.enter_context(context.Manager())
-        return {"s until ready": ready_s, **self._state()}
+        started = time.time()
+        self._services.append(self._stack.enter_context(self._service("first")))
+        ready_s = time.time() - started
+        log = timeline((self._folder / "first.log").read_text(), started)
+        return {"s until ready": ready_s, **self._state(), "log": log}
+
+    def start_others(self, more: int) -> Facts:
+        """Seconds until `more` others are ready, which start together, and the memory of all."""
+        services, started = self._running, time.time()
+        with ThreadPoolExecutor(more) as threads:
+            ready = [threads.submit(self._stack.enter_context, self._service(str(number))) for number in range(more)]
+        services += [each.result() for each in ready]
+        return {"s until ready": time.time() - started, **self._state()}
+
+    def _service(self, name: str) -> AbstractContextManager[Service]:
+        # Nobody is refused, as clients wait as long as it takes. A dry run is spared the choice of a dtype.
+        settings = {"DEVICE": self._lab.device.type, "PATIENCE": "1000", "LOG_LEVEL": "info", "LOG_FORMAT": "json"}
+        settings["DTYPE"] = "float32" if self._lab.dry else "auto"
+        return running_service(settings, self._folder / f"{name}.log")
 
     def measure(self, load: Load, clients: int) -> Facts:
         """Answers, latencies, processors in use, and the means of the service's own histograms meanwhile."""
-        before, senders = self._scrape(), min(SENDERS, clients)
+        before, senders, services = self._scrape(), min(SENDERS, clients), self._running
         together = self._manager.Barrier(senders, timeout=30.0)
         shares = [len(range(first, clients, senders)) for first in range(senders)]
-        ask = partial(send, self._running, load, self._window, together)
-        sent = [self._pool.submit(ask, next(self._seeds), share) for share in shares]
+        sent = [
+            self._pool.submit(send, service, load, self._window, together, next(self._seeds), share)
+            for service, share in zip(cycle(services), shares)
+        ]
         outcomes, busy = zip(*(one.result() for one in sent), strict=True)
         summary = summarise([*chain(*outcomes)], self._window, busy[0])
         assert summary.admitted is not None, f"nothing that was asked in the window was answered: {summary.counts}"
@@ -100,36 +125,40 @@ class Served:
             "ms p50": summary.admitted.p50,
             "ms p99": summary.admitted.p99,
             "requests in a batch": observed["batch_tasks"],
-            "processors in use": busy[0].service,
+            "processors in use": sum(each.service for each in busy[: len(services)]),
             "of the busiest sender": max(one.generator for one in busy),
             "not answered in time": float(summary.unexpected),
             "means": observed,
         }
 
     def end(self) -> Facts:
-        """Its memory after all loads; then stops it."""
+        """The memory after all loads; then stops the services."""
         state = self._state()
         self._stack.close()
         return state
 
     @property
-    def _running(self) -> Service:
-        if self._service is None:
+    def _running(self) -> list[Service]:
+        if not self._services:
             raise Skipped("the service is not running")
-        return self._service
+        return self._services
 
-    def _scrape(self) -> dict[str, float]:
-        lines = [line.rpartition(" ") for line in self._running.get("/metrics")[1].splitlines() if line[0] != "#"]
-        return {name.removeprefix("bandrank_"): float(value) for name, _, value in lines}
+    def _scrape(self) -> Mapping[str, float]:
+        """The sums of the services' metrics."""
+        sums: defaultdict[str, float] = defaultdict(float)
+        for service in self._running:
+            for line in service.get("/metrics")[1].splitlines():
+                if line[0] != "#":
+                    name, _, value = line.rpartition(" ")
+                    sums[name.removeprefix("bandrank_")] += float(value)
+        return sums
 
     def _state(self) -> Facts:
-        metrics = self._scrape()
-        assert self._running.pid is not None
+        metrics, pids = self._scrape(), [each.pid for each in self._running if each.pid is not None]
         return {
-            "MiB of the process at its peak": Memory.of(self._running.pid).peak,
+            "MiB of the process at its peak": sum(Memory.of(pid).peak for pid in pids),
             "of tensors on the card": metrics['device_memory_bytes{kind="peak"}'] / MIB,
             "of graphs": metrics['device_memory_bytes{kind="graphs"}'] / MIB,
-            "log": timeline(self._log.read_text(), self._started),
         }
 
 

@@ -102,7 +102,7 @@ STAGES = (
     Stage("cached", "bandrank_bench.gpu.cached", 15),
     Stage("host", "bandrank_bench.gpu.host", 15),
     Stage("launches", "bandrank_bench.gpu.launches", 20),
-    Stage("service", "bandrank_bench.gpu.service", 90, case_s=100),
+    Stage("service", "bandrank_bench.gpu.service", 125, case_s=100),
     Stage("sanitizer", "bandrank_bench.gpu.watched", 50, gate=True, listing="sanitizers", case_s=75),
     Stage("sweep", "bandrank_bench.gpu.sweep", 35),
     Stage("baselines", "bandrank_bench.gpu.operations", 50, listing="baselines", case_s=45),
