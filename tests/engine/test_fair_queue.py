@@ -211,9 +211,7 @@ def test_however_small_a_request_is_it_waits_as_if_it_were_a_batch() -> None:
 
 
 def test_on_a_fast_device_nobody_is_refused_for_a_fraction_of_a_second() -> None:
-    """On a GPU a full batch may take milliseconds: by its own work or a batch, the sixth small request would wait for
-    too much. A patience of 4 is a second.
-    """
+    """A full batch may take milliseconds, as on a GPU: a patience of 4 is a second nevertheless."""
     queue = queue_of(patience=4.0)
     queue.throughput.report(FAST.name, 1000, 1.0)
     for _ in range(1 + 1000 // 100):

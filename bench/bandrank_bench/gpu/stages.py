@@ -93,18 +93,18 @@ class Stage:
 
 # Correctness, then our speed, then the rest: a run that is cut short has what matters most.
 STAGES = (
-    Stage("machine", "bandrank_bench.gpu.machine", 20, case_s=60),
-    Stage("compile", "bandrank_bench.gpu.machine", 40, gate=True, listing="compilations", case_s=60, needed=True),
+    Stage("machine", "bandrank_bench.gpu.machine", 10, case_s=60),
+    Stage("compile", "bandrank_bench.gpu.machine", 30, gate=True, listing="compilations", case_s=60, needed=True),
     Stage("tests", "bandrank_bench.gpu.watched", 100, gate=True, listing="tests", case_s=120),
     Stage("parity", "bandrank_bench.gpu.parity", 15, gate=True),
-    Stage("operation", "bandrank_bench.gpu.operations", 25),
+    Stage("operation", "bandrank_bench.gpu.operations", 20),
     Stage("model", "bandrank_bench.gpu.whole_model", 40),
     Stage("cached", "bandrank_bench.gpu.cached", 15),
     Stage("host", "bandrank_bench.gpu.host", 15),
     Stage("launches", "bandrank_bench.gpu.launches", 20),
     Stage("service", "bandrank_bench.gpu.service", 125, case_s=100),
-    Stage("sanitizer", "bandrank_bench.gpu.watched", 50, gate=True, listing="sanitizers", case_s=75),
-    Stage("sweep", "bandrank_bench.gpu.sweep", 35),
+    Stage("sanitizer", "bandrank_bench.gpu.watched", 40, gate=True, listing="sanitizers", case_s=75),
+    Stage("sweep", "bandrank_bench.gpu.sweep", 30),
     Stage("baselines", "bandrank_bench.gpu.operations", 50, listing="baselines", case_s=45),
     Stage("peers", "bandrank_bench.gpu.whole_model", 40, listing="peers", case_s=45),
     Stage("profile", "bandrank_bench.gpu.watched", 35, listing="profiles", case_s=75),
