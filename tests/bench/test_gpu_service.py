@@ -19,7 +19,7 @@ def test_the_service_is_started_asked_and_stopped(tmp_path: Path) -> None:
     _, *records = Journal(out).read()
     start, *others, end = records
     loads = [record for record in others if "answers/s" in record.facts]
-    memory = "MiB of the process at its peak"
+    memory = "MiB of processes at their peak"
 
     assert {record.status for record in records} == {"ok"}
     assert start.facts["log"]["ready"][0] <= start.facts["s until ready"]

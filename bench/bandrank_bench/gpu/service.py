@@ -156,7 +156,7 @@ class Served:
     def _state(self) -> Facts:
         metrics, pids = self._scrape(), [each.pid for each in self._running if each.pid is not None]
         return {
-            "MiB of the process at its peak": sum(Memory.of(pid).peak for pid in pids),
+            "MiB of processes at their peak": sum(Memory.of(pid).peak for pid in pids),
             "of tensors on the card": metrics['device_memory_bytes{kind="peak"}'] / MIB,
             "of graphs": metrics['device_memory_bytes{kind="graphs"}'] / MIB,
         }
