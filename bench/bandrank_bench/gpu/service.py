@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
@@ -87,25 +87,13 @@ class Served:
         context = get_context("spawn")
         self._pool = self._stack.enter_context(ProcessPoolExecutor(SENDERS, context))
         self._manager = self._stack.enter_context(context.Manager())
-        started = time.time()
-        self._services.append(self._stack.enter_context(self._service("first")))
-        ready_s = time.time() - started
-        log = timeline((self._folder / "first.log").read_text(), started)
-        return {"s until ready": ready_s, **self._state(), "log": log}
+        self._started = time.time()
+        return self._start(range(1))
 
     def start_others(self, more: int) -> Facts:
         """Seconds until `more` others are ready, which start together, and the memory of all."""
-        services, started = self._running, time.time()
-        with ThreadPoolExecutor(more) as threads:
-            ready = [threads.submit(self._stack.enter_context, self._service(str(number))) for number in range(more)]
-        services += [each.result() for each in ready]
-        return {"s until ready": time.time() - started, **self._state()}
-
-    def _service(self, name: str) -> AbstractContextManager[Service]:
-        # Nobody is refused, as clients wait as long as it takes. A dry run is spared the choice of a dtype.
-        settings = {"DEVICE": self._lab.device.type, "PATIENCE": "1000", "LOG_LEVEL": "info", "LOG_FORMAT": "json"}
-        settings["DTYPE"] = "float32" if self._lab.dry else "auto"
-        return running_service(settings, self._folder / f"{name}.log")
+        running = len(self._running)
+        return self._start(range(running, running + more))
 
     def measure(self, load: Load, clients: int) -> Facts:
         """Answers, latencies, processors in use, and the means of the service's own histograms meanwhile."""
@@ -130,6 +118,16 @@ class Served:
             "not answered in time": float(summary.unexpected),
             "means": observed,
         }
+
+    def _start(self, numbers: range) -> Facts:
+        # Nobody is refused, as clients wait as long as it takes. A dry run is spared the choice of a dtype.
+        settings = {"DEVICE": self._lab.device.type, "PATIENCE": "1000", "LOG_LEVEL": "info", "LOG_FORMAT": "json"}
+        settings["DTYPE"] = "float32" if self._lab.dry else "auto"
+        started, logs = time.time(), [self._folder / f"{number}.log" for number in numbers]
+        with ThreadPoolExecutor(len(logs)) as threads:
+            services = [threads.submit(self._stack.enter_context, running_service(settings, log)) for log in logs]
+        self._services += [each.result() for each in services]
+        return {"s until ready": time.time() - started, **self._state()}
 
     def end(self) -> Facts:
         """The memory after all loads; then stops the services."""
@@ -159,6 +157,7 @@ class Served:
             "MiB of processes at their peak": sum(Memory.of(pid).peak for pid in pids),
             "of tensors on the card": metrics['device_memory_bytes{kind="peak"}'] / MIB,
             "of graphs": metrics['device_memory_bytes{kind="graphs"}'] / MIB,
+            "log": timeline((self._folder / "0.log").read_text(), self._started),  # of the first
         }
 
 

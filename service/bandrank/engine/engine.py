@@ -19,8 +19,8 @@ from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-# Hidden states of 384 float32 numbers a row take 6 MB, which stay in a last-level cache. Larger batches of int8 are no
-# faster, and under load every stage of every request waits for the batch under way.
+# Hidden states of 384 float32 numbers a row take 6 MB, which stay in a last-level cache. Larger batches of int8 are
+# hardly faster, and under load every stage of every request waits for the batch under way.
 CPU_BATCH_ROWS = 4096
 GPU_BATCH_ROWS = 32768
 LOOK_S = 1.0  # between two checks of a thread that may hang
@@ -29,10 +29,10 @@ LOOK_S = 1.0  # between two checks of a thread that may hang
 class Engine:
     """Runs the text scorers that are added to it until it is closed. Used from one event loop.
 
-    max_batch_rows: rows scored at once; None picks them by the device.  max_waiting_rows: rows that
-    may be queued.  patience: how long a request may wait, in multiples of its own work.  request_timeout_s: seconds
-    after which a request fails; one that would queue for longer is refused.  hang_timeout_s: a batch that takes longer
-    has hung the scoring thread.
+    max_batch_rows: rows scored at once; None picks them by the device.  max_waiting_rows: rows that may be
+    queued.  patience: how long a request may wait, in multiples of its own work.  request_timeout_s: seconds after
+    which a request fails; one that would queue for longer is refused.  hang_timeout_s: a batch that takes longer has
+    hung the scoring thread.
     redis: closed with the engine.  clock: monotonic seconds.  on_death: called from the scoring thread if it dies.
     """
 
