@@ -190,6 +190,31 @@ def test_a_full_batch_is_one_of_the_lane_with_most_of_the_work() -> None:
         pytest.fail("it was admitted")
 
 
+def test_a_batch_counts_as_waiting_time_until_it_should_have_ended() -> None:
+    """A request has to wait for what is being computed, too; nobody knows for how long once its time is over."""
+    queue = open_queue(patience=1.0)
+    queue.throughput.report(LANE.name, 4096, 4096.0)
+    queue.put(task_of([1] * 4096))
+    queue.take_batch(4096)
+    queue.put(task_of([1]))
+    with pytest.raises(Overloaded):
+        queue.put(task_of([1]))
+    queue.clock = Clock(2.0)
+    queue.put(task_of([1]))
+
+
+def test_two_batches_at_most_count_as_being_computed() -> None:
+    """A batch begins before the one ahead of it has ended, but not before the one ahead of that."""
+    queue = open_queue(patience=2.0)
+    queue.throughput.report(LANE.name, 4096, 4096.0)
+    for _ in range(4):
+        queue.put(task_of([1] * 4096))
+        queue.take_batch(4096)
+    queue.put(task_of([1]))
+    with pytest.raises(Overloaded):
+        queue.put(task_of([1]))
+
+
 def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:
     """Without a measured speed only the bound in rows holds."""
     queue = open_queue(max_wait_s=1e-9, max_waiting_rows=20)

@@ -276,6 +276,7 @@ def test_a_request_is_admitted_with_what_it_is_certain_to_need() -> None:
         queue.put(task)
         assert queue.wait_s(second, 3 * BATCH) == 3 * BATCH
         queue.take_batch(BATCH)
+        queue.clock = Clock(BATCH)  # the batch has ended
         assert queue.wait_s(second, 3 * BATCH) == 2 * BATCH
         with queue.admitted(second, {LANE: 3 * BATCH}):
             assert second.turn == 4 * BATCH

@@ -72,6 +72,8 @@ class TaskQueue:
         self._queues = ClientQueues(self.throughput, max_batch_rows)
         self._tasks: dict[Future[Any], AnyTask] = {}  # what waits, background work too
         self._next_deadline = math.inf  # no task that waits has an earlier one
+        self._batch_s = 0.0  # how long the batch that was handed out last should take
+        self._busy_until = -math.inf  # when the batches that were handed out should have ended
         self._refusal: NotReady | ScoringFailed | None = None
 
     @property
@@ -122,7 +124,7 @@ class TaskQueue:
             seconds = self.throughput.total(rows)
             if cost:
                 before_s = self._queues.seconds_before(ticket, cost)
-                self._check_wait(before_s, seconds, rows)
+                self._check_wait(before_s + self._under_way_s, seconds, rows)
                 self._check_end(before_s, EXPECTED_PART * self._left_s(ticket) - ticket.deference * seconds)
             queue = self._queues.of(ticket.client)
             ticket.turn, ticket.promised = queue.turn_of(ticket.deference * cost), cost > 0
@@ -156,7 +158,7 @@ class TaskQueue:
             self._check_room(ticket, lane, task.total_rows)
             before_s = self._queues.seconds_before(ticket, cost)
             if may_be_refused or not ticket.promised:
-                self._check_wait(before_s, seconds, {lane.name: task.total_rows})
+                self._check_wait(before_s + self._under_way_s, seconds, {lane.name: task.total_rows})
             self._check_end(before_s, self._left_s(ticket) - seconds)
             queue = self._queues.of(ticket.client)
             if ticket.turn is None:
@@ -227,9 +229,18 @@ class TaskQueue:
         rows = sum(part.rows for part in batch)
         return max(PAUSE_S, PAUSE_PART * self.throughput.seconds(batch[0].task.lane.name, rows))
 
+    @property
+    def _under_way_s(self) -> float:
+        """How long the batches that were handed out should still take."""
+        return max(0.0, self._busy_until - self.clock())
+
     def _hand_out(self, batch: list[AnySlice]) -> list[AnySlice]:
         """Counts a batch as handed out, and returns it."""
         now = self.clock()
+        rows = sum(part.rows for part in batch)
+        ahead_s = min(self._under_way_s, self._batch_s)  # no more than one batch before it has yet to end
+        self._batch_s = self.throughput.seconds(batch[0].task.lane.name, rows)
+        self._busy_until = now + ahead_s + self._batch_s
         for part in batch:
             part.task.num_taken = part.stop
             part.task.first_taken = part.task.first_taken or now
