@@ -209,7 +209,7 @@ def test_two_batches_at_most_count_as_being_computed() -> None:
     queue.throughput.report(LANE.name, 4096, 4096.0)
     for _ in range(4):
         queue.put(task_of([1] * 4096))
-        queue.take_batch(4096)
+        queue.take_batch(4096, wait=False)
     queue.put(task_of([1]))
     with pytest.raises(Overloaded):
         queue.put(task_of([1]))

@@ -95,12 +95,13 @@ class TaskQueue:
             return sum(len(queue.tickets) for queue in self._queues)
 
     def wait_s(self, ticket: Ticket, cost: float) -> float:
-        """The seconds of work that goes before `cost` more work of a request, at the measured speed of each lane.
+        """The seconds of work that goes before `cost` more work of a request, at the measured speed of each lane,
+        beginning with the batches that are being computed.
 
         0 for background work, whose time nobody knows.
         """
         with self._changed:
-            return self._queues.seconds_before(ticket, cost)
+            return 0.0 if ticket.client.background else self._under_way_s + self._queues.seconds_before(ticket, cost)
 
     def check_open(self) -> None:
         """Raises NotReady once the queue is closed, or ScoringFailed if it was closed because nothing can be scored."""
@@ -124,7 +125,7 @@ class TaskQueue:
             seconds = self.throughput.total(rows)
             if cost:
                 before_s = self._queues.seconds_before(ticket, cost)
-                self._check_wait(before_s + self._under_way_s, seconds, rows)
+                self._check_wait(ticket, before_s, seconds, rows)
                 self._check_end(before_s, EXPECTED_PART * self._left_s(ticket) - ticket.deference * seconds)
             queue = self._queues.of(ticket.client)
             ticket.turn, ticket.promised = queue.turn_of(ticket.deference * cost), cost > 0
@@ -158,7 +159,7 @@ class TaskQueue:
             self._check_room(ticket, lane, task.total_rows)
             before_s = self._queues.seconds_before(ticket, cost)
             if may_be_refused or not ticket.promised:
-                self._check_wait(before_s + self._under_way_s, seconds, {lane.name: task.total_rows})
+                self._check_wait(ticket, before_s, seconds, {lane.name: task.total_rows})
             self._check_end(before_s, self._left_s(ticket) - seconds)
             queue = self._queues.of(ticket.client)
             if ticket.turn is None:
@@ -179,10 +180,13 @@ class TaskQueue:
     def take_batch(self, max_batch_rows: int, *, wait: bool = True) -> list[AnySlice]:
         """The next batch, as soon as anything waits; the empty list once the queue is closed and empty.
 
-        wait: False gives the empty list at once if nothing waits, or if the batch should wait for a request under way.
+        wait: False gives the empty list at once if nothing waits, or if the batch should wait for a request under way;
+        True also says that all batches before it have ended.
         """
         paused_at: float | None = None
         with self._changed:
+            if wait:
+                self._busy_until = -math.inf
             while True:
                 self._drop_late()
                 behind = self._queues.underserved()
@@ -282,16 +286,16 @@ class TaskQueue:
         if excess_rows > 0 and any(task.ticket is not ticket for queue in self._queues for task in queue):
             raise self._overloaded(self.throughput.seconds(lane.name, excess_rows))
 
-    def _check_wait(self, before_s: float, seconds: float, rows: Mapping[str, float]) -> None:
-        """Raises Overloaded if a request that takes `seconds` may not wait for `before_s`.
+    def _check_wait(self, ticket: Ticket, before_s: float, seconds: float, rows: Mapping[str, float]) -> None:
+        """Raises Overloaded if a request that takes `seconds` may not wait for what is being computed and `before_s`.
 
         rows: the request's, by lane. The lane with most of its work says how long a full batch takes: in another, whose
         batches are tiny, so many rows never come together.
         """
         lane = max(rows, key=lambda lane: self.throughput.seconds(lane, rows[lane]))
         batch_s = self.throughput.seconds(lane, self._max_batch_rows)
-        excess_s = before_s - self._patience * max(seconds, batch_s, LEAST_S)
-        if excess_s > 0:
+        excess_s = self._under_way_s + before_s - self._patience * max(seconds, batch_s, LEAST_S)
+        if excess_s > 0 and not ticket.client.background:
             raise self._overloaded(excess_s)
 
     def _left_s(self, ticket: Ticket) -> float:
