@@ -2,8 +2,6 @@
 
 import re
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bandrank.api.parsing import TEXT_BYTES, check_values, values_at_most
@@ -25,6 +23,7 @@ VALUE_BYTES = 128  # of memory for each value of a search or an answer: a Python
 JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
 # The engines' other formats, which only a client that asks for them gets.
 OTHER_TYPE = re.compile(r"application/(vnd\.(elastic|open)search\+)?(yaml|cbor|smile)\s*(;.*)?", re.IGNORECASE)
+UNREADABLE = (InvalidInput, ValueError, RecursionError)  # what reading an answer of the engine raises
 
 
 @dataclass(frozen=True)
@@ -138,15 +137,9 @@ def hold(account: Account, num_bytes: int) -> None:
         raise Unusable(error.error_type) from error
 
 
-@contextmanager
-def readable() -> Iterator[None]:
-    """Raises Unusable if an answer of the engine cannot be read."""
-    try:
-        yield
-    except InvalidInput:  # too many values
-        raise Unusable(FailReason.LARGE_ANSWER) from None
-    except (ValueError, RecursionError):
-        raise Unusable(FailReason.UNREADABLE_ANSWER) from None
+def unreadable(error: Exception) -> Unusable:
+    """Why re-ranking fails if reading an answer of the engine raises one of `UNREADABLE`."""
+    return Unusable(FailReason.LARGE_ANSWER if isinstance(error, InvalidInput) else FailReason.UNREADABLE_ANSWER)
 
 
 def unpacked(body: bytes, headers: Headers, max_bytes: int, kinds: re.Pattern[str] = JSON_TYPE) -> tuple[bytes, int]:

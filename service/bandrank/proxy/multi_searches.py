@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from bandrank.api.parsing import TEXT_BYTES, check_values
 from bandrank.engine.memory import Account, Memory
 from bandrank.proxy.downstream import Downstream
-from bandrank.proxy.fetching import OK, VALUE_BYTES, Fetched, Fetching, check_status, hold, readable
+from bandrank.proxy.fetching import OK, UNREADABLE, VALUE_BYTES, Fetched, Fetching, check_status, hold, unreadable
 from bandrank.proxy.large_json import LargeJson
 from bandrank.proxy.multi_answer import MultiAnswer
 from bandrank.proxy.multi_request import LINES_TYPE, Entry, indices_in, read_lines
@@ -107,7 +107,10 @@ class MultiSearches:
         """An answer whose parts can be read and replaced. Raises Unusable."""
         size = len(fetched.body)
         hold(account, TEXT_BYTES * size)  # for the parts, and the answer that is written
-        with self._memory.account(account.client) as while_read, readable():
-            values = await self._json.run(account.client, size, check_values, fetched.body, fetched.values)
-            hold(while_read, size + VALUE_BYTES * values)
-            return await self._json.run(account.client, size, MultiAnswer, fetched.body, num_searches)
+        with self._memory.account(account.client) as while_read:
+            try:
+                values = await self._json.run(account.client, size, check_values, fetched.body, fetched.values)
+                hold(while_read, size + VALUE_BYTES * values)
+                return await self._json.run(account.client, size, MultiAnswer, fetched.body, num_searches)
+            except UNREADABLE as error:
+                raise unreadable(error) from None

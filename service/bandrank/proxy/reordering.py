@@ -13,7 +13,7 @@ from bandrank.engine.calls import Answer, Call, answer
 from bandrank.engine.memory import Account
 from bandrank.engine.registry import CallCandidate
 from bandrank.errors import BandrankError
-from bandrank.proxy.fetching import VALUE_BYTES, hold, readable
+from bandrank.proxy.fetching import UNREADABLE, VALUE_BYTES, hold, unreadable
 from bandrank.proxy.hits import NO_TEXT_SCORE, Placed, SearchAnswer
 from bandrank.proxy.large_json import LargeJson
 from bandrank.proxy.outcomes import FailReason, Mark, Outcome
@@ -67,7 +67,7 @@ class Reordering:
         """
         client, size = account.client, len(body)
         with self._service.memory.account(client) as while_read:
-            with readable():
+            try:
                 values = await self._json.run(client, size, check_values, body, values)
                 hold(while_read, size + VALUE_BYTES * values)
                 hold(account, ANSWER_BYTES * size)
@@ -75,6 +75,8 @@ class Reordering:
                 texts = await self._json.run(client, size, found.texts, search.options.fields)
                 scores = await self._json.run(client, size, found.scores)
                 hold(account, sum(map(sys.getsizeof, texts)))
+            except UNREADABLE as error:
+                raise unreadable(error) from None
             hits = [CallCandidate(text, score=score) for text, score in zip(texts, scores, strict=True)]
             order = await self._order(hits, search, account, search.options.budget_ms / 1000 - spent_s)
             page = order.hits[search.start : search.start + search.size]
