@@ -78,10 +78,20 @@ LLAMA_INDEX = Client("llama_index", "cohere-5")
 VOYAGEAI = Client("voyageai", "cohere-5")
 VOYAGE_ERRORS: Exceptions = {401: "voyageai.error.AuthenticationError", 422: "voyageai.error.MalformedRequestError"}
 DASHSCOPE = Client("dashscope", "cohere-7")
+DASHSCOPE_ERRORS: Exceptions = {
+    401: "dashscope.v2.errors.AuthenticationError",
+    422: "dashscope.v2.errors.BadRequestError",
+}
 HAYSTACK = Client("haystack", "cohere-7")
 MIXEDBREAD = Client("mixedbread", "cohere-7")
 ZEROENTROPY = Client("zeroentropy", "cohere-7")
 XINFERENCE = Client("xinference", "cohere-7")
+PINECONE = Client("pinecone", "cohere-7")
+PINECONE_ERRORS: Exceptions = {
+    401: "pinecone.errors.exceptions.UnauthorizedError",
+    422: "pinecone.errors.exceptions.PineconeValueError",
+}
+TOGETHER = Client("together", "cohere-7")
 RERANKERS = Client("rerankers", "cohere-7")
 INFINITY = Client("infinity", "httpx-0.27")
 UNEXPECTED = always("infinity_client.errors.UnexpectedStatus")
@@ -118,12 +128,18 @@ WAYS = [
     Way(VOYAGEAI, "async", VOYAGE_ERRORS, retries=True),
     *cohere("cohere-7"),
     *[Way(DASHSCOPE, name, always("builtins.RuntimeError"), shows_texts=True) for name in ("sync", "async")],
+    Way(DASHSCOPE, "client", DASHSCOPE_ERRORS, retries=True, waits=True, shows_texts=True),
+    Way(DASHSCOPE, "async client", DASHSCOPE_ERRORS, retries=True, waits=True, shows_texts=True),
     Way(HAYSTACK, "CohereRanker", COHERE_ERRORS, retries=True, waits=True),
     Way(HAYSTACK, "JinaRanker", always("builtins.RuntimeError")),
     Way(HAYSTACK, "HuggingFaceTEIRanker", always("builtins.RuntimeError"), retries=True),
     Way(HAYSTACK, "HuggingFaceTEIRanker async", always("builtins.RuntimeError"), retries=True),
     Way(MIXEDBREAD, "sync", stainless_errors("mixedbread"), retries=True, waits=True, shows_texts=True),
     Way(MIXEDBREAD, "async", stainless_errors("mixedbread"), retries=True, waits=True, shows_texts=True),
+    # the library itself refuses a blank query
+    Way(PINECONE, "sync", PINECONE_ERRORS, silent={422}, retries=True, waits=True, shows_texts=True),
+    Way(TOGETHER, "sync", stainless_errors("together"), retries=True, waits=True, shows_texts=True),
+    Way(TOGETHER, "async", stainless_errors("together"), retries=True, waits=True, shows_texts=True),
     Way(ZEROENTROPY, "sync", stainless_errors("zeroentropy"), retries=True, waits=True),
     Way(ZEROENTROPY, "async", stainless_errors("zeroentropy"), retries=True, waits=True),
     Way(XINFERENCE, "sync", always("builtins.RuntimeError"), shows_texts=True),

@@ -84,7 +84,8 @@ class TeiModelType(BaseModel):
 class TeiInfo(BaseModel):
     """The default model, and what a request may contain.
 
-    max_client_batch_size: the most texts in a request. version: bandrank's.
+    max_client_batch_size: the most texts in a request. version: bandrank's. Fields that are always null say nothing,
+    but some clients fail without them.
     """
 
     model_id: str
@@ -94,6 +95,13 @@ class TeiInfo(BaseModel):
     max_client_batch_size: int
     auto_truncate: bool = True
     version: str
+    max_concurrent_requests: None = None
+    max_input_length: None = None
+    max_batch_tokens: None = None
+    max_batch_requests: None = None
+    tokenization_workers: None = None
+    sha: None = None
+    docker_label: None = None
 
 
 class WeaviateMeta(BaseModel):

@@ -1,4 +1,4 @@
-"""The SDK of DashScope, which returns an error as if it were an answer."""
+"""The SDK of DashScope: its clients, and the older calls, which return an error as if it were an answer."""
 
 import asyncio
 from typing import Any
@@ -8,17 +8,36 @@ from answering import Question, Ranked, answer_questions
 
 
 def sync(question: Question) -> list[Ranked]:
-    return ranked(dashscope.TextReRank.call(**arguments(question)))
+    return ranked(dashscope.TextReRank.call(**older(question)))
 
 
 def async_(question: Question) -> list[Ranked]:
-    return ranked(asyncio.run(dashscope.AioTextReRank.call(**arguments(question))))
+    return ranked(asyncio.run(dashscope.AioTextReRank.call(**older(question))))
+
+
+def client(question: Question) -> list[Ranked]:
+    return shown(dashscope.Client(**options(question)).rerank.create(**arguments(question)).results)
+
+
+def async_client(question: Question) -> list[Ranked]:
+    async def ask() -> Any:
+        async with dashscope.AsyncClient(**options(question)) as client:
+            return await client.rerank.create(**arguments(question))
+
+    return shown(asyncio.run(ask()).results)
+
+
+def options(question: Question) -> dict[str, Any]:
+    return {"api_key": question.key, "base_url": f"{question.url}/api/v1"}
+
+
+def older(question: Question) -> dict[str, Any]:
+    """The options and arguments of an older call."""
+    return {"api_key": question.key, "base_address": f"{question.url}/api/v1", **arguments(question)}
 
 
 def arguments(question: Question) -> dict[str, Any]:
     return {
-        "base_address": f"{question.url}/api/v1",
-        "api_key": question.key,
         "model": question.model,
         "query": question.query,
         "documents": question.documents,
@@ -33,4 +52,8 @@ def ranked(response: Any) -> list[Ranked]:
     return [Ranked(each.index, each.relevance_score, each["document"]["text"]) for each in response.output.results]
 
 
-answer_questions({"sync": sync, "async": async_})
+def shown(results: Any) -> list[Ranked]:
+    return [Ranked(result.index, result.relevance_score, result.document.text) for result in results]
+
+
+answer_questions({"sync": sync, "async": async_, "client": client, "async client": async_client})
