@@ -14,6 +14,7 @@ from support.tokenizer import SEP_ID
 
 from bandrank.models import hf
 from bandrank.models.architectures import ColBERT
+from bandrank.models.layers.disentangled import Terms
 from bandrank.models.prepared import prepare
 
 CPU = torch.device("cpu")
@@ -54,10 +55,13 @@ def test_no_kernel_and_no_graph(tmp_path: Path) -> None:
     assert prepared.why_no_kernels == prepared.why_no_graphs() == "the kernels do not compute disentangled attention"
 
 
-def test_a_colbert_whose_queries_mask_keys_is_refused() -> None:
-    """Disentangled attention cannot mask keys. The model is refused when it is loaded, not with each request."""
-    with pytest.raises(ValueError, match="disentangled attention cannot mask"):
-        ColBERT(replace(tiny_colbert(attend_to_masks=False).config, encoder=tiny_deberta_config()))
+@pytest.mark.parametrize("terms", [Terms(), None])
+def test_a_colbert_whose_queries_mask_keys_is_refused(terms: Terms | None) -> None:
+    """Disentangled attention cannot mask keys, and without it the library's DeBERTa changes masked tokens too. The
+    model is refused when it is loaded, not with each request.
+    """
+    with pytest.raises(ValueError, match="causal attention and DeBERTa cannot mask"):
+        ColBERT(replace(tiny_colbert(attend_to_masks=False).config, encoder=tiny_deberta_config(terms=terms)))
 
 
 def test_a_colbert_whose_queries_mask_none_scores() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.bert_likes import ALL, save, tiny
 from support.dense_bert import allowed
-from support.models import as_served, random_text, score_batch
+from support.models import as_served, edit_json, random_text, score_batch
 from support.text_scores import ids_of
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -93,6 +93,16 @@ def test_scores_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     assert scores_of(loaded, every_row=True) == pytest.approx(expected, abs=CLOSE)
     assert alone == pytest.approx(expected, abs=CLOSE)
     assert torch.tensor(expected).std() > 1000 * CLOSE
+
+
+def test_a_number_of_heads_that_the_folder_leaves_to_its_family(tmp_path: Path) -> None:
+    """ELECTRA's default is 4, where BERT's is 12."""
+    name = "cross-encoder/ms-marco-electra-base"
+    model = tiny(name, hidden_size=48, embedding_size=48)
+    folder = save(tmp_path, name, model)
+    edit_json(folder / "config.json", {}, remove=("num_attention_heads",))
+
+    assert scores_of(load_model(str(folder))) == pytest.approx(expected_scores(model, folder), abs=CLOSE)
 
 
 @every_model

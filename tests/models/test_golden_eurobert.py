@@ -13,6 +13,7 @@ from support.refusals import assert_refused
 from support.text_scores import assert_scores, scores_of_texts
 from torch import nn
 from transformers import (
+    EuroBertConfig,
     EuroBertForMaskedLM,
     EuroBertForSequenceClassification,
     EuroBertModel,
@@ -65,6 +66,14 @@ def test_a_folder_of_the_authors_code(tmp_path: Path) -> None:
     edit_json(folder / "config.json", old, remove=("classifier_pooling", "rope_parameters"))
 
     assert_scores(folder, QUERY, TEXTS, expected, close=CLOSE)
+
+
+def test_an_epsilon_that_the_folder_leaves_to_its_family(tmp_path: Path) -> None:
+    """EuroBERT's default is ten times that of other Llamas."""
+    folder = reranker(tmp_path)
+    edit_json(folder / "config.json", {}, remove=("rms_norm_eps",))
+
+    assert load_model(str(folder)).scorer.config.encoder.layer_norm_eps == EuroBertConfig().rms_norm_eps
 
 
 @pytest.mark.parametrize("pooling", ["mean", "lasttoken", "cls"])

@@ -122,7 +122,7 @@ def test_a_decoder_is_no_colbert(tmp_path: Path) -> None:
     folder = save_pylate(tmp_path)
     save_decoder(folder, tiny_decoder(Qwen3Model, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"]))
     assert_refused(folder, "a decoder as a ColBERT is not supported")
-    with pytest.raises(ValueError, match="causal and disentangled attention cannot mask"):
+    with pytest.raises(ValueError, match="causal attention and DeBERTa cannot mask"):
         ColBERT(replace(tiny_colbert(attend_to_masks=False).config, encoder=tiny_decoder_config()))
 
 

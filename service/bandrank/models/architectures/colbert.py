@@ -72,7 +72,7 @@ class ColBERT(LateInteractionScorer):
             raise ValueError(f"[MASK] rows of {config.max_query_tokens} see no token within a window of {min(local)}")
         if config.augment and not config.attend_to_masks and not config.encoder.masks_keys:
             raise ValueError(
-                "causal and disentangled attention cannot mask [MASK] rows as keys; attend_to_masks needs no masks"
+                "causal attention and DeBERTa cannot mask [MASK] rows as keys; attend_to_masks needs no masks"
             )
         self.query_template = replace(self.query_template, wording=config.query_wording)
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)

@@ -41,7 +41,7 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def masks_keys(self) -> bool:
-        return self.terms is None
+        return False  # with any terms, and masked tokens would have no embedding either
 
 
 class DisentangledStack(Stack):

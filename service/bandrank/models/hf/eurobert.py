@@ -13,12 +13,13 @@ from bandrank.models.scorer import Scorer
 
 POOLINGS: dict[str, Literal["cls", "late", "mean"]] = {"bos": "cls", "late": "late", "mean": "mean"}
 LOCAL = "sliding_attention"
+EPSILON = {"rms_norm_eps": 1e-5}  # EuroBERT's default, ten times that of other Llamas
 LAYERS = {"full_attention": "rotary", LOCAL: "local_rotary"}
 
 
 def read_eurobert(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """The encoder's shape. Raises ValueError for missing or unsupported settings."""
-    return EuroBertConfig(**llama.read_fields(settings, weights, "EuroBERT"))
+    return EuroBertConfig(**llama.read_fields(EPSILON | settings, weights, "EuroBERT"))
 
 
 def read_ultrabert(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
