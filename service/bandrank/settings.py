@@ -109,8 +109,8 @@ class Settings(BaseModel):
     max_waiting_rows: PositiveInt = 2_000_000
     """Rows that may wait, shared between clients; a request beyond them gets 429."""
     patience: PositiveFloat = 4.0
-    """A request may wait for this many times its own work, or that of a full batch or a quarter of a second if that is
-    more; if more work goes before it, it gets 429."""
+    """A request may wait for this many times its own work, or that of a full batch or a fifth of a second if that is
+    more; if more work goes before it, batches being computed included, it gets 429."""
     request_timeout_s: PositiveFloat = 60.0
     """Seconds after which a request gets 504. If it is expected to take more than half of them because of others before
     it, it gets 429 at once."""

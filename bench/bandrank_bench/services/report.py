@@ -133,7 +133,7 @@ def _foot(results: Results, plan: Plan) -> Iterator[str]:
         f"{max(late, default=0):.0f} ms of their times in its worst run; it used at most "
         f"{max((run.busy.generator for run in results.runs), default=0):.2f} processors, and other processes "
         f"{max((run.busy.others for run in results.runs), default=0):.2f}.\n\n"
-        "By default bandrank would refuse a request that has to wait for more than four times its own work; here it is "
+        "By default bandrank would refuse a request that has to wait for too long; here it is "
         "as patient as the others. The ONNX files for infinity's engine optimum find out themselves which tokens are "
         "the query's, because the engine does not tell them."
     )

@@ -28,9 +28,9 @@ BACKGROUND_FINER = 32  # the same for background work: 128 rows on a CPU, a pass
 # A request is admitted behind others if it is expected to be done in this part of its time. The rest is reserve:
 # smaller ones of its client may pass it, other clients take their shares, and stages that may be cut do not count.
 EXPECTED_PART = 0.5
-# Work that a request may wait for as often as for its own: with the default patience, nobody is refused for less than a
-# second. On a GPU a full batch takes milliseconds, and a few small requests at once would be too many.
-LEAST_S = 0.25
+# Work that a request may wait for as often as for its own: with the default patience, nobody is refused for less than
+# 0.8 s. On a GPU a full batch takes milliseconds, and a few small requests at once would be too many.
+LEAST_S = 0.2
 
 
 def deadline_exceeded() -> DeadlineExceeded:
