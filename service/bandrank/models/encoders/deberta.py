@@ -41,7 +41,7 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def masks_keys(self) -> bool:
-        return False  # with any terms, and masked tokens would have no embedding either
+        return False  # whatever the terms, the library gives masked tokens no embedding
 
 
 class DisentangledStack(Stack):
