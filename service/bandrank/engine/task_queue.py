@@ -230,8 +230,11 @@ class TaskQueue:
 
     def _pause_s(self, batch: list[AnySlice]) -> float:
         """How long to wait for the next task of a request under way before this batch begins."""
-        rows = sum(part.rows for part in batch)
-        return max(PAUSE_S, PAUSE_PART * self.throughput.seconds(batch[0].task.lane.name, rows))
+        return max(PAUSE_S, PAUSE_PART * self._seconds_of(batch))
+
+    def _seconds_of(self, batch: list[AnySlice]) -> float:
+        """How long a batch should take."""
+        return self.throughput.seconds(batch[0].task.lane.name, sum(part.rows for part in batch))
 
     @property
     def _under_way_s(self) -> float:
@@ -241,9 +244,8 @@ class TaskQueue:
     def _hand_out(self, batch: list[AnySlice]) -> list[AnySlice]:
         """Counts a batch as handed out, and returns it."""
         now = self.clock()
-        rows = sum(part.rows for part in batch)
         ahead_s = min(self._under_way_s, self._batch_s)  # no more than one batch before it has yet to end
-        self._batch_s = self.throughput.seconds(batch[0].task.lane.name, rows)
+        self._batch_s = self._seconds_of(batch)
         self._busy_until = now + ahead_s + self._batch_s
         for part in batch:
             part.task.num_taken = part.stop

@@ -13,9 +13,9 @@ from bandrank.models.hf.model import Family, head_names
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """The encoder's shape. Raises ValueError for unsupported settings."""
-    saved = SavedConfig.from_dict(settings)
-    heads = {"num_attention_heads": saved.num_attention_heads}  # of which there are 4 by default, and 12 in BERT
-    return ElectraConfig(**bert.read_shape(settings | heads, weights), embedding_size=saved.embedding_size)
+    embedding_size = SavedConfig.from_dict(settings).embedding_size
+    shape = bert.read_shape({"num_attention_heads": 4} | settings, weights)  # ELECTRA's default; BERT's is 12
+    return ElectraConfig(**shape, embedding_size=embedding_size)
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
