@@ -1,17 +1,12 @@
 // Attention of a few rows over a few runs of rows, with one softmax (Schlatt et al. 2024, section 3.2).
 #pragma once
 #include "tiled_attention.h"
+#include "words.h"
 
 namespace bandrank {
 
 constexpr int FEW = 4;           // fewer query rows are computed one by one, with keys in the lanes
 constexpr int MOST_TOGETHER = 8;  // keys whose products run side by side, and dimensions whose sums do
-
-inline void gather(Rows from, const Task& task, int64_t head_dim, float* to) {
-    for (const Run& run : task.runs())
-        for (int64_t row = run.first; row < run.end(); ++row, to += head_dim)
-            for (int64_t d = 0; d < head_dim; d += LANES) store(to + d, load<Floats>(from[row] + d));
-}
 
 // The softmax of one query row over the keys that it has met so far: their largest logit, the sum of
 // exp(logit - largest), and the sum of the values with these weights, `head_dim` numbers.
@@ -80,20 +75,21 @@ struct Softmax {
     }
 };
 
-// Transposes LANES rows of a head, which start at row(lane), so that each has a lane, times `scale`: to (head_dim, width).
-template <class RowOf>
+// Transposes the words of LANES rows of a head, which start at row(lane), so that each row has a lane, times `scale`: to
+// (words, width).
+template <class Word = OneFloat, class RowOf>
 inline void to_lanes(RowOf row, int64_t head_dim, float* to, int64_t width, float scale = 1.0f) {
-    for (int64_t d = 0; d < head_dim; d += LANES) {
+    for (int64_t d = 0, word = 0; d < head_dim; d += LANES * Word::COUNT, word += LANES) {
         Floats block[LANES];
-        for (int lane = 0; lane < LANES; ++lane) block[lane] = load<Floats>(row(lane) + d) * scale;
+        for (int lane = 0; lane < LANES; ++lane) block[lane] = Word::along(row(lane), d, head_dim, scale);
         transpose(block);
-        for (int i = 0; i < LANES; ++i) store(to + (d + i) * width, block[i]);
+        for (int i = 0; i < LANES; ++i) store(to + (word + i) * width, block[i]);
     }
 }
 
 // Attention of GROUPS times LANES query rows from `first` on, one in each lane; lanes past the task's last row repeat it.
-// A number of a key or a value is loaded once for all groups.
-template <int GROUPS>
+// A word of a key or a value is loaded once for all groups. keys, values: as `gather` leaves them.
+template <class Word, int GROUPS>
 inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* keys, const float* values,
                          int64_t head_dim, Rows out, HeadBias bias, AttentionScratch& scratch) {
     constexpr int WIDE = GROUPS * LANES;
@@ -101,16 +97,16 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
     constexpr int DIMENSIONS = std::min(KEYS, LANES);
     static_assert(LANES % DIMENSIONS == 0, "those of a block of values");
     const float scale = 1.0f / std::sqrt((float)head_dim);
-    const int64_t shared = task.shared();
+    const int64_t shared = task.shared(), band = whole_words<Word>(shared), depth = words_of<Word>(head_dim);
     const int64_t lanes = std::min<int64_t>(WIDE, task.queries.end() - first);
     float *query = scratch.queries.data(), *weights = scratch.weights.data();
 
     for (int group = 0; group < GROUPS; ++group)
-        to_lanes([&](int lane) { return q[first + std::min<int64_t>(group * LANES + lane, lanes - 1)]; }, head_dim,
-                 query + group * LANES, WIDE, scale);
-    const InBand seen(task, first, lanes);  // after the shared ones
-    const int64_t count = shared + seen.count;
-    auto place = [&](int64_t j) { return j < shared ? j : j + seen.near; };
+        to_lanes<Word>([&](int lane) { return q[first + std::min<int64_t>(group * LANES + lane, lanes - 1)]; }, head_dim,
+                       query + group * LANES, WIDE, Word::ROUNDS ? 1.0f : scale);  // scaled, they would be rounded again
+    const InBand seen(task, first, lanes, Word::COUNT);  // after the shared ones
+    const int64_t end = band + seen.count, count = whole_words<Word>(end);
+    auto place = [&](int64_t j) { return j < band ? j : j + seen.near; };
 
     Floats highest[GROUPS];
     for (Floats& each : highest) each = all(-INFINITY);
@@ -118,31 +114,39 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
         Floats logits[KEYS][GROUPS];
         clear(logits);
         const float* rows[KEYS];
-        for (int i = 0; i < KEYS; ++i) rows[i] = keys + place(std::min(j + i, count - 1)) * head_dim;
-        for (int64_t d = 0; d < head_dim; ++d) {
+        for (int i = 0; i < KEYS; ++i) rows[i] = keys + place(std::min(j + i, count - 1)) * depth;
+        for (int64_t word = 0; word < depth; ++word) {
             Floats x[GROUPS];
-            for (int group = 0; group < GROUPS; ++group) x[group] = load<Floats>(query + d * WIDE + group * LANES);
+            for (int group = 0; group < GROUPS; ++group) x[group] = load<Floats>(query + word * WIDE + group * LANES);
             for (int i = 0; i < KEYS; ++i)
-                for (int group = 0; group < GROUPS; ++group) logits[i][group] += x[group] * rows[i][d];
+                for (int group = 0; group < GROUPS; ++group)
+                    logits[i][group] = Word::add_products(logits[i][group], x[group], rows[i] + word);
         }
         for (int i = 0; i < KEYS && j + i < count; ++i)
             for (int group = 0; group < GROUPS; ++group) {
+                const int64_t key = j + i;
                 Floats logit = logits[i][group];
                 if (bias.of_zero)
-                    logit += load<Floats>(bias.of(first, scratch.positions.data()[place(j + i)]) + group * LANES);
-                if (j + i >= shared) logit = seen.of_those_who_see(j + i - shared, group, logit);
+                    logit += load<Floats>(bias.of(first, scratch.positions.data()[place(key)]) + group * LANES);
+                if (key >= band) logit = seen.of_those_who_see(key - band, group, logit);
+                if (key >= end || (shared <= key && key < band)) logit = all(-INFINITY);  // only fills a word
                 highest[group] = larger(logit, highest[group]);
-                store(weights + (j + i) * WIDE + group * LANES, logit);
+                store(weights + key * WIDE + group * LANES, logit);
             }
     }
+    // The words of the weights of COUNT keys take the place of the first one's logits, or of logits before.
     Floats inverse[GROUPS];
     for (int group = 0; group < GROUPS; ++group) {
+        float *logits = weights + group * LANES, *to = logits;
         Floats norm{};
-        for (int64_t j = 0; j < count; ++j) {
-            float* weight = weights + j * WIDE + group * LANES;
-            Floats w = exp_of_negative(load<Floats>(weight) - highest[group]);
-            norm += w;
-            store(weight, w);
+        for (int64_t j = 0; j < count; j += Word::COUNT, to += WIDE) {
+            Floats beside[Word::COUNT];
+            for (Floats& weight : beside) {
+                weight = Word::weight(load<Floats>(logits) - highest[group], scale);
+                norm += weight;
+                logits += WIDE;
+            }
+            store(to, Word::beside(beside));
         }
         inverse[group] = 1.0f / norm;
     }
@@ -151,12 +155,14 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
         for (int part = 0; part < LANES; part += DIMENSIONS) {
             Floats sums[DIMENSIONS][GROUPS];
             clear(sums);
-            for (int64_t j = 0; j < count; ++j) {
+            const float* weight = weights;
+            for (int64_t j = 0; j < count; j += Word::COUNT, weight += WIDE) {
                 Floats w[GROUPS];
-                for (int group = 0; group < GROUPS; ++group) w[group] = load<Floats>(weights + j * WIDE + group * LANES);
-                const float* row = values + place(j) * head_dim + d + part;
+                for (int group = 0; group < GROUPS; ++group) w[group] = load<Floats>(weight + group * LANES);
+                const float* row = values + place(j) / Word::COUNT * head_dim + d + part;
                 for (int i = 0; i < DIMENSIONS; ++i)
-                    for (int group = 0; group < GROUPS; ++group) sums[i][group] += w[group] * row[i];
+                    for (int group = 0; group < GROUPS; ++group)
+                        sums[i][group] = Word::add_products(sums[i][group], w[group], row + i);
             }
             for (int i = 0; i < DIMENSIONS; ++i)
                 for (int group = 0; group < GROUPS; ++group) blocks[group][part + i] = sums[i][group] * inverse[group];
@@ -189,12 +195,34 @@ inline void each_lanes(const Task* tasks, const Task* last, int64_t heads, int64
         }
 }
 
-// Copies the keys and values of a task to scratch, one after the other.
+// Copies the words of a task's keys and values to scratch: keys (rows, words), and values (rows / COUNT, head_dim), whose
+// words hold a number of COUNT rows each. The rows of the runs of keys, and those of the band, are followed by zeros up to
+// a whole word.
+template <class Word>
 inline void gather(Rows k, Rows v, int64_t head_dim, const Task& task, AttentionScratch& scratch) {
-    const int64_t total = task.total();
-    scratch.weights.room((total + 1) * 2 * LANES);
-    gather(k, task, head_dim, scratch.keys.room(total * head_dim));
-    gather(v, task, head_dim, scratch.values.room(total * head_dim));
+    static constexpr float zeros[MOST_NUMBERS] = {};
+    const int64_t band = whole_words<Word>(task.shared()), rows = band + whole_words<Word>(task.band.count);
+    float *key_words = scratch.keys.room(rows * words_of<Word>(head_dim));
+    float *value_words = scratch.values.room(rows / Word::COUNT * head_dim);
+    scratch.weights.room((rows + 1) * 2 * LANES);
+    const float* beside[Word::COUNT];
+    int64_t added = 0;
+    auto add = [&](const float* key, const float* value) {
+        for (int64_t d = 0; d < head_dim; d += LANES * Word::COUNT, key_words += LANES)
+            store(key_words, Word::along(key, d, head_dim));
+        beside[added++ % Word::COUNT] = value;
+        if (added % Word::COUNT) return;
+        for (int64_t d = 0; d < head_dim; d += LANES, value_words += LANES) {
+            Floats numbers[Word::COUNT];
+            for (int i = 0; i < Word::COUNT; ++i) numbers[i] = load<Floats>(beside[i] + d);
+            store(value_words, Word::beside(numbers));
+        }
+    };
+    for (const Run& run : task.keys)
+        for (int64_t row = run.first; row < run.end(); ++row) add(k[row], v[row]);
+    while (added < band) add(zeros, zeros);
+    for (int64_t row = task.band.first; row < task.band.end(); ++row) add(k[row], v[row]);
+    while (added < rows) add(zeros, zeros);
 }
 
 // Finds the addresses of the rows of a task's keys and values, and returns their number.
@@ -231,18 +259,19 @@ inline const float* added(HeadBias bias, int64_t row, int64_t total, AttentionSc
 }
 
 // Attention of the rows in lanes of tasks with the same keys, for the heads that share these keys.
+template <class Word>
 inline void attend_by_lanes(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last,
                             Rows out, AttentionScratch& scratch, HeadBias bias) {
-    gather(k, v, head_dim, *tasks, scratch);
+    gather<Word>(k, v, head_dim, *tasks, scratch);
     scratch.queries.room(MOST_NUMBERS * 2 * LANES);
     each_lanes(tasks, last, heads, head_dim, [&](const Task& task, int64_t first, bool wide, int64_t column) {
-        (wide ? attend_lanes<2> : attend_lanes<1>)(q + column, task, first, scratch.keys.data(), scratch.values.data(),
-                                                   head_dim, out + column, bias, scratch);
+        (wide ? attend_lanes<Word, 2> : attend_lanes<Word, 1>)(q + column, task, first, scratch.keys.data(),
+                                                               scratch.values.data(), head_dim, out + column, bias, scratch);
     });
 }
 
 #if defined(__AMX_BF16__)
-constexpr bool TILED = true;
+constexpr bool IN_HALVES = true;
 
 // The same with tiles, without a bias.
 inline void attend_by_tiles(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last,
@@ -253,9 +282,13 @@ inline void attend_by_tiles(Rows q, Rows k, Rows v, int64_t heads, int64_t head_
         (wide ? attend_tiles<true> : attend_tiles<false>)(q + column, task, first, to, head_dim, out + column, scratch);
     });
 }
+constexpr auto attend_without_bias = attend_by_tiles;
+#elif defined(__AVX512BF16__)
+constexpr bool IN_HALVES = true;
+constexpr auto attend_without_bias = attend_by_lanes<TwoHalves>;
 #else
-constexpr bool TILED = false;
-constexpr auto attend_by_tiles = attend_by_lanes;
+constexpr bool IN_HALVES = false;
+constexpr auto attend_without_bias = attend_by_lanes<OneFloat>;
 #endif
 
 // The same for the rows that are not in lanes.
@@ -277,7 +310,7 @@ inline void attend_one_by_one(Rows q, Rows k, Rows v, int64_t heads, int64_t hea
 // bias, the keys' positions are in scratch. head_dim: a multiple of LANES, at most MOST_NUMBERS.
 inline void attend(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
                    AttentionScratch& scratch, HeadBias bias = {}) {
-    auto side_by_side = TILED && !bias.of_zero ? attend_by_tiles : attend_by_lanes;
+    auto side_by_side = bias.of_zero ? attend_by_lanes<OneFloat> : attend_without_bias;
     if (std::any_of(tasks, last, in_lanes)) side_by_side(q, k, v, heads, head_dim, tasks, last, out, scratch, bias);
     if (!std::all_of(tasks, last, in_lanes)) attend_one_by_one(q, k, v, heads, head_dim, tasks, last, out, scratch, bias);
 }

@@ -66,15 +66,16 @@ inline Ints lane_numbers() {
     return numbers;
 }
 
-// The rows of a task's band that any of `lanes` query rows from `first` on sees. Each query row has a lane.
+// The rows of a task's band that any of `lanes` query rows from `first` on sees. Each query row has a lane. together: how many
+// rows of the band have their words together, of which none is taken without those before it.
 struct InBand {
     int64_t near, count;  // the first of them, in the band, and how many
     int64_t offset;       // of the first query row, in the band
     int32_t window, ahead;    // how far each sees before and after itself
 
-    InBand(const Task& task, int64_t first, int64_t lanes)
+    InBand(const Task& task, int64_t first, int64_t lanes, int64_t together = 1)
         : offset(first - task.band.first), window((int32_t)task.window), ahead(task.causal ? 0 : window) {
-        near = std::max<int64_t>(0, offset - task.window);
+        near = std::max<int64_t>(0, offset - task.window) / together * together;
         count = std::max<int64_t>(0, std::min(task.band.count, offset + lanes + ahead) - near);
     }
 

@@ -2,38 +2,14 @@
 #pragma once
 #include "attention_task.h"
 #include "tiles.h"
+#include "words.h"
 
 namespace bandrank {
 
 #if defined(__AMX_BF16__)
-typedef uint16_t Half;  // a bfloat16 number
-typedef Half Halves __attribute__((vector_size(2 * LANES)));
-
 constexpr int64_t STEP = 2 * TILE;  // halves in a row of a tile
 
 inline int64_t whole_steps(int64_t count) { return (count + STEP - 1) / STEP * STEP; }
-
-inline Halves halves(Floats x) { return (Halves)_mm512_cvtneps_pbh((__m512)x); }
-
-// The halves of two registers, one after the other.
-inline Floats two_halves(Floats first, Floats second) {
-    return (Floats)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
-}
-
-// The same, with the two of each lane beside each other.
-inline Floats paired_halves(Floats first, Floats second) {
-    alignas(64) static constexpr auto order = [] {
-        std::array<uint16_t, 2 * LANES> lanes{};
-        for (int i = 0; i < 2 * LANES; ++i) lanes[i] = i % 2 * LANES + i / 2;
-        return lanes;
-    }();
-    return (Floats)_mm512_permutexvar_epi16(_mm512_load_si512(order.data()), (__m512i)two_halves(first, second));
-}
-
-// Numbers d .. d + STEP - 1 of a row as halves; zeros follow the last.
-inline Floats halves_at(const float* row, int64_t d, int64_t head_dim) {
-    return two_halves(load<Floats>(row + d), d + LANES < head_dim ? load<Floats>(row + d + LANES) : Floats{});
-}
 
 // The first `count` lanes of a register, or all of them.
 inline __mmask16 first_lanes(int64_t count) {
@@ -66,7 +42,7 @@ struct TiledKeys {
             if (++place % LANES) return;
             for (int64_t d = 0; d < depth; d += STEP) {
                 Floats block[LANES];
-                for (int lane = 0; lane < LANES; ++lane) block[lane] = halves_at(of_keys[lane], d, head_dim);
+                for (int lane = 0; lane < LANES; ++lane) block[lane] = TwoHalves::along(of_keys[lane], d, head_dim);
                 transpose(block);
                 for (int i = 0; i < LANES; ++i) store(keys + (d / 2 + i) * stride + place - LANES, block[i]);
             }
@@ -131,8 +107,7 @@ inline void attend_tiles(Rows q, const Task& task, int64_t first, const TiledKey
     constexpr int ROWS = TWO ? 2 * TILE : TILE;
     const float scale = LOG2_E / std::sqrt((float)head_dim);
     const int64_t count = std::min<int64_t>(ROWS, task.queries.end() - first), depth = whole_steps(head_dim);
-    InBand seen(task, first, count);
-    if (seen.count && seen.near % 2) --seen.near, ++seen.count;  // values come in pairs
+    const InBand seen(task, first, count, TwoHalves::COUNT);
     const int64_t columns = to.band + whole_steps(seen.count);
     const int64_t stride = (columns / STEP | 1) * STEP;  // an odd number of cache lines of halves, as of keys
     auto place = [=](int64_t column) { return column < to.band ? column : column + seen.near; };
@@ -143,7 +118,7 @@ inline void attend_tiles(Rows q, const Task& task, int64_t first, const TiledKey
     auto nothing = [] {};
 
     for (int64_t row = 0; row < count; ++row)
-        for (int64_t d = 0; d < depth; d += STEP) store(queries + row * depth + d, halves_at(q[first + row], d, head_dim));
+        for (int64_t d = 0; d < depth; d += STEP) store(queries + row * depth + d, TwoHalves::along(q[first + row], d, head_dim));
     const Operand by_row{[=](int64_t step) { return queries + step * STEP; }, depth * 2, TILE * depth * 2};
     for (int64_t column = 0; column < columns; column += STEP) {
         const float* keys = to.keys + place(column);
