@@ -32,6 +32,10 @@ struct Weights {
     const int8_t* block(int64_t output) const {
         return panels + output / PANEL * PANEL * bytes() + output % PANEL * DEPTH;
     }
+    // Those of the outputs from `first` on, the first of a panel, to `last`.
+    Weights part(int64_t first, int64_t last) const {
+        return {last - first, inputs, split, block(first), scales + first, sums + first, bias + first};
+    }
 };
 
 inline int64_t padded(int64_t outputs) { return (outputs + PANEL - 1) / PANEL * PANEL; }

@@ -58,9 +58,11 @@ inline void joint_cls(const float* hidden, const Weights& qkv, int64_t heads, in
     each_chunk(hidden, size, sequences, last, [&](const Joint* first, const Joint* next, const float* rows, int64_t count) {
         int64_t row = 0;
         float *given = scratch.qkv.room(count * 3 * size), *results = scratch.results.data();
-        linear(rows, size, count, qkv, false, given);
+        project_keys(rows, count, qkv, given);
+        const Weights queries = qkv.part(0, size);
         const Rows q{given, 3 * size};
         for (const Joint* each = first; each < next; row += each++->count()) {
+            linear(rows + row * size, size, 1, queries, false, given + row * 3 * size);
             const Task task{{row, 1}, {{row, each->count()}}, {}, -1};
             attend_tasks(q, q + size, q + 2 * size, heads, heads, head_dim, &task, &task + 1, results, scratch.attention);
             std::copy_n(results + row * size, size, attended + (each - sequences) * size);

@@ -54,13 +54,23 @@ inline void store_some(float* to, Floats values, int64_t room) {
     if (room > 0) std::memcpy(to, &values, room * sizeof(float));
 }
 
-// out (rows, outputs) = activation(x W^T + bias); rows of x are `stride` numbers apart.
-inline void linear(const float* x, int64_t stride, int64_t rows, const Weights& w, bool gelu_follows, float* out) {
+// out (rows, outputs) = activation(x W^T + bias); rows of x and out are `stride` and `out_stride` numbers apart.
+inline void linear(const float* x, int64_t stride, int64_t rows, const Weights& w, bool gelu_follows, float* out,
+                   int64_t out_stride) {
     for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS)
         product(x + begin * stride, stride, std::min(CHAIN_ROWS, rows - begin), w,
-                [=, outputs = w.outputs, out = out + begin * w.outputs](int64_t row, int64_t output, Floats y) {
-                    store_some(out + row * outputs + output, gelu_follows ? gelu(y) : y, outputs - output);
+                [=, outputs = w.outputs, out = out + begin * out_stride](int64_t row, int64_t output, Floats y) {
+                    store_some(out + row * out_stride + output, gelu_follows ? gelu(y) : y, outputs - output);
                 });
+}
+inline void linear(const float* x, int64_t stride, int64_t rows, const Weights& w, bool gelu_follows, float* out) {
+    linear(x, stride, rows, w, gelu_follows, out, w.outputs);
+}
+
+// out (rows, 3 size): the keys and values of rows behind their queries, which may be left out.
+inline void project_keys(const float* x, int64_t rows, const Weights& qkv, float* out) {
+    const int64_t size = qkv.outputs / 3, first = size % PANEL ? 0 : size;
+    linear(x, qkv.inputs, rows, qkv.part(first, qkv.outputs), false, out + first, qkv.outputs);
 }
 
 // out (rows, outputs) = x W^T + bias in float32, every row by itself. transposed: W^T, (inputs, padded outputs).
@@ -249,14 +259,19 @@ struct SequenceLayer {
         if (rest) post_norm(scratch.attended.data(), hidden + start, rows.count, *rest, out + start);
     }
 
-    // Queries, keys and values of the rows and of those that they see, in sequences from `first` to `last`.
+    // Queries, keys and values of the rows and of those that they see, in sequences from `first` to `last`; the queries are
+    // undefined if only [CLS] attends.
     Rows projected(Run first, Run last, Run rows) const {
         if (!qkv) return {given, 3 * size()};
         const int64_t begin = pattern.window < 0 ? first.first : std::max(first.first, rows.first - pattern.window);
         const int64_t end = pattern.window < 0 ? last.end() : std::min(last.end(), rows.end() + pattern.window);
-        scratch.qkv.room((end - begin) * 3 * size());
-        linear(hidden + begin * size(), size(), end - begin, *qkv, false, scratch.qkv.data());
-        return {scratch.qkv.data(), 3 * size(), begin, given};
+        float* room = scratch.qkv.room((end - begin) * 3 * size());
+        const float* from = hidden + begin * size();
+        if (rest)
+            linear(from, size(), end - begin, *qkv, false, room);
+        else
+            project_keys(from, end - begin, *qkv, room);
+        return {room, 3 * size(), begin, given};
     }
 
     void attend_rows_of(const Piece& piece, Run part, Rows q, Rows to) const {
