@@ -129,12 +129,12 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
                 if (bias.of_zero)
                     logit += load<Floats>(bias.of(first, scratch.positions.data()[place(key)]) + group * LANES);
                 if (key >= band) logit = seen.of_those_who_see(key - band, group, logit);
-                if (key >= end || (shared <= key && key < band)) logit = all(-INFINITY);  // only fills a word
+                if (key >= end || (shared <= key && key < band)) logit = all(-INFINITY);  // zeros that fill a word
                 highest[group] = larger(logit, highest[group]);
                 store(weights + key * WIDE + group * LANES, logit);
             }
     }
-    // The words of the weights of COUNT keys take the place of the first one's logits, or of logits before.
+    // Weights take the place of logits: a word of them is no further on than the logits that it is made of.
     Floats inverse[GROUPS];
     for (int group = 0; group < GROUPS; ++group) {
         float *logits = weights + group * LANES, *to = logits;
