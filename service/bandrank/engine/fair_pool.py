@@ -87,7 +87,8 @@ class FairPool:
             raise NotReady(STOPPING) from None
         working.add_done_callback(end)
         try:
-            return await asyncio.shield(working)
+            await asyncio.wait([working])  # which goes on if this call is cancelled
+            return working.result()
         finally:
             del working  # or errors hold it
 

@@ -12,6 +12,7 @@ GOOD = {
     "redis://cache:7000/2": RedisAddress("server", (("cache", 7000),), db=2),
     "redis://cache?db=3": RedisAddress("server", (("cache", 6379),), db=3),
     "redis://:p%40ss@cache": RedisAddress("server", (("cache", 6379),), password="p@ss"),
+    "redis://:pa[ss@cache": RedisAddress("server", (("cache", 6379),), password="pa[ss"),
     "redis://me:pass@[::1]:7000": RedisAddress("server", (("::1", 7000),), username="me", password="pass"),
     "rediss://cache": RedisAddress("server", (("cache", 6379),), tls={}),
     "rediss://cache?ssl_cert_reqs=none&ssl_check_hostname=false": RedisAddress(
@@ -48,7 +49,7 @@ BAD = {
     "redis+cluster://a,,b": "a host is missing",
     "redis://cache:secret": "cannot be read",
     "redis://:sec/ret@cache": "a host is missing",
-    "redis://:sec[ret@cache": "cannot be read",
+    "redis://:secret@[cache": "cannot be read",
     "redis://cache/secret": "the database must be a number",
     "redis://cache/1/2": "too many parts",
     "redis://cache?secret=1": "unknown option",

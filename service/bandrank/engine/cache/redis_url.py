@@ -1,5 +1,6 @@
 """The address of Redis and the credentials for it, read from one URL."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -24,6 +25,8 @@ SCHEMES: dict[str, tuple[Kind, bool]] = {
     "redis+sentinel": ("sentinel", False),
     "rediss+sentinel": ("sentinel", True),
 }
+# RFC 3986, appendix B. Python's urlsplit takes one host, and from 3.14 on no IPv6 address behind another.
+URL = re.compile(r"([^:/?#]+)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.DOTALL)
 PORT = 6379
 SENTINEL_PORT = 26379
 SENTINEL_LOGIN = ("sentinel_username", "sentinel_password")
@@ -69,7 +72,7 @@ def parse_redis_url(url: str) -> RedisAddress:
     Raises ValueError; its message lists the forms and repeats no part of the URL that may belong to a password.
     """
     try:
-        return _parse(urlsplit(url))
+        return _parse(_split(url))
     except _Unusable as error:
         problem = str(error)
     except ValueError:  # raised by urllib, whose message may repeat a part of the URL
@@ -79,6 +82,13 @@ def parse_redis_url(url: str) -> RedisAddress:
 
 class _Unusable(ValueError):
     """The URL cannot be used; the message says why and repeats nothing secret."""
+
+
+def _split(url: str) -> SplitResult:
+    if (parts := URL.fullmatch(url.strip())) is None:
+        raise _Unusable("unknown scheme")
+    scheme, netloc, path, query = parts.groups(default="")
+    return SplitResult(scheme.lower(), netloc, path, query, "")
 
 
 def _parse(url: SplitResult) -> RedisAddress:
