@@ -17,6 +17,7 @@ from bandrank.models.loading import load_model
     ("settings", "message"),
     [
         ({"pooling_mode_cls_token": True}, r"\['cls', 'mean'\] is not supported, only one of cls, max, mean,"),
+        ({"pooling_mode_cls_token": 1}, r"\['cls', 'mean'\] is not supported"),
         ({"pooling_mode": "median"}, r"\['median'\] is not supported"),
         ({"pooling_mode": None}, r"\[None\] is not supported"),
     ],
@@ -135,9 +136,10 @@ def test_a_pooling_without_the_prompt_is_refused(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"activation_function": "torch.nn.modules.activation.SELU"}, "2_Dense: a Dense module with SELU is not"),
+        ({"activation_function": "mine.ReLU"}, "2_Dense: a Dense module with mine.ReLU is not"),
         ({"use_residual": True}, "2_Dense: a Dense module with a residual"),
-        ({"module_input_name": "token_embeddings"}, "2_Dense: a Dense module on 'token_embeddings'"),
-        ({"module_output_name": "projected"}, "2_Dense: a Dense module on 'projected'"),
+        ({"module_input_name": "token_embeddings"}, "2_Dense: a module on 'token_embeddings'"),
+        ({"module_output_name": "projected"}, "2_Dense: a module on 'projected'"),
     ],
 )
 def test_a_dense_module_that_computes_otherwise_is_refused(
@@ -153,3 +155,11 @@ def test_a_dense_module_that_computes_otherwise_is_refused(
     load_model(str(folder))
     edit_json(folder / "2_Dense" / "config.json", settings)
     assert_refused(folder, message)
+
+
+def test_a_norm_of_tokens_is_refused(tmp_path: Path) -> None:
+    """Behind a pooling it changes no vector, and dot products are no cosines."""
+    folder = save_bi_encoder(tmp_path, normalize=True)
+    (folder / "2_Normalize").mkdir()
+    write_json(folder / "2_Normalize" / "config.json", {"module_input_name": "token_embeddings"})
+    assert_refused(folder, "2_Normalize: a module on 'token_embeddings' is not supported, only on the pooled vector")

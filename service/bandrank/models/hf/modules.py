@@ -1,5 +1,7 @@
 """The modules of sentence-transformers and PyLate in a folder (modules.json), none of whose own code is run."""
 
+from pathlib import Path
+
 from bandrank.models.checkpoint import read_json, read_object
 from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.model import Model
@@ -48,3 +50,11 @@ def require_bi_encoder(model: Model) -> None:
     task = transformer_settings(model.folder).get("transformer_task", TASK)
     if (kind, task) != (KIND, TASK):
         raise model.refuse(f"a {kind} for {task} with a Pooling module is not supported")
+
+
+def require_on_vector(folder: Path) -> None:
+    """Raises ValueError for a module behind a pooling that reads or writes anything but the pooled vector."""
+    settings = read_object(folder / "config.json", optional=True)
+    for key in ("module_input_name", "module_output_name"):
+        if (place := settings.get(key) or "sentence_embedding") != "sentence_embedding":
+            raise ValueError(f"{folder.name}: a module on {place!r} is not supported, only on the pooled vector")
