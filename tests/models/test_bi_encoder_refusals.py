@@ -138,8 +138,8 @@ def test_a_pooling_without_the_prompt_is_refused(tmp_path: Path) -> None:
         ({"activation_function": "torch.nn.modules.activation.SELU"}, "2_Dense: a Dense module with SELU is not"),
         ({"activation_function": "mine.ReLU"}, "2_Dense: a Dense module with mine.ReLU is not"),
         ({"use_residual": True}, "2_Dense: a Dense module with a residual"),
-        ({"module_input_name": "token_embeddings"}, "2_Dense: a module on 'token_embeddings'"),
-        ({"module_output_name": "projected"}, "2_Dense: a module on 'projected'"),
+        ({"module_input_name": "token_embeddings"}, "2_Dense: module_input_name 'token_embeddings'"),
+        ({"module_output_name": "projected"}, "2_Dense: module_output_name 'projected'"),
     ],
 )
 def test_a_dense_module_that_computes_otherwise_is_refused(
@@ -162,4 +162,4 @@ def test_a_norm_of_tokens_is_refused(tmp_path: Path) -> None:
     folder = save_bi_encoder(tmp_path, normalize=True)
     (folder / "2_Normalize").mkdir()
     write_json(folder / "2_Normalize" / "config.json", {"module_input_name": "token_embeddings"})
-    assert_refused(folder, "2_Normalize: a module on 'token_embeddings' is not supported, only on the pooled vector")
+    assert_refused(folder, "2_Normalize: module_input_name 'token_embeddings' is not supported, only")

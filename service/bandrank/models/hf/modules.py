@@ -14,6 +14,7 @@ HARMLESS = {
     *("use_fast", "use_memory_efficient_attention"),
 }
 COMPUTED = ("last_hidden_state", "logits")
+VECTOR = "sentence_embedding"  # the name of the pooled one
 KIND, TASK = "SentenceTransformer", "feature-extraction"
 
 
@@ -52,9 +53,9 @@ def require_bi_encoder(model: Model) -> None:
         raise model.refuse(f"a {kind} for {task} with a Pooling module is not supported")
 
 
-def require_on_vector(folder: Path) -> None:
-    """Raises ValueError for a module behind a pooling that reads or writes anything but the pooled vector."""
+def require_on_vector(folder: Path, written: str = VECTOR) -> None:
+    """Raises ValueError for a module that reads anything but the pooled vector, or writes anything but `written`."""
     settings = read_object(folder / "config.json", optional=True)
-    for key in ("module_input_name", "module_output_name"):
-        if (place := settings.get(key) or "sentence_embedding") != "sentence_embedding":
-            raise ValueError(f"{folder.name}: a module on {place!r} is not supported, only on the pooled vector")
+    for key, expected in (("module_input_name", VECTOR), ("module_output_name", written)):
+        if (found := settings.get(key) or expected) != expected:
+            raise ValueError(f"{folder.name}: {key} {found!r} is not supported, only {expected!r}")
