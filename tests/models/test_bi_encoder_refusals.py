@@ -50,6 +50,15 @@ def test_another_module_is_refused(index: int, module: dict[str, str], message: 
     assert_refused(folder, message)
 
 
+def test_modules_without_a_transformer_beside_them_are_named(tmp_path: Path) -> None:
+    """As in a model of static embeddings, or one with a Router; version 1 had a config.json of its own number alone."""
+    write_modules(tmp_path, {"": "sentence_transformer.modules.StaticEmbedding"})
+    assert_refused(tmp_path, r"modules \['StaticEmbedding'\] without a transformer in the folder itself are not")
+    write_modules(tmp_path, {"0_Transformer": "models.Transformer", "1_Pooling": "models.Pooling"})
+    write_json(tmp_path / "config.json", {"__version__": "1.0.0"})
+    assert_refused(tmp_path, r"modules \['Transformer', 'Pooling'\] without a transformer in the folder itself are not")
+
+
 def test_without_any_module_it_is_no_bi_encoder(tmp_path: Path) -> None:
     write_json(save_bi_encoder(tmp_path) / "modules.json", [])
     assert_refused(tmp_path, "classifier")
