@@ -17,6 +17,7 @@ from bandrank.models.loading import load_model
     ("settings", "message"),
     [
         ({"pooling_mode_cls_token": True}, r"\['cls', 'mean'\] is not supported, only one of cls, max, mean,"),
+        ({"pooling_mode_cls_token": 1}, r"\['cls', 'mean'\] is not supported"),
         ({"pooling_mode": "median"}, r"\['median'\] is not supported"),
         ({"pooling_mode": None}, r"\[None\] is not supported"),
     ],
@@ -47,6 +48,15 @@ def test_another_module_is_refused(index: int, module: dict[str, str], message: 
     modules[index] |= module
     write_json(folder / "modules.json", modules)
     assert_refused(folder, message)
+
+
+def test_modules_without_a_transformer_beside_them_are_named(tmp_path: Path) -> None:
+    """As in a model of static embeddings, or one with a Router; version 1 had a config.json of its own number alone."""
+    write_modules(tmp_path, {"": "sentence_transformer.modules.StaticEmbedding"})
+    assert_refused(tmp_path, r"modules \['StaticEmbedding'\] without a transformer in the folder itself are not")
+    write_modules(tmp_path, {"0_Transformer": "models.Transformer", "1_Pooling": "models.Pooling"})
+    write_json(tmp_path / "config.json", {"__version__": "1.0.0"})
+    assert_refused(tmp_path, r"modules \['Transformer', 'Pooling'\] without a transformer in the folder itself are not")
 
 
 def test_without_any_module_it_is_no_bi_encoder(tmp_path: Path) -> None:
@@ -135,9 +145,10 @@ def test_a_pooling_without_the_prompt_is_refused(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"activation_function": "torch.nn.modules.activation.SELU"}, "2_Dense: a Dense module with SELU is not"),
+        ({"activation_function": "mine.ReLU"}, "2_Dense: a Dense module with mine.ReLU is not"),
         ({"use_residual": True}, "2_Dense: a Dense module with a residual"),
-        ({"module_input_name": "token_embeddings"}, "2_Dense: a Dense module on 'token_embeddings'"),
-        ({"module_output_name": "projected"}, "2_Dense: a Dense module on 'projected'"),
+        ({"module_input_name": "token_embeddings"}, "2_Dense: module_input_name 'token_embeddings'"),
+        ({"module_output_name": "projected"}, "2_Dense: module_output_name 'projected'"),
     ],
 )
 def test_a_dense_module_that_computes_otherwise_is_refused(
@@ -153,3 +164,11 @@ def test_a_dense_module_that_computes_otherwise_is_refused(
     load_model(str(folder))
     edit_json(folder / "2_Dense" / "config.json", settings)
     assert_refused(folder, message)
+
+
+def test_a_norm_of_tokens_is_refused(tmp_path: Path) -> None:
+    """Behind a pooling it changes no vector, and dot products are no cosines."""
+    folder = save_bi_encoder(tmp_path, normalize=True)
+    (folder / "2_Normalize").mkdir()
+    write_json(folder / "2_Normalize" / "config.json", {"module_input_name": "token_embeddings"})
+    assert_refused(folder, "2_Normalize: module_input_name 'token_embeddings' is not supported, only")

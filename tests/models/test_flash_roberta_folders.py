@@ -64,6 +64,15 @@ def test_the_encoder_is_what_the_library_saves(tmp_path: Path, code: str) -> Non
     assert theirs.config.max_tokens == 1024
 
 
+def test_numbers_that_a_folder_leaves_to_its_class(tmp_path: Path) -> None:
+    """BERT's defaults are 12 heads and an epsilon of 1e-12."""
+    folder = as_jina_saves_it(tmp_path)
+    edit_json(folder / "config.json", {}, remove=("layer_norm_eps", "num_attention_heads"))
+    found = hf.load(folder).config.encoder
+
+    assert (found.num_heads, found.layer_norm_eps) == (16, 1e-5)
+
+
 @pytest.mark.parametrize(
     "other", [{"position_embedding_type": "rotary"}, {"lora_adaptations": ["retrieval.query"]}, {"hidden_act": "relu"}]
 )

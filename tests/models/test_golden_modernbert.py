@@ -152,6 +152,8 @@ def test_ettin_is_the_chain_of_its_modules(tmp_path: Path) -> None:
         ("4_Dense", {"activation_function": "torch.nn.modules.activation.ReLU"}, "activation ReLU, only Identity"),
         ("4_Dense", {"out_features": 2}, "one output, the last Dense module has 2"),
         ("2_Dense", {"use_residual": True}, "residual"),
+        ("2_Dense", {"module_output_name": "hidden"}, "2_Dense: module_output_name 'hidden' is not"),
+        ("4_Dense", {"module_input_name": "hidden"}, "4_Dense: module_input_name 'hidden' is not"),
         (".", {"norm_eps": 1e-6}, "norm_eps 1e-06 beside a LayerNorm"),
     ],
 )

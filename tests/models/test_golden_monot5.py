@@ -55,7 +55,7 @@ def log_probabilities(scores: list[float]) -> list[float]:
     [
         (T5, {"num_decoder_layers": 2}, TRUE_FALSE),
         (T5, GATED | {"decoder_start_token_id": 5}, TRUE_FALSE),
-        (MT5, {"num_heads": 5}, YES_NO),
+        (MT5, {"num_heads": 5, "scale_decoder_outputs": True}, YES_NO),
     ],
 )
 @torch.inference_mode()

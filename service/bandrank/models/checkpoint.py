@@ -132,8 +132,8 @@ def tokenizer_folder(folder: Path) -> Path:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether `folder` was written by `save`, and not by Hugging Face's libraries."""
-    return "bandrank_format" in read_object(folder / "config.json")
+    """Whether `folder` was written by `save`, and not by Hugging Face's libraries. Raises BadCheckpoint."""
+    return "bandrank_format" in read_object(folder / "config.json", optional=(folder / "modules.json").is_file())
 
 
 def load(folder: Path) -> Scorer:

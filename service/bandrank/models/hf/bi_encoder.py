@@ -8,7 +8,7 @@ from bandrank.models.hf import dense
 from bandrank.models.hf.chat_template import joins_plainly
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
-from bandrank.models.hf.modules import require_bi_encoder
+from bandrank.models.hf.modules import require_bi_encoder, require_on_vector
 from bandrank.models.hf.pooling import read_pooling
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
@@ -30,6 +30,8 @@ def read(model: Model, modules: list[str]) -> Scorer:
     if encoder.causal:
         require_no_code(model)
     paths = [folder / module["path"] for module in read_json(folder / "modules.json")]
+    for path in paths[2:]:
+        require_on_vector(path)
     library = read_object(folder / "config_sentence_transformers.json", optional=True)
     pooling = read_object(paths[1] / "config.json")
     query_wording, candidate_wording = wordings(library)

@@ -11,8 +11,9 @@ KNOWN: dict[str, DenseActivation] = {"Identity": "identity", "Tanh": "tanh", "GE
 
 
 def activation(settings: dict[str, Any]) -> str:
-    """The class name of a module's activation, which is Tanh where none is saved."""
-    return str(settings.get("activation_function", "Tanh")).rsplit(".", 1)[-1]
+    """The class name of a module's activation, Tanh where none is saved; with its path if it is not of torch."""
+    path = str(settings.get("activation_function", "torch.nn.Tanh"))
+    return path.rsplit(".", 1)[-1] if path.startswith("torch.") else path
 
 
 def read(folder: Path) -> tuple[DenseConfig, Weights]:
@@ -25,9 +26,6 @@ def read(folder: Path) -> tuple[DenseConfig, Weights]:
         raise ValueError(f"{folder.name}: a Dense module with {name} is not supported, only {', '.join(KNOWN)}")
     if settings.get("use_residual"):
         raise ValueError(f"{folder.name}: a Dense module with a residual is not supported")
-    for key in ("module_input_name", "module_output_name"):
-        if (place := settings.get(key) or "sentence_embedding") != "sentence_embedding":
-            raise ValueError(f"{folder.name}: a Dense module on {place!r} is not supported, only on the pooled vector")
     weights = {name: tensor.float() for name, tensor in read_weights(folder).items()}
     size = len(weights["linear.weight"])
     return DenseConfig(size=size, activation=KNOWN[name], bias="linear.bias" in weights), weights

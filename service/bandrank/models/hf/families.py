@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 
 from bandrank.models.architectures.bi_encoder import Similarity
-from bandrank.models.checkpoint import BadCheckpoint, read_object
+from bandrank.models.checkpoint import BadCheckpoint, read_json, read_object
 from bandrank.models.hf import (
     bi_encoder,
     colbert,
@@ -80,12 +81,11 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
     name: the name by which it was asked for, such as its hub id; by default the folder's.  similarity: how a bi-encoder
     compares vectors, and size: how many of their numbers it keeps at most, whatever its folder says.
     """
-    settings = read_object(folder / "config.json")
-    kind = settings.get("model_type")
-    family = FAMILIES_OF_CODE.get(own_class(settings)) or FAMILIES.get(str(kind))
-    if family is None:
-        raise BadCheckpoint(f"{folder}: model_type {kind!r} is not supported; {SUPPORTED}")
+    settings = read_object(folder / "config.json", optional=(folder / "modules.json").is_file())
+    family = FAMILIES_OF_CODE.get(own_class(settings)) or FAMILIES.get(str(settings.get("model_type")))
     try:
+        if family is None:
+            raise BadCheckpoint(f"{folder}: {_unknown(folder, settings)} not supported; {SUPPORTED}")
         require_sizes(settings)
         saved = read_weights(folder)
         prefix = next((each for each in family.prefixes if any(name.startswith(each) for name in saved)), "")
@@ -112,6 +112,14 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
         raise BadCheckpoint(f"{folder}: {reason}") from error
     except ValueError as error:
         raise error if isinstance(error, BadCheckpoint) else BadCheckpoint(f"{folder}: {error}") from error
+
+
+def _unknown(folder: Path, settings: dict[str, Any]) -> str:
+    """What a folder has instead of a known transformer: another, one in a folder of its own, or static embeddings."""
+    if {"auto_map", "model_type"} & settings.keys() or not (path := folder / "modules.json").is_file():
+        return f"model_type {settings.get('model_type')!r} is"
+    names = [module["type"].rpartition(".")[2] for module in read_json(path)]
+    return f"modules {names} without a transformer in the folder itself are"
 
 
 def _in_its_role(model: Model, modules: list[str]) -> Scorer:

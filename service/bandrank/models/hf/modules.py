@@ -1,5 +1,7 @@
 """The modules of sentence-transformers and PyLate in a folder (modules.json), none of whose own code is run."""
 
+from pathlib import Path
+
 from bandrank.models.checkpoint import read_json, read_object
 from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.model import Model
@@ -12,6 +14,7 @@ HARMLESS = {
     *("use_fast", "use_memory_efficient_attention"),
 }
 COMPUTED = ("last_hidden_state", "logits")
+VECTOR = "sentence_embedding"  # the name of the pooled one
 KIND, TASK = "SentenceTransformer", "feature-extraction"
 
 
@@ -48,3 +51,11 @@ def require_bi_encoder(model: Model) -> None:
     task = transformer_settings(model.folder).get("transformer_task", TASK)
     if (kind, task) != (KIND, TASK):
         raise model.refuse(f"a {kind} for {task} with a Pooling module is not supported")
+
+
+def require_on_vector(folder: Path, written: str = VECTOR) -> None:
+    """Raises ValueError for a module that reads anything but the pooled vector, or writes anything but `written`."""
+    settings = read_object(folder / "config.json", optional=True)
+    for key, expected in (("module_input_name", VECTOR), ("module_output_name", written)):
+        if (found := settings.get(key) or expected) != expected:
+            raise ValueError(f"{folder.name}: {key} {found!r} is not supported, only {expected!r}")

@@ -81,7 +81,8 @@ def _head(model: Model, text: PromptText) -> Tensor:
     saved, name = saved_config(model.settings), "lm_head.weight"
     matrix = table(model.weights, name) if model.settings.get("tie_word_embeddings", True) else model.weights[name]
     yes, no = (matrix[[model.token_id(token)]].float() for token in (text.relevant, text.irrelevant))
-    return (yes - no) * (saved.d_model**-0.5 if getattr(saved, "scale_decoder_outputs", False) else 1.0)
+    scaled = model.settings["model_type"] == "t5" and saved.scale_decoder_outputs  # mT5 never scales
+    return (yes - no) * (saved.d_model**-0.5 if scaled else 1.0)
 
 
 T5 = Family(

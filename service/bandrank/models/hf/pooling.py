@@ -28,7 +28,7 @@ def read_pooling(settings: Mapping[str, Any]) -> Pooling:
 
     Raises ValueError for several modes and for an unknown one.
     """
-    named = settings.get("pooling_mode", [mode for switch, mode in SWITCHES.items() if settings.get(switch) is True])
+    named = settings.get("pooling_mode", [mode for switch, mode in SWITCHES.items() if settings.get(switch)])
     modes = (list(named) or ["mean"]) if isinstance(named, list) else [named]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise ValueError(f"pooling {modes} is not supported, only one of {', '.join(POOLINGS)}")

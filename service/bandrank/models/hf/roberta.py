@@ -21,6 +21,7 @@ from bandrank.models.hf.task_adapters import restore_names
 
 FLASH = "XLMRobertaFlashConfig"  # the AutoConfig of their config.json
 JINA_3 = "jina_embeddings_v3"  # transformers' model_type
+FLASH_DEFAULTS = {"layer_norm_eps": 1e-5, "num_attention_heads": 16}  # of both classes, and not BERT's
 FLASH_PLAIN = {"hidden_act": "gelu", "last_layer_subset": False}
 ROTARY_PLAIN = {"position_embedding_type": "rotary", "rotary_emb_scale_base": None, "rotary_emb_interleaved": False}
 FLASH_NAMES = LayerNames(
@@ -51,14 +52,14 @@ def read_flash_config(settings: dict[str, Any], weights: Weights) -> EncoderConf
 
     Raises ValueError for missing or unsupported settings.
     """
-    name = FLASH.removesuffix("Config")
+    name, settings = FLASH.removesuffix("Config"), FLASH_DEFAULTS | settings
     require_plain(settings, FLASH_PLAIN, name)
     restore_names(settings, weights)
     for part in ("weight", "bias"):
         weights[f"embeddings.LayerNorm.{part}"] = weights.pop(f"emb_ln.{part}")
     if bert.POSITIONS in weights:
         return read_config(settings, weights)
-    shape = unplaced_bert.read_shape({"layer_norm_eps": 1e-5} | settings, weights)  # the default of both classes
+    shape = unplaced_bert.read_shape(settings, weights)
     head_dim = shape["hidden_size"] // shape["num_heads"]
     require_plain(settings, ROTARY_PLAIN | {"rotary_emb_dim": head_dim}, name)
     own = {"rope_theta": settings.get("rotary_emb_base", 10_000.0)}  # the default of their class

@@ -11,6 +11,7 @@ from bandrank.models.hf.dense import activation
 from bandrank.models.hf.files import Weights, read_weights
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
+from bandrank.models.hf.modules import require_on_vector
 from bandrank.models.hf.pooling import read_pooling
 from bandrank.models.hf.prompts import require_no_prompt
 from bandrank.models.scorer import Scorer
@@ -51,7 +52,7 @@ def read_chain(model: Model) -> Scorer:
 
 
 def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> None:
-    """Raises BadCheckpoint if the modules compute anything but the head of `SequenceCrossEncoder`."""
+    """Raises BadCheckpoint or ValueError if the modules compute anything but the head of `SequenceCrossEncoder`."""
     of_pooling, of_dense, of_classifier = (read_object(path / "config.json") for path in (pooling, dense, classifier))
     if (mode := read_pooling(of_pooling)) != "cls":
         raise model.refuse(f"a re-ranker's modules with pooling {mode!r} are not supported, only cls")
@@ -61,6 +62,8 @@ def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> 
         raise model.refuse(f"the last Dense module has activation {found}, only Identity or Sigmoid is supported")
     if (outputs := of_classifier.get("out_features")) != 1:
         raise model.refuse(f"a re-ranker has one output, the last Dense module has {outputs}")
+    require_on_vector(dense)
+    require_on_vector(classifier, "scores")
     if of_dense.get("use_residual") or of_classifier.get("use_residual"):
         raise model.refuse("Dense modules with a residual are not supported")
     if model.encoder.layer_norm_eps != CHAIN_EPS:
