@@ -10,6 +10,8 @@ import httpx
 import pytest
 from support.listening import PATIENCE_S, ended_with, listening
 from support.plain_http import get, post
+from support.scorers import WatchedScorer, lookup
+from support.serving import files_of
 from support.tasks import wait_until
 
 from bandrank.api.connections import BoundedProtocol
@@ -103,6 +105,20 @@ def test_a_slow_answer_is_no_reason_to_end_a_connection() -> None:
             time.sleep(0.05)
         assert time.monotonic() - started > PATIENCE_S
         assert received.startswith(b"HTTP/1.1 200")
+
+
+def test_a_request_behind_others_is_not_too_slow() -> None:
+    """Its headers began in the bytes of another request, and the rest is not read before the first answer."""
+    body = b'{"query":"who","candidates":["man"]}'
+    probe = b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n"
+    slow = WatchedScorer(lookup(man=1.5), lambda _: time.sleep(3 * PATIENCE_S))
+    with listening(files=[files_of(slow)]) as service:
+        assert service.is_alive()  # it reads what follows as it comes
+        with service.connection(HEAD % len(body) + body) as connection:
+            for sent in (probe + probe[:9], probe[9:-2] + b"Connection: close\r\n\r\n"):
+                time.sleep(PATIENCE_S / 4)
+                connection.sendall(sent)
+            assert ended_with(connection).count(b"HTTP/1.1 200 OK") == 3
 
 
 def test_a_connection_kept_alive_is_used_again() -> None:

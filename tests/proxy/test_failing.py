@@ -1,5 +1,6 @@
 """Failures of the re-ranking, and of clients, cost nothing but the order of the hits."""
 
+import gc
 import json
 import socket
 import tracemalloc
@@ -219,6 +220,41 @@ def test_an_unreadable_answer_is_not_kept() -> None:
         wait_until(lambda: len(server.got) == 2)
         assert tracemalloc.get_traced_memory()[0] < size
     tracemalloc.stop()
+
+
+@contextmanager
+def let_go(size: int) -> Iterator[bytes]:
+    """A search of `size` bytes, of which less is left soon, without a collection of reference cycles."""
+    body = json.dumps(BODY | {"ext": "x" * size})
+    head = f"POST /docs/_search HTTP/1.1\r\nx-rerank: title\r\ncontent-length: {len(body)}\r\n\r\n"
+    request = (head + body).encode()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        yield request
+        wait_until(lambda: tracemalloc.get_traced_memory()[0] < size, within_s=5)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+def test_a_search_that_the_engine_fails_is_not_kept() -> None:
+    """Neither is what came of the engine's answer before it stopped."""
+    size = 1 << 20
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    with scripted_server() as server, proxied(server.url, proxy_timeout_s=0.4) as proxy:
+        server.others[b"?"] = head % (2 * size) + bytes(size)
+        with let_go(size) as request:
+            assert b" 504 " in proxy.send(request)
+            server.got.clear()
+
+
+def test_a_search_whose_hits_cannot_be_scored_is_not_kept(engine: SearchEngine) -> None:
+    engine.documents = POISONED[-1:]
+    with proxied(engine.url, scorer=WatchedScorer(lookup(), fails)) as proxy, let_go(1 << 20) as request:
+        assert b"reason=scoring_failed" in proxy.send(request)
+        engine.seen.clear()
 
 
 @pytest.mark.parametrize("headers", [{}, HEADERS])

@@ -267,7 +267,8 @@ class BoundedProtocol(WithoutUpgrades):
     def _watch(self) -> None:
         """Called every `patience_s`: ends a connection whose client is too slow."""
         limits = self._limits
-        waited = self.loop.time() - self._since >= limits.patience_s
+        # Not for what the client may have sent already, behind a request that is owed an answer.
+        waited = not self.flow.read_paused and self.loop.time() - self._since >= limits.patience_s
         received = self._received - self._received_before
         unsent = sum(layer.get_write_buffer_size() for layer in (self.transport, self.wire) if layer is not None)
         if unsent and unsent > self._unsent - limits.least_bytes and self._unsent:
@@ -276,7 +277,7 @@ class BoundedProtocol(WithoutUpgrades):
         self._unsent, self._received_before = unsent, self._received
         if waited and self._phase is Phase.HEADERS:
             self._refuse(408, "slow_headers")
-        elif waited and self._phase is Phase.BODY and received < limits.least_bytes and not self.flow.read_paused:
+        elif waited and self._phase is Phase.BODY and received < limits.least_bytes:
             self._refuse(408, "slow_body")
         self._check = self.loop.call_later(limits.patience_s, self._watch)  # also while it closes, for unsent bytes
 

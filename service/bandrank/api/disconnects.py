@@ -24,6 +24,7 @@ async def unless_gone(gone: Awaitable[bool], work: Awaitable[T]) -> T:
         watching.cancel()
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)  # what it raises after that is of no use
+        del watching, working  # or errors hold them, and what the request held
 
 
 async def hung_up(request: Request) -> bool:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from bandrank.engine.task_queue import TaskQueue, deadline_exceeded
 from bandrank.engine.tasks import Candidates, Result, Task
+from bandrank.errors import BandrankError
 
 
 async def submit(queue: TaskQueue, task: Task[Candidates, Result], *, answer_by: float = math.inf) -> list[Result]:
@@ -23,6 +24,8 @@ async def submit(queue: TaskQueue, task: Task[Candidates, Result], *, answer_by:
     try:
         finished, _ = await asyncio.wait([future], timeout=min(task.deadline, answer_by) - queue.clock())
         if finished:
+            if isinstance(error := future.exception(), BandrankError):
+                raise error.saying(str(error)) from error  # a new one: the task would hold the traceback of its own
             return future.result()
         if answer_by <= task.deadline:
             reason = "cut"

@@ -6,8 +6,9 @@ it came, compressed or not. It reads no proxy from the environment and follows n
 
 import logging
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import traceback
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
@@ -15,7 +16,16 @@ from urllib.parse import urlsplit
 import httpcore2
 
 from bandrank.engine.clients import Client
-from bandrank.errors import BadGateway, BadSetting, GatewayTimeout, InvalidInput, Overloaded, ShareUsed, Unreachable
+from bandrank.errors import (
+    BadGateway,
+    BadSetting,
+    BandrankError,
+    GatewayTimeout,
+    InvalidInput,
+    Overloaded,
+    ShareUsed,
+    Unreachable,
+)
 from bandrank.metrics import Metrics
 from bandrank.proxy.headers import Headers
 from bandrank.proxy.upstream_slots import UpstreamSlots
@@ -26,6 +36,7 @@ log = logging.getLogger(__name__)
 CONNECT_S = 5.0  # to get a slot, and to open a connection
 KEEP_ALIVE_S = 30.0
 STATUSES = range(200, 600)
+FAILURES = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError)
 
 
 @dataclass(frozen=True)
@@ -105,11 +116,16 @@ class Upstream:
         at = self._address.url
         url = httpcore2.URL(scheme=at.scheme, host=at.host, port=at.port, target=self._address.prefix + target)
         request = httpcore2.Request(method, url, headers=headers, content=body, extensions={"timeout": timeouts})
-        with self._explained():
-            await self._slots.take(client, patience_s=CONNECT_S)
         try:
-            with self._explained():
+            await self._slots.take(client, patience_s=CONNECT_S)
+        except Overloaded as error:
+            self._failures.labels("share" if isinstance(error, ShareUsed) else "busy").inc()
+            raise
+        try:
+            try:
                 response = await self._pool.handle_async_request(request)
+            except FAILURES as error:
+                raise self._explained(error) from error
             try:
                 if response.status not in STATUSES:
                     raise BadGateway(f"the search engine answered with status {response.status}")
@@ -125,30 +141,33 @@ class Upstream:
         await self._pool.aclose()
 
     async def _parts(self, response: httpcore2.Response) -> AsyncIterator[bytes]:
-        with self._explained():
+        try:
             async for part in response.aiter_stream():
                 yield part
+        except FAILURES as error:
+            raise self._explained(error) from error
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Counts failures, and turns the HTTP client's errors into ours, since their messages may name addresses."""
-        try:
-            yield
-        except Overloaded as error:
-            self._failures.labels("share" if isinstance(error, ShareUsed) else "busy").inc()
-            raise
-        except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+    def _explained(self, error: Exception) -> BandrankError:
+        """Counts a failure of the HTTP client, and returns our error for it, since the client's may name addresses.
+
+        The frames below let go of what they hold: context managers that replaced an error would keep it, and with it
+        the request and the answer, until the next collection of cycles.
+        """
+        below: BaseException | None = error
+        while below is not None:
+            traceback.clear_frames(below.__traceback__)
+            below = below.__context__
+        if isinstance(error, httpcore2.ConnectError | httpcore2.ConnectTimeout):
             self._failures.labels("unreachable").inc()
             self._notice(reached=False, error=error)
-            raise Unreachable("the search engine cannot be reached") from error
-        except httpcore2.TimeoutException as error:
+            return Unreachable("the search engine cannot be reached")
+        if isinstance(error, httpcore2.TimeoutException):
             self._failures.labels("timeout").inc()
-            raise GatewayTimeout("the search engine did not answer in time") from error
-        except (httpcore2.RemoteProtocolError, httpcore2.NetworkError) as error:
-            self._failures.labels("broken").inc()
-            raise BadGateway("the search engine ended the connection, or did not answer in HTTP") from error
-        except httpcore2.LocalProtocolError as error:
-            raise InvalidInput("the target, the headers or the length of the request are not valid HTTP") from error
+            return GatewayTimeout("the search engine did not answer in time")
+        if isinstance(error, httpcore2.LocalProtocolError):
+            return InvalidInput("the target, the headers or the length of the request are not valid HTTP")
+        self._failures.labels("broken").inc()
+        return BadGateway("the search engine ended the connection, or did not answer in HTTP")
 
     def _notice(self, *, reached: bool, error: Exception | None = None) -> None:
         """Logs when the upstream is lost and found: once each, however many requests notice."""
