@@ -12,8 +12,14 @@ import torch
 from bandrank_bench.systems import NUM_THREADS, has_native_bf16
 
 ISA = ("avx2", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_int8", "amx_bf16", "arm_bf16")
-# The instructions that the CPU kernels choose by, the fastest first.
-NAMES = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX-VNNI", "avx2": "AVX2"}
+# The instructions that the CPU kernels choose by, the fastest first; by bfloat16's only on AMD's processors.
+NAMES = {
+    "amx_int8": "AMX",
+    "avx512_bf16": "AVX-512 BF16",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx_vnni": "AVX-VNNI",
+    "avx2": "AVX2",
+}
 PACKAGES = ("bandrank", "torch", "transformers", "tokenizers", "sentence-transformers", "onnxruntime", "openvino")
 
 
@@ -33,7 +39,9 @@ def describe() -> dict[str, str]:
 
 def with_instructions(title: str, facts: Mapping[str, str]) -> str:
     """Adds to a page's title its machine's fastest instructions, in which pages differ. facts: as from `describe`."""
-    had = facts.get("instructions", "").split()
+    had = set(facts.get("instructions", "").split())
+    if not facts.get("CPU", "").startswith("AMD"):
+        had.discard("avx512_bf16")
     return next((f"{title} with {name}" for flag, name in NAMES.items() if flag in had), title)
 
 

@@ -126,21 +126,22 @@ def test_the_report_names_machine_ratios_and_what_was_left_out() -> None:
         assert expected in text
 
 
-@pytest.mark.parametrize("page", ["benchmarks", "benchmarks-amx", "benchmarks-avx2"])
+@pytest.mark.parametrize("page", ["benchmarks", "benchmarks-amd", "benchmarks-amx", "benchmarks-avx2"])
 def test_a_page_is_told_from_those_of_other_machines(page: str) -> None:
     """The title tells the processor's instructions, and the page names the command that writes it."""
     lines = (Path(__file__).resolve().parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8").splitlines()
-    (instructions,) = (line.removeprefix("- instructions: ") for line in lines if line.startswith("- instructions: "))
-    results = Results({"instructions": instructions}, {"fp32": 480e9}, 1.0, [], {}, {WORKLOADS["W1"]: rows()})
+    facts = {name: text for line in lines if line.startswith("- ") for name, _, text in [line[2:].partition(": ")]}
+    results = Results(facts, {"fp32": 480e9}, 1.0, [], {}, {WORKLOADS["W1"]: rows()})
 
     assert markdown(results).splitlines()[:3] == lines[:3]
 
 
 def test_titles_of_pages_differ() -> None:
     """The title of a processor without any of these instructions differs, too."""
-    had = ["avx2 avx512_f avx512_vnni amx_int8", "avx2 avx512_f avx512_vnni", "avx2", "unknown"]
+    had = ["avx2 avx512_f avx512_vnni amx_int8", "avx2 avx512_f avx512_vnni avx512_bf16", "avx2", "unknown"]
 
-    assert [with_instructions("# Page", {"instructions": each}) for each in had] == [
+    assert with_instructions("# Page", {"CPU": "AMD EPYC", "instructions": had[1]}) == "# Page with AVX-512 BF16"
+    assert [with_instructions("# Page", {"CPU": "Intel", "instructions": each}) for each in had] == [
         "# Page with AMX",
         "# Page with AVX-512 VNNI",
         "# Page with AVX2",
