@@ -7,6 +7,11 @@
 namespace bandrank {
 
 #if defined(__AMX_BF16__)
+typedef uint16_t Half;  // a bfloat16 number
+typedef Half Halves __attribute__((vector_size(2 * LANES)));
+
+inline Halves halves(Floats x) { return (Halves)_mm512_cvtneps_pbh((__m512)x); }
+
 constexpr int64_t STEP = 2 * TILE;  // halves in a row of a tile
 
 inline int64_t whole_steps(int64_t count) { return (count + STEP - 1) / STEP * STEP; }

@@ -1,16 +1,13 @@
 // Words of 32 bits in the lanes of a register, and what they hold of the rows that attention multiplies.
 #pragma once
+#include <array>
+
 #include "simd.h"
 
 namespace bandrank {
 
 #if defined(__AVX512BF16__)
-typedef uint16_t Half;  // a bfloat16 number
-typedef Half Halves __attribute__((vector_size(2 * LANES)));
-
-inline Halves halves(Floats x) { return (Halves)_mm512_cvtneps_pbh((__m512)x); }
-
-// The halves of two registers, one after the other.
+// The numbers of two registers as bfloat16 numbers, called halves, one after the other.
 inline Floats two_halves(Floats first, Floats second) {
     return (Floats)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
 }
