@@ -62,6 +62,20 @@ def test_the_least_time_comes_from_batches_of_nearly_the_size() -> None:
     assert throughput.least_seconds("other", 8000, batch_rows=4000) == 0.0
 
 
+def test_of_much_larger_batches_only_the_least_is_sure() -> None:
+    """Batches of 100 rows say something about the next two sizes, up to 4,096 rows; a larger one may take as long."""
+    throughput = Throughput()
+    assert throughput.sure_seconds("lane", 1000) == 0.0
+    throughput.report("lane", 10, 0.01)
+    throughput.report("lane", 100, 0.01)
+
+    assert throughput.sure_seconds("lane", 10) == pytest.approx(0.01)
+    assert throughput.sure_seconds("lane", 4000) == throughput.seconds("lane", 4000) == pytest.approx(0.4)
+    assert throughput.sure_seconds("lane", 40_000) == pytest.approx(0.4096)
+    throughput.report("lane", 20_000, 0.1)
+    assert throughput.sure_seconds("lane", 40_000) == throughput.seconds("lane", 40_000) == pytest.approx(0.2)
+
+
 @pytest.mark.parametrize("rows", [20, 4000])
 def test_a_pause_of_the_machine_is_no_speed(rows: int) -> None:
     """A single batch that took two seconds longer barely changes the prediction."""

@@ -233,8 +233,8 @@ class TaskQueue:
         return max(PAUSE_S, PAUSE_PART * self._seconds_of(batch))
 
     def _seconds_of(self, batch: list[AnySlice]) -> float:
-        """How long a batch should take."""
-        return self.throughput.seconds(batch[0].task.lane.name, sum(part.rows for part in batch))
+        """How long a batch should take, as far as batches of about its size have shown."""
+        return self.throughput.sure_seconds(batch[0].task.lane.name, sum(part.rows for part in batch))
 
     @property
     def _under_way_s(self) -> float:

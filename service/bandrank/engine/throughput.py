@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 # A batch counts as at most MAX_SLOWDOWN times as slow as those before it, plus MAX_PAUSE_S: a pause of the machine says
@@ -50,10 +50,15 @@ class Throughput:
     def seconds(self, lane: str, rows: float) -> float:
         """The seconds that `rows` will take, judging by the batches nearest in size; 0 until one was timed."""
         known = self._speeds.get(lane)
-        if not known:
-            return 0.0
-        size = _size(rows)
-        return rows * known[min(known, key=lambda each: (abs(each - size), -each))].row_s
+        return rows * known[_nearest(known, rows)].row_s if known else 0.0
+
+    def sure_seconds(self, lane: str, rows: float) -> float:
+        """`seconds`, but no more than the largest batch takes of which the nearest in size say anything.
+
+        Of a batch that is many times larger nothing else is known: what they took may be fixed cost.
+        """
+        known = self._speeds.get(lane)
+        return self.seconds(lane, min(rows, SIZE ** (_nearest(known, rows) + NEAR + 1))) if known else 0.0
 
     def least_seconds(self, lane: str, rows: float, *, batch_rows: float = 0.0) -> float:
         """The seconds that `rows` take at the best recent speed, as part of a batch.
@@ -78,6 +83,11 @@ class Throughput:
         """The speeds of batches that are not much smaller than `rows`."""
         least = _size(rows) - NEAR
         return [speed for size, speed in self._speeds.get(lane, {}).items() if size >= least]
+
+
+def _nearest(sizes: Iterable[int], rows: float) -> int:
+    """The size nearest to that of `rows`; the larger of two."""
+    return min(sizes, key=lambda size: (abs(size - _size(rows)), -size))
 
 
 def _size(rows: float) -> int:
