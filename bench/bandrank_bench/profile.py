@@ -33,7 +33,7 @@ HERTZ = 499
 OTHER = "other"
 # A sample belongs to the first operator whose pattern matches "LIBRARY SYMBOL".
 OPERATORS = {
-    "attention": r"attend|attention|softmax|SequenceLayer|bandrank::weigh",
+    "attention": r"attend|attention|softmax|SequenceLayer|bandrank::weigh\b",
     "products of matrices": r"gemm|mkl_|mkldnn|dnnl|multiply|jit|anon|perf-\d+\.map",  # oneDNN's JIT code has no names
     "normalising, activating, making int8": r"norm|gelu|quantise|\berf",
     "copies": r"memmove|memcpy|memset|copy|index_select|embedding",

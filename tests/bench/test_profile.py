@@ -14,6 +14,8 @@ def test_a_sample_belongs_to_the_first_operator_that_it_names() -> None:
         ("avx512_vnni-0123.so", "bandrank::multiply_tile<6>"),
         ("avx512_vnni-0123.so", "bandrank::attend_lanes<2>"),
         ("avx512_vnni-0123.so", "bandrank::multiply<bandrank::post_norm(float const*)::{lambda(long)#2}>"),
+        ("amx-0123.so", "bandrank::multiply<bandrank::raise(bandrank::Weights const&)::{lambda(long)#1}>"),
+        ("amx-0123.so", "bandrank::weigh"),
         ("avx512_vnni-0123.so", "bandrank::SequenceLayer::chunk"),
         ("avx512_vnni-0123.so", "bandrank::post_norm"),
         ("libtorch_cpu.so", "mkl_blas_avx512_sgemm_kernel_0"),
@@ -29,8 +31,8 @@ def test_a_sample_belongs_to_the_first_operator_that_it_names() -> None:
     ]
 
     assert by_operator(found) == {
-        "products of matrices": 4,
-        "attention": 2,
+        "products of matrices": 5,
+        "attention": 3,
         "normalising, activating, making int8": 3,
         "tokenising": 1,
         "Python": 1,
