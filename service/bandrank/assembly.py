@@ -53,7 +53,12 @@ def representation_cache(
         return None
     return RepresentationCache(
         fingerprint(model.scorer, model.tokenizer, settings.cache_dtype),
-        RepresentationCodec(model.scorer.representation_size, settings.cache_dtype, words=model.scorer.num_words),
+        RepresentationCodec(
+            model.scorer.representation_size,
+            settings.cache_dtype,
+            words=model.scorer.num_words,
+            terms=model.scorer.num_terms,
+        ),
         memory_bytes=settings.cache_memory_bytes,
         redis=redis,
         ttl_s=settings.cache_ttl_s or None,

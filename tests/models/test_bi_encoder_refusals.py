@@ -101,9 +101,9 @@ def test_a_setting_of_another_type_is_refused(tmp_path: Path) -> None:
 def test_modules_of_another_kind_of_model_are_named(tmp_path: Path) -> None:
     """A sparse encoder must not pass for a cross-encoder that lost its classifier."""
     folder = save_bi_encoder(tmp_path)
-    kinds = {"": "base.modules.transformer.Transformer", "1_SpladePooling": "sparse_encoder.modules.SpladePooling"}
+    kinds = {"": "base.modules.transformer.Transformer", "1_Sparse": "sparse_encoder.modules.SparseAutoEncoder"}
     write_modules(folder, kinds)
-    assert_refused(folder, r"modules \['Transformer.*SpladePooling'\] are not supported")
+    assert_refused(folder, r"modules \['Transformer.*SparseAutoEncoder'\] are not supported")
 
 
 @pytest.mark.parametrize(

@@ -149,8 +149,8 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "impossible limit": (lambda config: config | {"max_tokens": 513}, "max_tokens 513 must hold a query of"),
     "negative window": (lambda config: config | {"pattern": {"window": -2}}, "window must be at least 0"),
     "unknown architecture": (
-        lambda config: config | {"architecture": "splade"},
-        "architecture 'splade' is unknown; there are bi_encoder, colbert, cross_encoder",
+        lambda config: config | {"architecture": "longformer"},
+        "architecture 'longformer' is unknown; there are bi_encoder, colbert, cross_encoder",
     ),
     "no architecture": (lambda config: {key: config[key] for key in config if key != "architecture"}, "None is unkn"),
     "later format": (lambda config: config | {"bandrank_format": 2}, "not a bandrank checkpoint of format 1"),

@@ -26,7 +26,14 @@ from support.models import (
 from support.modernbert import tiny_encoder_config as tiny_modernbert_config
 from support.modernbert import tiny_sequence_cross_encoder
 from support.other_encoder import OtherConfig, dense_states, other_config, other_encoder
-from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
+from support.precomputing import (
+    tiny_colbert,
+    tiny_deformer,
+    tiny_mix_encoder,
+    tiny_poly_encoder,
+    tiny_splade,
+    tiny_virt,
+)
 from support.t5 import tiny_t5_config
 from support.tokenizer import CLS_ID, vocab_size
 
@@ -54,6 +61,7 @@ WITH_BERT: dict[str, Callable[[], Scorer]] = {
     "poly_encoder": lambda: tiny_poly_encoder(separate_towers=True, scaled=True),
     "colbert": lambda: tiny_colbert(attend_to_masks=True),  # else some rows of local layers would see no other row
     "deformer": tiny_deformer,
+    "splade": lambda: tiny_splade(score_scale=0.01),
     "virt": tiny_virt,
 }
 ENCODER_CONFIGS: dict[str, Callable[[], EncoderConfig]] = {

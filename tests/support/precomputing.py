@@ -8,11 +8,12 @@ import torch
 from support.models import AnyScorer, random_scorer, tiny_encoder_config
 from support.tokenizer import CLS_ID, MASK_ID, SEP_ID, SPECIAL
 
-from bandrank.models.architectures import VIRT, ColBERT, CrossEncoder, Deformer, MixEncoder, PolyEncoder
+from bandrank.models.architectures import VIRT, ColBERT, CrossEncoder, Deformer, MixEncoder, PolyEncoder, Splade
 from bandrank.models.architectures.colbert import ColBERTConfig
 from bandrank.models.architectures.deformer import DeformerConfig
 from bandrank.models.architectures.mix_encoder import MixEncoderConfig
 from bandrank.models.architectures.poly_encoder import PolyEncoderConfig
+from bandrank.models.architectures.splade import SpladeConfig
 from bandrank.models.architectures.virt import VIRTConfig
 
 
@@ -49,6 +50,11 @@ def tiny_deformer(*, seed: int = 0, num_layers: int = 3, **more: Any) -> Deforme
 def tiny_virt(*, seed: int = 0, num_layers: int = 2, **more: Any) -> VIRT:
     """A random VIRT in eval mode, not yet prepared. more: fields of VIRTConfig."""
     return random_scorer(VIRT(VIRTConfig(**_texts(num_layers, **more))), seed)
+
+
+def tiny_splade(*, seed: int = 0, num_layers: int = 2, **more: Any) -> Splade:
+    """A random SPLADE in eval mode, not yet prepared. more: fields of SpladeConfig."""
+    return random_scorer(Splade(SpladeConfig(**_texts(num_layers, **more))), seed)
 
 
 def with_words(scorer: AnyScorer) -> AnyScorer:

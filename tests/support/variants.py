@@ -12,6 +12,7 @@ from support.precomputing import (
     tiny_deformer,
     tiny_mix_encoder,
     tiny_poly_encoder,
+    tiny_splade,
     tiny_virt,
     with_words,
 )
@@ -60,6 +61,8 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "colbert baseline": lambda: tiny_colbert(query_marker=None, candidate_marker=None, augment=False, floor=True),
     "deformer": tiny_deformer,
     "deformer own cls": lambda: tiny_deformer(candidate_cls=True, split=2),
+    "splade": lambda: tiny_splade(score_scale=0.01),
+    "splade table": lambda: tiny_splade(query_table=True, pooling="sum", num_logs=2, score_scale=0.01),
     "virt": tiny_virt,
     "virt dot": lambda: tiny_virt(similarity="dot"),
 }

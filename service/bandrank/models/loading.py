@@ -10,7 +10,7 @@ from bandrank.models import checkpoint, hf
 from bandrank.models.architectures.bi_encoder import BiEncoder, Similarity
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.fusion import Fusion
-from bandrank.models.hf.files import find_folder, load_tokenizer
+from bandrank.models.hf.files import find_folder, load_tokenizer, transformer_folder
 from bandrank.models.scorer import Scorer
 from bandrank.models.shipped import shipped
 
@@ -51,6 +51,7 @@ def load_model(
         loaded = LoadedModel(model, folder, scorer, tokenizer, fusion, fit)
     else:
         scorer = hf.load(folder, name=model, similarity=similarity, size=size)
+        folder = transformer_folder(folder)
         loaded = LoadedModel(model, folder, scorer, load_tokenizer(folder))
     _require_fitting(loaded)
     return loaded

@@ -53,7 +53,7 @@ def linear_layers(scorer: Scorer) -> dict[str, Linear]:
     leaves in float32.
     """
     parts = tuple(f"{part}." for part in scorer.int8_parts)
-    layers = ((name, layer) for name, layer in scorer.named_modules() if name.startswith(parts))
+    layers = ((name, layer) for name, layer in scorer.named_modules() if f"{name}.".startswith(parts))
     return {name: layer for name, layer in layers if isinstance(layer, Linear)}
 
 

@@ -47,6 +47,7 @@ class Scorer(nn.Module, ABC):
     candidate_template: TokenTemplate
     representation_size: int = 0  # trailing dimension of a representation; token ids have none
     num_words: int = 0  # word pieces that are kept beside a candidate's representation
+    num_terms: int = 0  # if not 0, the first number of a representation's rows is one of so many ids
     encoder: Encoder
     int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers",)  # modules whose linear layers int8 replaces
     exact_layers: frozenset[str] = frozenset()  # names of those that int8 leaves in float32

@@ -40,6 +40,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     | {"interaction_layers": (1,), "num_embeddings": 2, "pool": "last", "similarity": "scaled_dot"}
     | {"interaction_weight": 0.5, "bi_encoder_weight": 0.5, "bi_encoder_bias": 0.5, "lexical": LexicalConfig(9.0)},
     "poly_encoder": TEXTS | {"num_codes": 3, "reduction": "mean", "output_scaling": 0.5} | CALIBRATION,
+    "splade": TEXTS | {"pooling": "sum", "num_logs": 3} | WORDINGS | CALIBRATION,
     "virt": TEXTS | {"similarity": "dot"} | CALIBRATION,
 }
 # Values for single variants, instead of those above or besides them: the variants' own values differ.
@@ -49,6 +50,8 @@ SWITCHED: dict[str, dict[str, Any]] = {
     "mix_encoder b": {"strategy": "C"},
     "mix_encoder lexical": {"strategy": "C", "interaction_layers": (0,), "similarity": "cosine"},
     "mix_encoder codes dot": {"strategy": "S"},
+    "splade": {"query_table": True},
+    "splade table": {"query_table": False, "pooling": "max"},
     "poly_encoder learnt": {"codes": "first", "reduction": "cls", "separate_towers": True, "scaled": False},
     "poly_encoder first apart": {"codes": "learnt", "separate_towers": False, "scaled": True},
 }
@@ -83,6 +86,8 @@ QUERY_FIELDS: dict[str, set[str]] = {
     "mix_encoder codes dot": QUERY_OF_MIX,
     "poly_encoder learnt": {"codes", "num_codes", "scaled", "max_query_tokens", *CALIBRATION},
     "poly_encoder first apart": {"codes", "num_codes", "scaled", "max_query_tokens", *CALIBRATION},
+    "splade": {"query_table", "query_wording", "max_query_tokens", *CALIBRATION},
+    "splade table": {"query_table", "query_wording", "max_query_tokens", *CALIBRATION},
     "virt": {"similarity", "max_query_tokens", *CALIBRATION},
 }
 

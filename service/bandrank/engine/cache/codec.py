@@ -4,6 +4,7 @@ payload   counts (2 x uint32: token ids of the candidate, word pieces cut from i
           them (uint16 for each piece, then uint8 for each weight), then `rows` rows:
           float32, float16   size numbers
           int8               a float32 scale, then size codes; a number is its code times the scale
+          If the first of the size numbers is the id of a term, it is an uint32 before the others.
 sealed    version (uint8), dtype (uint8), size, rows, CRC-32 of the key, of these and of the payload (uint32 each),
           payload
 
@@ -30,7 +31,7 @@ DTYPE_CODES: dict[PayloadDtype, int] = {"float32": 1, "float16": 2, "int8": 3}
 COUNTS = struct.Struct("<II")
 HEAD = struct.Struct("<BBII")
 CHECKSUM = struct.Struct("<I")
-SCALE_BYTES = 4
+SCALE_BYTES = ID_BYTES = 4
 NO_COUNTS = COUNTS.pack(0, 0)
 MAX_CODE = 127
 EXPONENT = 0x7C00  # of a float16; its bits are all set in infinities and NaN
@@ -39,17 +40,23 @@ EXPONENT = 0x7C00  # of a float16; its bits are all set in infinities and NaN
 class RepresentationCodec:
     """Converts representations, with `size` numbers a row, to bytes and back.
 
-    words: the number of word pieces kept for each candidate. Raises ValueError if size is below 1.
+    words: the number of word pieces kept for each candidate.  terms: the number of terms, if the first number of a row
+    is the id of one of them; 0 if it is not.
+    Raises ValueError if size, without an id, is below 1.
     """
 
-    def __init__(self, size: int, dtype: PayloadDtype, *, words: int = 0) -> None:
-        if size < 1:
-            raise ValueError(f"a representation's rows must have at least 1 number, got {size}")
+    def __init__(self, size: int, dtype: PayloadDtype, *, words: int = 0, terms: int = 0) -> None:
+        numbers = size - 1 if terms else size
+        if numbers < 1:
+            raise ValueError(f"a representation's rows must have at least 1 number, got {numbers}")
         self._size = size
         self._dtype: PayloadDtype = dtype
+        self._terms = terms
         self._words_bytes = Words.num_bytes(words)
         self._rows_begin = COUNTS.size + self._words_bytes
-        self._row_bytes = {"float32": 4 * size, "float16": 2 * size, "int8": SCALE_BYTES + size}[dtype]
+        self._id_bytes = ID_BYTES if terms else 0
+        self._number_bytes = {"float32": 4 * numbers, "float16": 2 * numbers, "int8": SCALE_BYTES + numbers}[dtype]
+        self._row_bytes = self._id_bytes + self._number_bytes
 
     def payloads(self, representations: Ragged) -> list[bytes]:
         """The payloads of representations, (total, size) on any device, with counts of 0.
@@ -96,25 +103,45 @@ class RepresentationCodec:
     def open(self, value: bytes, key: bytes) -> bytes | None:
         """The payload of a value that was found under a key.
 
-        None for a value that is damaged, cut short, sealed for another key, of another version or form, or not finite.
+        None for a value that is damaged, cut short, sealed for another key, of another version or form, not finite, or
+        with an id of no term.
         """
         payload = value[HEAD.size + CHECKSUM.size :]
         if len(payload) < self._rows_begin or (len(payload) - self._rows_begin) % self._row_bytes:
             return None
-        return payload if value == self.seal(payload, key) and self._is_finite(payload) else None
+        return payload if value == self.seal(payload, key) and self._is_sound(payload) else None
 
-    def _is_finite(self, payload: bytes) -> bool:
-        """Whether all numbers are finite; a valid checksum only says that the payload is what was sealed."""
+    def _is_sound(self, payload: bytes) -> bool:
+        """Whether all numbers are finite, and all ids those of terms; a valid checksum only says that the payload is
+        what was sealed.
+        """
         rows = np.frombuffer(payload, np.uint8, offset=self._rows_begin)
+        if self._terms:
+            ids, rows = self._apart(rows)
+            if (ids >= self._terms).any():
+                return False
         if self._dtype == "float16":  # numpy has no fast test for float16
             return bool(((rows.view("<u2") & EXPONENT) != EXPONENT).all())
         if self._dtype == "float32":
             return bool(np.isfinite(rows.view("<f4")).all())
-        scales = rows.reshape(-1, self._row_bytes)[:, :SCALE_BYTES].copy().view("<f4")
+        scales = rows.reshape(-1, self._number_bytes)[:, :SCALE_BYTES].copy().view("<f4")
         return bool((np.abs(scales) <= np.finfo(np.float32).max / np.float32(MAX_CODE)).all())
 
     def _encode(self, values: Tensor) -> npt.NDArray[np.generic]:
-        """The rows as payloads hold them: (total, size), or (total, row bytes) for int8."""
+        """The rows as payloads hold them, ids included."""
+        if not self._terms:
+            return self._encode_numbers(values)
+        ids = values[:, :1].to(torch.int32).cpu().numpy()
+        numbers = self._encode_numbers(values[:, 1:].contiguous())
+        return np.concatenate([ids.view(np.uint8), numbers.view(np.uint8)], axis=1)
+
+    def _apart(self, rows: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
+        """(total, 1) the ids of rows, and (total, number bytes) what is behind them."""
+        table = rows.reshape(-1, self._row_bytes)
+        return table[:, :ID_BYTES].copy().view("<u4"), table[:, ID_BYTES:].copy()
+
+    def _encode_numbers(self, values: Tensor) -> npt.NDArray[np.generic]:
+        """The numbers of the rows as payloads hold them: (total, any), or (total, bytes) for int8."""
         if self._dtype != "int8":
             stored = values.to(torch.float32 if self._dtype == "float32" else torch.float16)
             _check_finite(stored)
@@ -146,13 +173,20 @@ class RepresentationCodec:
         return heads, np.frombuffer(flat, np.uint8).reshape(-1, self._row_bytes)
 
     def _decode(self, rows: npt.NDArray[np.uint8]) -> Tensor:
-        """The numbers of the rows, (total, size) float32."""
+        """The rows, (total, size) float32."""
+        if not self._terms:
+            return self._decode_numbers(rows)
+        ids, numbers = self._apart(rows)
+        return torch.cat([torch.from_numpy(ids.astype(np.float32)), self._decode_numbers(numbers)], 1)
+
+    def _decode_numbers(self, rows: npt.NDArray[np.uint8]) -> Tensor:
+        """The numbers of the rows, (total, size without an id) float32."""
         if self._dtype == "int8":
-            rows = rows.reshape(-1, self._row_bytes)
+            rows = rows.reshape(-1, self._number_bytes)
             scales = rows[:, :SCALE_BYTES].copy().view("<f4")
             return torch.from_numpy(rows[:, SCALE_BYTES:].view(np.int8)).float() * torch.from_numpy(scales)
         numbers = rows.view("<f4" if self._dtype == "float32" else "<f2")
-        return torch.from_numpy(numbers).float().reshape(-1, self._size).contiguous()
+        return torch.from_numpy(numbers).float().reshape(-1, self._size - bool(self._terms)).contiguous()
 
 
 def _check_finite(values: Tensor) -> None:

@@ -9,6 +9,7 @@ from bandrank.models.architectures.mix_encoder import MixEncoder
 from bandrank.models.architectures.poly_encoder import PolyEncoder
 from bandrank.models.architectures.seq2seq_reranker import Seq2SeqReranker
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder
+from bandrank.models.architectures.splade import Splade
 from bandrank.models.architectures.virt import VIRT
 from bandrank.models.scorer import Scorer
 
@@ -23,6 +24,7 @@ ARCHITECTURES: dict[str, type[Scorer]] = {
         MixEncoder,
         PolyEncoder,
         ColBERT,
+        Splade,
         Deformer,
         VIRT,
     )
@@ -40,4 +42,5 @@ __all__ = [
     "PolyEncoder",
     "Seq2SeqReranker",
     "SequenceCrossEncoder",
+    "Splade",
 ]

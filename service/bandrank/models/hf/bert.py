@@ -69,4 +69,5 @@ BERT = Family(
     read_config=read_config,
     encoder_weights=encoder_weights,
     head=head_names(pooler="pooler.dense", classifier="classifier"),
+    mlm_head=("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder"),
 )

@@ -42,4 +42,5 @@ DISTILBERT = Family(
     read_config=read_config,
     encoder_weights=partial(bert.encoder_weights, names=NAMES),
     head=head_names(pooler="pre_classifier", classifier="classifier"),
+    mlm_head=("vocab_transform", "vocab_layer_norm", "vocab_projector"),
 )

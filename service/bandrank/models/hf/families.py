@@ -16,6 +16,7 @@ from bandrank.models.hf import (
     multi_vector,
     pylate,
     sequence_cross_encoder,
+    splade,
 )
 from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.deberta import DEBERTA
@@ -23,7 +24,7 @@ from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
 from bandrank.models.hf.embedding_gemma2 import EMBEDDING_GEMMA2
 from bandrank.models.hf.eurobert import EUROBERT, ULTRABERT
-from bandrank.models.hf.files import own_class, read_weights
+from bandrank.models.hf.files import own_class, read_weights, transformer_folder
 from bandrank.models.hf.gemma import GEMMA
 from bandrank.models.hf.gemma3 import GEMMA3
 from bandrank.models.hf.gte import GTE
@@ -81,6 +82,7 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
     name: the name by which it was asked for, such as its hub id; by default the folder's.  similarity: how a bi-encoder
     compares vectors, and size: how many of their numbers it keeps at most, whatever its folder says.
     """
+    root, folder = folder, transformer_folder(folder)
     settings = read_object(folder / "config.json", optional=(folder / "modules.json").is_file())
     family = FAMILIES_OF_CODE.get(own_class(settings)) or FAMILIES.get(str(settings.get("model_type")))
     try:
@@ -92,13 +94,14 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
         weights = {name.removeprefix(prefix): tensor for name, tensor in saved.items()}
         encoder = family.read_config(settings, weights)
         model = Model(
+            root,
             folder,
             family,
             settings,
             weights,
             encoder,
             headless=not prefix,
-            name=name or folder.name,
+            name=name or root.name,
             similarity=similarity,
             size=size,
         )
@@ -128,6 +131,8 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
         return sequence_cross_encoder.read_chain(model)
     if "Pooling" in modules:
         return bi_encoder.read(model, modules)
+    if splade.is_splade(modules):
+        return splade.read(model, modules)
     if "ForTokenClassification" in "".join(model.settings.get("architectures") or []):
         raise model.refuse("a model that labels single tokens is no re-ranker")
     if tasks := model.settings.get("lora_adaptations"):

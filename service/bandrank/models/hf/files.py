@@ -87,6 +87,20 @@ def _download(model: str, revision: str | None) -> Path:
     return folder
 
 
+def transformer_folder(folder: Path) -> Path:
+    """The folder with a model's config.json, weights and tokenizer: its own, or, if sentence-transformers has put a
+    Router there, that of the transformer for documents.
+
+    Raises BadCheckpoint.
+    """
+    if (folder / "config.json").is_file() or not (folder / "router_config.json").is_file():
+        return folder
+    routes = read_object(folder / "router_config.json").get("structure")
+    documents = routes.get("document") if isinstance(routes, dict) else None
+    names = [each.name for each in folder.iterdir() if (each / "config.json").is_file()]
+    return folder / documents[0] if documents and documents[0] in names else folder
+
+
 def transformer_settings(folder: Path) -> dict[str, Any]:
     """The settings of a folder's transformer in sentence-transformers, such as max_seq_length; empty without a file of
     them. Raises BadCheckpoint.

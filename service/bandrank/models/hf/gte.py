@@ -56,5 +56,6 @@ GTE = Family(
     read_config=read_config,
     encoder_weights=encoder_weights,
     head=BERT.head,
+    mlm_head=("lm_head.dense", "lm_head.norm", "lm_head.decoder"),
     query_separators=2,
 )

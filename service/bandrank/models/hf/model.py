@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from bandrank.models.checkpoint import AnyScorer, BadCheckpoint, assemble, read_object
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
@@ -35,6 +37,7 @@ class Family:
     query_separators: the number of separators between a query and a candidate, if the tokenizer has no template.
     read_reranker: reads a re-ranker that is no `CrossEncoder`.
     projection: the saved name of a matrix with which the family multiplies the last state of each token.
+    mlm_head: the saved names of the layers of a masked language model's head: dense layer, norm, and decoder.
     """
 
     prefixes: tuple[str, ...]
@@ -45,18 +48,21 @@ class Family:
     query_separators: int = 1
     read_reranker: Callable[["Model"], Scorer] | None = None
     projection: str = ""
+    mlm_head: tuple[str, str, str] | None = None
 
 
 @dataclass(frozen=True)
 class Model:
     """The content of a folder.
 
+    root: the folder that was asked for; in it a Router may keep `folder`, where config.json, weights and tokenizer are.
     settings: the keys of config.json.  weights: tensors by their saved names, without the family's prefix.
     headless: whether no name had a prefix, as in a model that was saved without a head.  name: the name by which it was
     asked for.  similarity: how a bi-encoder compares vectors.  size: how many of their numbers it keeps at most; None
     leaves either to its folder.
     """
 
+    root: Path
     folder: Path
     family: Family
     settings: dict[str, Any]
@@ -85,6 +91,25 @@ class Model:
         if (outputs := "none" if classifier is None else len(classifier)) != 1:
             raise self.refuse(f"a re-ranker needs a classifier with one output, but this model has {outputs}")
         return {f"head.{ours}": self.weights[theirs].float() for ours, theirs in names.items()}
+
+    @property
+    def mlm_head_weights(self) -> Weights:
+        """The tensors of a masked language model's head under our names: `head.dense`, `head.norm` and `decoder`, in
+        float32. Raises BadCheckpoint if the family has none that is supported, and KeyError for a missing tensor.
+        """
+        if self.family.mlm_head is None:
+            raise self.refuse(f"a {self.settings['model_type']} as a masked language model is not supported")
+        dense, norm, decoder = self.family.mlm_head
+        weights = {f"head.{ours}": self.weights[theirs] for ours, theirs in head_names(dense=dense, norm=norm).items()}
+        # Of a decoder without a matrix of its own it is that of words, and of one without a bias it is the head's.
+        words = self.encoder_weights["encoder.embeddings.word.weight"]
+        bias = f"{decoder}.bias" if f"{decoder}.bias" in self.weights else f"{decoder.rpartition('.')[0]}.bias"
+        weights |= {
+            "decoder.weight": self.weights.get(f"{decoder}.weight", words),
+            "decoder.bias": self.weights[bias],
+        }
+        # Copies, since files of weights hold no tensor that is part of another.
+        return {name: tensor.to(torch.float32, copy=True) for name, tensor in weights.items()}
 
     def assemble(self, architecture: type[AnyScorer], config: Any, others: Weights) -> AnyScorer:
         """The scorer of a config, with the encoder's tensors and others. Raises BadCheckpoint, and KeyError for a

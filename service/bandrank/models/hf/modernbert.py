@@ -72,5 +72,6 @@ MODERNBERT = Family(
     read_config=read_config,
     encoder_weights=encoder_weights,
     head=head_names(dense="head.dense", norm="head.norm", classifier="classifier"),
+    mlm_head=("head.dense", "head.norm", "decoder"),
     read_reranker=sequence_cross_encoder.read,
 )

@@ -1,5 +1,6 @@
 """The modules of sentence-transformers and PyLate in a folder (modules.json), none of whose own code is run."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from bandrank.models.checkpoint import read_json, read_object
@@ -24,13 +25,12 @@ def read_modules(model: Model) -> list[str]:
     Raises BadCheckpoint for other code than the libraries', and for a transformer in another folder, with settings
     beside config.json, or with other states than the last.
     """
-    path = model.folder / "modules.json"
+    path = model.root / "modules.json"
     if not (modules := read_json(path) if path.is_file() else []):
         return []
     settings = transformer_settings(model.folder)
     types = [module["type"] for module in modules]
-    if own := [each for each in types if each.partition(".")[0] not in LIBRARIES and each != OF_JINA]:
-        raise model.refuse(f"modules of code of its own ({', '.join(own)}), which is not run, are not supported")
+    names = class_names(model, types)
     if OF_JINA in types and any(model.folder.glob("**/adapter_config.json")):
         raise model.refuse("adapters for tasks in folders of their own are not supported")
     if place := modules[0].get("path"):
@@ -42,6 +42,14 @@ def read_modules(model: Model) -> list[str]:
             other[name] = each
     if other:
         raise model.refuse(f"a transformer that is loaded with {other} is not supported")
+    return names
+
+
+def class_names(model: Model, types: Iterable[str]) -> list[str]:
+    """The class names of modules. Raises BadCheckpoint for one of other code than the libraries'."""
+    types = [*types]
+    if own := [each for each in types if each.partition(".")[0] not in LIBRARIES and each != OF_JINA]:
+        raise model.refuse(f"modules of code of its own ({', '.join(own)}), which is not run, are not supported")
     return [each.rpartition(".")[2] for each in types]
 
 

@@ -44,5 +44,6 @@ MPNET = Family(
     read_config=read_config,
     encoder_weights=encoder_weights,
     head=ROBERTA.head,
+    mlm_head=ROBERTA.mlm_head,
     query_separators=2,
 )

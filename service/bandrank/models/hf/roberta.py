@@ -80,6 +80,7 @@ ROBERTA = Family(
     read_config=read_config,
     encoder_weights=bert.encoder_weights,
     head=head_names(pooler="classifier.dense", classifier="classifier.out_proj"),
+    mlm_head=("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"),
     query_separators=2,
 )
-FLASH_ROBERTA = replace(ROBERTA, read_config=read_flash_config, encoder_weights=flash_weights)
+FLASH_ROBERTA = replace(ROBERTA, read_config=read_flash_config, encoder_weights=flash_weights, mlm_head=None)

@@ -101,17 +101,29 @@ class LogitHead(Float32Head):
             return self.product(self.classifier, last).squeeze(-1)
 
 
-class NormedHead(Float32Head):
-    """A dense layer, GELU, a norm, and a classifier with one output (ModernBERT, Ettin)."""
+class DenseNorm(Float32Head):
+    """A dense layer, GELU and a norm, as before the decoder of a masked language model."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(n, hidden_size) float32. states: (n, hidden_size) of any float dtype."""
+        with in_float32(states.device):
+            normed: Tensor = self.norm(functional.gelu(self.product(self.dense, states)))
+            return normed
+
+
+class NormedHead(DenseNorm):
+    """The same before a classifier with one output (ModernBERT, Ettin)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
 
     def forward(self, pooled: Tensor) -> Tensor:
         """(n,) float32 scores. pooled: (n, hidden_size) of any float dtype."""
         with in_float32(pooled.device):
-            normed = self.norm(functional.gelu(self.product(self.dense, pooled)))
-            return self.product(self.classifier, normed).squeeze(-1)
+            return self.product(self.classifier, super().forward(pooled)).squeeze(-1)
