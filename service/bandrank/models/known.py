@@ -30,6 +30,7 @@ class KnownFamily:
 
 
 CROSS, SPARSE, BI, COLBERT = "cross-encoder", "sparse cross-encoder", "bi-encoder", "ColBERT"
+SPLADE, BY_TABLE = "SPLADE", "queries are read by a table"
 
 KNOWN_FAMILIES = (
     KnownFamily(
@@ -52,6 +53,10 @@ KNOWN_FAMILIES = (
             KnownModel("Snowflake/snowflake-arctic-embed-m", BI, "109M", 512, "[CLS], cosine; queries have a prompt"),
             KnownModel("colbert-ir/colbertv2.0", COLBERT, "110M", 220, "128 dimensions, Stanford's format"),
             KnownModel("answerdotai/answerai-colbert-small-v1", COLBERT, "33M", 300, "96 dimensions"),
+            KnownModel("naver/splade-v3", SPLADE, "110M", 512, "not for commercial use"),
+            KnownModel(
+                "opensearch-project/opensearch-neural-sparse-encoding-doc-v2-mini", SPLADE, "23M", 512, BY_TABLE
+            ),
         ),
     ),
     KnownFamily(
@@ -74,6 +79,7 @@ KNOWN_FAMILIES = (
             KnownModel("jinaai/jina-colbert-v2", COLBERT, "560M", 300, "128 dimensions; not for commercial use"),
             KnownModel("jinaai/jina-embeddings-v3", BI, "572M", 8192, "two encoders; not for commercial use"),
             KnownModel("intfloat/multilingual-e5-base", BI, "278M", 512, "put `query: ` and `passage: ` before texts"),
+            KnownModel("ibm-granite/granite-embedding-30m-sparse", SPLADE, "30M", 512),
         ),
     ),
     KnownFamily(
@@ -113,6 +119,12 @@ KNOWN_FAMILIES = (
             ),
             KnownModel(
                 "sentence-transformers/msmarco-distilbert-dot-v5", BI, "66M", 512, "mean, dot product", dot=True
+            ),
+            KnownModel(
+                "opensearch-project/opensearch-neural-sparse-encoding-doc-v2-distill", SPLADE, "67M", 512, BY_TABLE
+            ),
+            KnownModel(
+                "opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill", SPLADE, "67M", 512, BY_TABLE
             ),
         ),
     ),

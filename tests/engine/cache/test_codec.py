@@ -71,6 +71,37 @@ def test_words_come_back_unchanged(drawn: tuple[Tensor, list[int]], size: int, d
     assert not any(codec.open(value[:-1], KEY) for value in sealed)
 
 
+@given(representations(width=16, most=65504.0), st.randoms(use_true_random=False), st.sampled_from(DTYPES))
+def test_ids_of_terms_come_back_unchanged(
+    drawn: tuple[Tensor, list[int]], chance: random.Random, dtype: PayloadDtype
+) -> None:
+    """In any dtype of the numbers behind them, which are as they would be without ids."""
+    values, lengths = drawn
+    terms = 250_002
+    ids = torch.tensor([[chance.randrange(terms)] for _ in values]).reshape(-1, 1).float()
+    codec = RepresentationCodec(1 + values.shape[1], dtype, terms=terms)
+    payloads = codec.payloads(Ragged(torch.cat([ids, values], 1), offsets(lengths)))
+    decoded = codec.decode(payloads)
+
+    assert torch.equal(decoded.values[:, :1], ids)
+    plain, without = encoded(values, lengths, dtype)
+    assert torch.equal(decoded.values[:, 1:], plain.decode(without).values)
+    assert codec.lengths(payloads) == lengths
+    sealed = [codec.seal(payload, KEY) for payload in payloads]
+    assert [codec.open(value, KEY) for value in sealed] == payloads
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_id_of_no_term_is_not_opened(dtype: PayloadDtype) -> None:
+    """It would be looked up beyond the end of a table."""
+    rows = Ragged(torch.tensor([[6.0, 0.5], [7.0, 0.5]]), offsets([2]))
+    few, many = (RepresentationCodec(2, dtype, terms=terms) for terms in (7, 8))
+    (payload,) = many.payloads(rows)
+
+    assert many.open(many.seal(payload, KEY), KEY) == payload
+    assert few.open(few.seal(payload, KEY), KEY) is None
+
+
 def test_words_of_another_size_are_refused() -> None:
     """Missing and unexpected words are refused, too."""
     rows, words = torch.ones(1, 2), Words(np.ones((1, 3), np.uint16), np.ones((1, 3), np.uint8))
