@@ -14,7 +14,7 @@ from support.models import as_served, edit_json, random_text, score_batch
 from support.text_scores import ids_of
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DistilBertForSequenceClassification, PreTrainedModel
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder
@@ -101,6 +101,15 @@ def test_a_number_of_heads_that_the_folder_leaves_to_its_family(tmp_path: Path) 
     model = tiny(name, hidden_size=48, embedding_size=48)
     folder = save(tmp_path, name, model)
     edit_json(folder / "config.json", {}, remove=("num_attention_heads",))
+
+    assert scores_of(load_model(str(folder))) == pytest.approx(expected_scores(model, folder), abs=CLOSE)
+
+
+def test_the_epsilon_of_distilbert_is_fixed(tmp_path: Path) -> None:
+    """The library reads none from its config.json."""
+    folder = save(tmp_path, "DistilBERT")
+    edit_json(folder / "config.json", {"layer_norm_eps": 0.1})
+    model = DistilBertForSequenceClassification.from_pretrained(folder)
 
     assert scores_of(load_model(str(folder))) == pytest.approx(expected_scores(model, folder), abs=CLOSE)
 

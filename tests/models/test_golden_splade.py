@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
-from support.models import as_served, edit_json, random_text, tiny_hf_cross_encoder, write_modules
+from support.models import as_served, edit_json, random_text, tiny_hf_cross_encoder, write_json, write_modules
 from support.refusals import assert_refused
 from support.splades import MODERNBERT, POOLING, TRANSFORMER, save_splade, tiny_masked_lm
 from support.text_scores import assert_scores, scores_of_texts
@@ -63,6 +63,15 @@ def test_scores_are_those_of_sentence_transformers(name: str, table: bool, tmp_p
 def test_every_pooling_is_the_librarys(strategy: str, activation: str, tmp_path: Path) -> None:
     pooling = {"pooling_strategy": strategy, "activation_function": activation}
     folder = save_splade(tmp_path, pooling=pooling)
+    assert_library_scores(folder)
+
+
+def test_a_table_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    """That of its tokenizer, where the transformer's limit may be another."""
+    folder = save_splade(tmp_path, table=True)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 6})
+    assert_library_scores(folder)
+    edit_json(folder / "query_0_SparseStaticEmbedding" / "tokenizer_config.json", {"model_max_length": 3})
     assert_library_scores(folder)
 
 

@@ -33,7 +33,8 @@ NAMES = LayerNames(
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """The encoder's shape. Raises ValueError for unsupported settings."""
     saved = {name: settings[theirs] for name, theirs in SETTINGS.items() if theirs in settings}
-    return DistilBertConfig(**bert.read_shape(settings | saved | {"type_vocab_size": 0}, weights))
+    fixed = {"type_vocab_size": 0, "layer_norm_eps": 1e-12}  # whatever config.json says
+    return DistilBertConfig(**bert.read_shape(settings | saved | fixed, weights))
 
 
 DISTILBERT = Family(

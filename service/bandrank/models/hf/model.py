@@ -6,8 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from bandrank.models.checkpoint import AnyScorer, BadCheckpoint, assemble, read_object
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
@@ -94,22 +92,21 @@ class Model:
 
     @property
     def mlm_head_weights(self) -> Weights:
-        """The tensors of a masked language model's head under our names: `head.dense`, `head.norm` and `decoder`, in
-        float32. Raises BadCheckpoint if the family has none that is supported, and KeyError for a missing tensor.
+        """The tensors of a masked language model's head under our names: `head.dense` and `head.norm` in float32, and
+        `decoder`. Raises BadCheckpoint if the family has no such head that is supported, and KeyError for a missing
+        tensor.
         """
         if self.family.mlm_head is None:
             raise self.refuse(f"a {self.settings['model_type']} as a masked language model is not supported")
         dense, norm, decoder = self.family.mlm_head
-        weights = {f"head.{ours}": self.weights[theirs] for ours, theirs in head_names(dense=dense, norm=norm).items()}
+        names = head_names(dense=dense, norm=norm)
+        weights = {f"head.{ours}": self.weights[theirs].float() for ours, theirs in names.items()}
         # Of a decoder without a matrix of its own it is that of words, and of one without a bias it is the head's.
         words = self.encoder_weights["encoder.embeddings.word.weight"]
         bias = f"{decoder}.bias" if f"{decoder}.bias" in self.weights else f"{decoder.rpartition('.')[0]}.bias"
-        weights |= {
-            "decoder.weight": self.weights.get(f"{decoder}.weight", words),
-            "decoder.bias": self.weights[bias],
-        }
-        # Copies, since files of weights hold no tensor that is part of another.
-        return {name: tensor.to(torch.float32, copy=True) for name, tensor in weights.items()}
+        matrix = self.weights.get(f"{decoder}.weight", words)
+        # A copy, since a file of weights holds no tensor that is part of another.
+        return weights | {"decoder.weight": matrix.clone(), "decoder.bias": self.weights[bias]}
 
     def assemble(self, architecture: type[AnyScorer], config: Any, others: Weights) -> AnyScorer:
         """The scorer of a config, with the encoder's tensors and others. Raises BadCheckpoint, and KeyError for a

@@ -60,7 +60,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
         query_table=parts.table is not None,
         query_wording=query,
         candidate_wording=candidate,
-        max_query_tokens=limit,
+        max_query_tokens=limit if parts.table is None else _most_looked_up(model, parts.table),
         max_candidate_tokens=limit,
     )
     table = {} if parts.table is None else {"query_weights": _query_weights(model, parts.table)}
@@ -91,6 +91,13 @@ def _routed(model: Model) -> Parts:
     if model.root / transformer != model.folder:
         raise model.refuse(f"a transformer in {transformer!r} beside a config.json of another is not supported")
     return Parts(found["document"][0], model.root / pooling, model.root / query)
+
+
+def _most_looked_up(model: Model, folder: Path) -> int:
+    """The most tokens of a query that a table reads: the limit of its own tokenizer, or that of positions."""
+    most = model.encoder.max_positions
+    named = read_object(folder / "tokenizer_config.json", optional=True).get("model_max_length")
+    return min(int(named or most), most)
 
 
 def _query_weights(model: Model, folder: Path) -> Any:
