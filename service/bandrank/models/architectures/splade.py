@@ -5,7 +5,7 @@ A query's terms may also be its own tokens, each with a weight from a table, so 
 2024, arXiv 2411.04403).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar, Literal
@@ -22,7 +22,6 @@ from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import MINILM_PRODUCTS, CandidateSide
 from bandrank.models.template import TokenTemplate
 from bandrank.models.wording import PLAIN, Wording
-from bandrank_kernels.arrays import offsets
 from bandrank_kernels.transfer import to_device
 
 BLOCK_ROWS = 512  # tokens whose logits are computed together: 60 MB for a vocabulary of 30,000
@@ -95,17 +94,19 @@ class Splade(LateInteractionScorer):
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """(total, 2) the terms of each candidate whose weight is not 0, in the order of their ids: id and weight."""
-        weights = self._weights(tokens)
-        owner, terms = weights.nonzero(as_tuple=True)
-        lengths = torch.bincount(owner, minlength=len(tokens))
-        return Ragged(torch.stack([terms.float(), weights[owner, terms]], 1), offsets(lengths.cpu().numpy()))
+        rows = [sparse(weights) for weights in self._weights(tokens)]
+        return (
+            Ragged.from_tensors(rows)
+            if rows
+            else Ragged(torch.empty(0, 2, device=self.encoder.device), tokens.cu_seqlens)
+        )
 
     def candidate_side(self) -> CandidateSide:
         return self._candidate_side(("encoder", "pooling", "num_logs"), ("encoder.", "head.", "decoder."))
 
     def encode_queries(self, queries: Ragged) -> Ragged:
         """(n, num_terms) one row for each query, with the weight of every term."""
-        weights = self._looked_up(queries) if self.config.query_table else self._weights(queries)
+        weights = self._looked_up(queries) if self.config.query_table else torch.stack([*self._weights(queries)])
         return Ragged(weights, np.arange(len(queries) + 1))
 
     def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
@@ -123,12 +124,11 @@ class Splade(LateInteractionScorer):
         weights[owner, ids] = self.query_weights[ids]
         return weights.float()
 
-    def _weights(self, tokens: Ragged) -> Tensor:
-        """(n, num_terms) float32 weights of all terms in each text."""
+    def _weights(self, tokens: Ragged) -> Iterator[Tensor]:
+        """(num_terms,) float32 weights of all terms in each text."""
         states = tower.read(self.encoder, tokens)
         # Text by text: the rounding of a product with a matrix may depend on the number of rows.
-        pooled = [self._pool(states[text]) for text in range(len(tokens))]
-        return torch.stack(pooled) if pooled else states.values.new_zeros(0, self.num_terms).float()
+        return (self._pool(states[text]) for text in range(len(tokens)))
 
     def _pool(self, states: Tensor) -> Tensor:
         """(num_terms,) the weights of all terms in a text. states: (length, hidden_size) of its tokens."""
@@ -139,3 +139,9 @@ class Splade(LateInteractionScorer):
 
     def _damped(self, logits: Tensor) -> Tensor:
         return reduce(lambda x, _: x.log1p(), range(self.config.num_logs), logits.relu())
+
+
+def sparse(weights: Tensor) -> Tensor:
+    """(n, 2) ids and weights of the terms whose weight is not 0. weights: (num_terms,)."""
+    terms = weights.nonzero()[:, 0]
+    return torch.stack([terms.float(), weights[terms]], 1)
