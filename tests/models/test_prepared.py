@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from support.decoders import tiny_decoder_reranker
 from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder
 from support.modernbert import tiny_sequence_cross_encoder
 from support.native import needs_native
-from support.precomputing import tiny_colbert, tiny_deformer
+from support.precomputing import tiny_colbert, tiny_deformer, tiny_splade
 from support.scorers import lookup
 from support.tokenizer import SEP_ID
 from support.torch_threads import torch_threads
@@ -201,3 +202,23 @@ def test_what_all_candidates_need_is_not_computed_by_each_worker(
         prepared.score(batch)
 
     assert set(seen) == {threads}
+
+
+@pytest.mark.parametrize("tiny", [tiny_bi_encoder, partial(tiny_splade, query_table=True)])
+def test_a_batch_of_cheap_comparisons_is_not_cut(tiny: Callable[[], Scorer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part would encode their query again; of several queries, workers encode different ones."""
+    prepared = prepare(tiny(), device=CPU, dtype=torch.float32)
+    texts = [[[SEP_ID, 9 + number % 50, SEP_ID] for number in range(500)]] * 2
+    batch = score_batch([[SEP_ID] * 9] * 2, texts)
+    batch = replace(batch, candidates=prepared.scorer.encode_candidates(batch.candidates))
+    alone = ScoreBatch(batch.queries.part(slice(0, 1)), batch.candidates.part(slice(0, 500)), batch.cu_candidates[:2])
+    seen: list[int] = []
+    score = prepared.scorer.score
+    monkeypatch.setattr(prepared.scorer, "score", lambda part: seen.append(len(part.candidates)) or score(part))
+    with torch.inference_mode(), torch_threads(2):
+        prepared.score(alone)
+        prepared.score(batch)
+
+    assert seen[0] == 500
+    assert len(seen) > 2
+    assert sum(seen[1:]) == 1000

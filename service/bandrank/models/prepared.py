@@ -237,8 +237,7 @@ class PreparedScorer:
     ) -> Arriving[tuple[slice, Sequence[Tensor]], Sequence[Tensor]]:
         """Starts to compute tensors with a row for each candidate, in parts side by side."""
         lengths, of_queries = batch.candidates.lengths, batch.queries.lengths
-        again = self._rows_again(int(of_queries.max(initial=0)), lengths)
-        cut = self._split(lengths, in_order=len(batch.queries) > 1, again=again)
+        cut = self._cut(batch)
         batches = cut.batches(batch)
         shared = len(batches) == 1 and lengths.sum() + of_queries.sum() >= 2 * MIN_PART_ROWS
         begun = self._workers.begin_together(compute, batches[0]) if shared else self._workers.begin(compute, batches)
@@ -247,10 +246,18 @@ class PreparedScorer:
             lambda pieces: ((cut.runs[part], results) for part, results in pieces if cut.order is None),
         )
 
-    def _rows_again(self, query_tokens: int, lengths: Ints) -> float:
-        """The cost of a query, which each part of a batch computes again, as a number of rows of candidates."""
+    def _cut(self, batch: ScoreBatch) -> Cut:
+        """How workers share a batch: not at all if comparing candidates with its only query, which each worker would
+        encode, costs less than the smallest part.
+        """
+        lengths, query_tokens = batch.candidates.lengths, int(batch.queries.lengths.max(initial=0))
         usual = max(1, int(lengths.mean())) if len(lengths) else 1
-        return usual * self.scorer.query_rows(query_tokens) / self.scorer.num_rows(query_tokens, usual)
+        of_each = self.scorer.num_rows(query_tokens, usual)
+        several = len(batch.queries) > 1
+        if not several and len(lengths) * of_each < MIN_PART_ROWS:
+            return Cut([slice(0, len(lengths))])
+        again = usual * self.scorer.query_rows(query_tokens) / of_each  # in rows of candidates
+        return self._split(lengths, in_order=several, again=again)
 
     def _split(self, lengths: Ints, *, in_order: bool, again: float = 0.0) -> Cut:
         grain = FINE if self.dtype == torch.int8 else COARSE

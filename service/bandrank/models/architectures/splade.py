@@ -94,12 +94,9 @@ class Splade(LateInteractionScorer):
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """(total, 2) the terms of each candidate whose weight is not 0, in the order of their ids: id and weight."""
-        rows = [sparse(weights) for weights in self._weights(tokens)]
-        return (
-            Ragged.from_tensors(rows)
-            if rows
-            else Ragged(torch.empty(0, 2, device=self.encoder.device), tokens.cu_seqlens)
-        )
+        if not len(tokens):
+            return Ragged(torch.empty(0, 2, device=self.encoder.device), tokens.cu_seqlens)
+        return Ragged.from_tensors([sparse(weights) for weights in self._weights(tokens)])
 
     def candidate_side(self) -> CandidateSide:
         return self._candidate_side(("encoder", "pooling", "num_logs"), ("encoder.", "head.", "decoder."))
