@@ -24,7 +24,7 @@ from bandrank.models.template import TokenTemplate
 from bandrank.models.wording import PLAIN, Wording
 from bandrank_kernels.transfer import to_device
 
-BLOCK_ROWS = 512  # tokens whose logits are computed together: 60 MB for a vocabulary of 30,000
+BLOCK_ROWS = 128  # tokens whose logits are computed together: 16 MB for a vocabulary of 30,000
 
 
 @dataclass(frozen=True, kw_only=True)
