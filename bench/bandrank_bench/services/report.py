@@ -43,13 +43,13 @@ def markdown(results: Results, plan: Plan) -> str:
 
 
 def json_lines(results: Results) -> str:
-    """A line per run, with the milliseconds of each of its requests."""
+    """A line per run, with the milliseconds of each of its requests in ascending order, which compresses well."""
     lines = []
     for run in results.runs:
         facts = asdict(run) | {"window": [run.window.from_s, run.window.to_s]}
         facts["outcomes"] = Counter(one.kind for one in run.outcomes)
-        facts["took_ms"] = [round(1e3 * (one.done_s - one.due_s)) for one in run.outcomes]
-        facts["queue_ms"] = [round(1e3 * one) for one in run.queue_s]
+        facts["took_ms"] = sorted(round(1e3 * (one.done_s - one.due_s)) for one in run.outcomes)
+        facts["queue_ms"] = sorted(round(1e3 * one) for one in run.queue_s)
         del facts["queue_s"]
         lines.append(json_line(facts))
     return "".join(lines)
