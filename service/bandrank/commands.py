@@ -5,6 +5,7 @@ import gc
 import logging
 import math
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +35,9 @@ from bandrank.stops import STOPS
 log = logging.getLogger("bandrank")
 
 KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
+# The longest that a thread in Python code keeps others waiting. A small request takes its turn some ten times, in the
+# event loop and in threads: at Python's 5 ms, it waited a second beside many large ones.
+SWITCH_S = 0.001
 PASSED_THROUGH = {"headers": [], "date_header": False}  # a proxy's answers have the headers of the search engine
 
 
@@ -115,6 +119,7 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
     # Objects loaded by now live to the end; a collection that walks them all would delay requests by 0.2 s.
     gc.collect()
     gc.freeze()
+    sys.setswitchinterval(SWITCH_S)
     try:
         server.run()
     except SystemExit:  # raised by uvicorn if it could not start; it has logged why

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +19,15 @@ from support.gated_service import DIE
 from support.gates import gated_service
 from support.models import save_cross_encoder
 from support.plain_http import get
+from support.scorers import lookup
 from support.server import running_service
+from support.serving import files_of
 from support.tasks import HANG_S, wait_until
+
+from bandrank.api.draining import DrainingServer
+from bandrank.commands import serve
+from bandrank.settings import Settings
+from bandrank.stops import STOPS
 
 
 def refuses(address: str) -> bool:
@@ -158,3 +167,18 @@ def test_a_hung_scoring_thread_fails_the_probes_and_ends_the_process(tmp_path: P
         assert statuses == {httpx.codes.OK, httpx.codes.SERVICE_UNAVAILABLE}
         assert gated.service.exit_status() == 1
         assert "hung" in gated.service.log.read_text()
+
+
+def test_threads_take_short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it serves, a thread in Python code lets others go on after a fifth of Python's own interval."""
+    before, handlers = sys.getswitchinterval(), {number: signal.getsignal(number) for number in STOPS}
+    seen: list[float] = []
+    monkeypatch.setattr(DrainingServer, "run", lambda _: seen.append(sys.getswitchinterval()))
+    try:
+        serve([files_of(lookup(man=1.5))], Settings(device="cpu"))
+    finally:
+        sys.setswitchinterval(before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    assert seen == [pytest.approx(before / 5)]
