@@ -160,6 +160,9 @@ def test_other_settings_are_refused(file: str, settings: dict[str, Any], message
         (lambda router: router["structure"].update(query=router["structure"]["document"]), "a Router with {'query': "),
         (lambda router: router["parameters"].update(route_mappings={"('query', 'text')": "document"}), "a Router with"),
         (lambda router: router["types"].update({"": "mine.MLMTransformer"}), "modules of code of its own"),
+        (lambda router: router["types"].pop(""), "a Router with {'query': .*None"),
+        (lambda router: router.pop("types"), "a Router with {'query': .*None"),
+        (lambda router: router.pop("structure"), "a Router with {} is not supported"),
     ],
 )
 def test_another_router_is_refused(change: Any, message: str, tmp_path: Path) -> None:

@@ -54,9 +54,8 @@ class RepresentationCodec:
         self._terms = terms
         self._words_bytes = Words.num_bytes(words)
         self._rows_begin = COUNTS.size + self._words_bytes
-        self._id_bytes = ID_BYTES if terms else 0
         self._number_bytes = {"float32": 4 * numbers, "float16": 2 * numbers, "int8": SCALE_BYTES + numbers}[dtype]
-        self._row_bytes = self._id_bytes + self._number_bytes
+        self._row_bytes = self._number_bytes + (ID_BYTES if terms else 0)
 
     def payloads(self, representations: Ragged) -> list[bytes]:
         """The payloads of representations, (total, size) on any device, with counts of 0.

@@ -5,11 +5,12 @@ or, behind a Router, documents alone, and queries are read by a table of weights
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from torch import Tensor
 
 from bandrank.models.architectures.splade import Splade, SpladeConfig
 from bandrank.models.checkpoint import read_json, read_object
-from bandrank.models.hf.files import Weights, load_tokenizer, read_weights, transformer_settings
+from bandrank.models.hf.files import load_tokenizer, read_weights, transformer_settings
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.modules import class_names
@@ -77,9 +78,9 @@ def _chained(model: Model, modules: list[str]) -> Parts:
 def _routed(model: Model) -> Parts:
     """The parts behind a Router. The transformer's folder has the name "" if it is the root itself."""
     router = read_object(model.root / "router_config.json")
-    ids, routes = [*router["types"]], router["structure"]
-    types = dict(zip(ids, class_names(model, router["types"].values()), strict=True))
-    found = {route: [types[each] for each in names] for route, names in routes.items()}
+    types, routes = (router.get(name) or {} for name in ("types", "structure"))
+    named = dict(zip(types, class_names(model, types.values()), strict=True))
+    found = {route: [named.get(each) for each in names] for route, names in routes.items()}
     kinds = {"query": [[TABLE]], "document": [[transformer, POOLING] for transformer in TASKS]}
     fits = found.keys() == kinds.keys() and all(found[route] in kinds[route] for route in kinds)
     if not fits or (router.get("parameters") or {}).get("route_mappings"):
@@ -90,7 +91,7 @@ def _routed(model: Model) -> Parts:
     (query,), (transformer, pooling) = routes["query"], routes["document"]
     if model.root / transformer != model.folder:
         raise model.refuse(f"a transformer in {transformer!r} beside a config.json of another is not supported")
-    return Parts(found["document"][0], model.root / pooling, model.root / query)
+    return Parts(named[transformer], model.root / pooling, model.root / query)
 
 
 def _most_looked_up(model: Model, folder: Path) -> int:
@@ -100,12 +101,11 @@ def _most_looked_up(model: Model, folder: Path) -> int:
     return min(int(named or most), most)
 
 
-def _query_weights(model: Model, folder: Path) -> Any:
+def _query_weights(model: Model, folder: Path) -> Tensor:
     """(vocab_size,) the weights of a query's tokens. Raises BadCheckpoint if they are of other tokens than ours."""
     if path := read_object(folder / "config.json", optional=True).get("path"):
         raise model.refuse(f"weights of queries in {path} are not supported, only in model.safetensors")
     theirs, ours = (json.loads(load_tokenizer(each).to_str()) for each in (folder, model.folder))
     if any(theirs[part] != ours[part] for part in ("model", "normalizer", "pre_tokenizer")):
         raise model.refuse(f"a tokenizer for queries ({folder.name}) that is not that of documents is not supported")
-    weights: Weights = read_weights(folder)
-    return weights["weight"].float()
+    return read_weights(folder)["weight"].float()
