@@ -7,6 +7,7 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import queues
 from support.tasks import CLIENT, HANG_S, LANE, Clock, NamedLane, task_of
 
 from bandrank.engine.clients import SHADOW, Client
@@ -27,10 +28,8 @@ ARRIVALS = st.lists(
 
 
 def queue_of(**more: float) -> TaskQueue:
-    """A queue in which a row takes a second."""
-    limits = {"max_waiting_rows": math.inf, "max_wait_s": math.inf, "patience": math.inf, **more}
-    queue = TaskQueue(clock=Clock(), max_batch_rows=BATCH, **limits)
-    queue.throughput.report(LANE.name, 1000, 1000.0)
+    """A queue in which a row takes a second, and a costly one a hundred."""
+    queue = queues.queue_of(max_batch_rows=BATCH, **more)
     queue.throughput.report(COSTLY.name, 1000, 100_000.0)
     return queue
 

@@ -1,26 +1,14 @@
 """Requests of a later priority let other requests of their client go first, and do not affect other clients."""
 
-import math
-
 import pytest
-from support.tasks import CLIENT, LANE, Clock, task_of
+from support.queues import BATCH, queue_of
+from support.tasks import CLIENT, LANE, task_of
 
 from bandrank.engine.clients import Client
-from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import Overloaded
 
-BATCH = 40
 OTHERS = Client("one"), Client("another")
-
-
-def queue_of(*, patience: float = math.inf) -> TaskQueue:
-    """A queue in which a row takes a second."""
-    queue = TaskQueue(
-        max_waiting_rows=math.inf, max_wait_s=math.inf, clock=Clock(), max_batch_rows=BATCH, patience=patience
-    )
-    queue.throughput.report(LANE.name, 1000, 1000.0)
-    return queue
 
 
 def test_a_later_priority_lets_others_of_its_client_go_first() -> None:

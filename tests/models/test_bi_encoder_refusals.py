@@ -104,6 +104,9 @@ def test_modules_of_another_kind_of_model_are_named(tmp_path: Path) -> None:
     kinds = {"": "base.modules.transformer.Transformer", "1_Sparse": "sparse_encoder.modules.SparseAutoEncoder"}
     write_modules(folder, kinds)
     assert_refused(folder, r"modules \['Transformer.*SparseAutoEncoder'\] are not supported")
+    kinds = {"": "base.modules.transformer.Transformer", "1_SpladePooling": "sparse_encoder.modules.SpladePooling"}
+    write_modules(folder, kinds)
+    assert_refused(folder, r"a Transformer before a SpladePooling that gives no logits is not supported")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
-from support.bert_likes import KNOWN, tiny
-from support.models import HIDDEN_SIZE, as_served, edit_json, random_text, randomise, score_batch, write_json
+from support.bert_likes import KNOWN, save_fast_tokenizer, tiny
+from support.models import HIDDEN_SIZE, as_served, edit_json, random_text, randomise, score_batch
 from torch import nn
 
 from bandrank.models import checkpoint
@@ -43,10 +43,7 @@ def saved(folder: Path, name: str, *, pooling: str = "mean", dense: str = "", co
     tokenizer = known.tokenizer()
     tokenizer.enable_truncation(16)
     tokenizer.enable_padding(length=16)
-    tokenizer.save(str(start / "tokenizer.json"))
-    names = ("<s>", "<pad>", "</s>") if tokenizer.token_to_id("<s>") is not None else ("[CLS]", "[PAD]", "[SEP]")
-    special = dict(zip(("cls_token", "pad_token", "sep_token"), names, strict=True))
-    write_json(start / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special})
+    save_fast_tokenizer(start, tokenizer)
     size, layers = HIDDEN_SIZE, []
     for options in DENSE.get(dense, []):
         layers.append(Dense(in_features=size, **options))

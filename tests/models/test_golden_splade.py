@@ -129,9 +129,9 @@ def test_a_table_reads_each_token_of_a_query_once(tmp_path: Path) -> None:
     tokens = model.tokenizer.encode("the man the man", add_special_tokens=False).ids
     found = model.scorer.encode_queries(Ragged.from_token_ids([tokens, []])).values
     weights = load_file(tmp_path / "query_0_SparseStaticEmbedding" / "model.safetensors")["weight"]
-    expected = torch.zeros(2, len(weights))
-    expected[0, tokens] = weights[tokens]
-    assert torch.equal(found, expected)
+    wanted = torch.zeros(2, len(weights))
+    wanted[0, tokens] = weights[tokens]
+    assert torch.equal(found, wanted)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,8 @@ def test_a_table_reads_each_token_of_a_query_once(tmp_path: Path) -> None:
 )
 def test_other_settings_are_refused(file: str, settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     folder = save_splade(tmp_path)
-    (folder / file).touch()
-    if not (folder / file).read_text():
-        (folder / file).write_text("{}")
+    if not (folder / file).exists():
+        write_json(folder / file, {})
     edit_json(folder / file, settings)
     assert_refused(folder, message)
 

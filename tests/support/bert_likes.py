@@ -171,8 +171,8 @@ ALL: dict[str, Known] = KNOWN | {  # and models that `transformers` lacks
 }
 
 
-def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
-    """A random cross-encoder with a known model's settings, in eval mode. more: further fields of its config."""
+def config_of(name: str, **more: Any) -> Any:
+    """The config of a tiny model with a known one's settings. more: further fields."""
     known = ALL[name]
     shape = {
         "vocab_size": max(vocab_size(), known.tokenizer().get_vocab_size()),
@@ -182,8 +182,13 @@ def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
         "intermediate_size": INTERMEDIATE_SIZE,
         "num_labels": 1,
     }
-    config = known.config(**shape | known.settings | more)
-    build: Any = JinaBert if "auto_map" in known.settings else AutoModelForSequenceClassification.from_config
+    return known.config(**shape | known.settings | more)
+
+
+def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
+    """A random cross-encoder with a known model's settings, in eval mode. more: further fields of its config."""
+    config = config_of(name, **more)
+    build: Any = JinaBert if "auto_map" in ALL[name].settings else AutoModelForSequenceClassification.from_config
     return random_scorer(build(config), seed)  # type: ignore[no-any-return]
 
 
@@ -193,6 +198,15 @@ def save(folder: Path, name: str, model: PreTrainedModel | None = None) -> Path:
     ALL[name].tokenizer().save(str(folder / "tokenizer.json"))
     write_json(folder / "tokenizer_config.json", {"model_max_length": ALL[name].positions})
     return folder
+
+
+def save_fast_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    """Writes a tokenizer, with the names of its special tokens, as transformers' class for any fast one reads it."""
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = ("<s>", "<pad>", "</s>") if tokenizer.token_to_id("<s>") is not None else ("[CLS]", "[PAD]", "[SEP]")
+    special = dict(zip(("cls_token", "pad_token", "sep_token"), names, strict=True))
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special})
 
 
 def assert_the_same(scorer: Scorer, other: Scorer) -> None:

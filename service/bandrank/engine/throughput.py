@@ -57,8 +57,11 @@ class Throughput:
 
         Of a batch that is many times larger nothing else is known: what they took may be fixed cost.
         """
-        known = self._speeds.get(lane)
-        return self.seconds(lane, min(rows, SIZE ** (_nearest(known, rows) + NEAR + 1))) if known else 0.0
+        if not (known := self._speeds.get(lane)):
+            return 0.0
+        nearest = _nearest(known, rows)
+        most: float = SIZE ** (nearest + NEAR + 1)
+        return min(rows, most) * known[nearest].row_s
 
     def least_seconds(self, lane: str, rows: float, *, batch_rows: float = 0.0) -> float:
         """The seconds that `rows` take at the best recent speed, as part of a batch.

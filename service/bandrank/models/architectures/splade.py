@@ -60,14 +60,15 @@ class Splade(LateInteractionScorer):
 
     def __init__(self, config: SpladeConfig) -> None:
         super().__init__(config)
-        self.query_template = replace(self.query_template, wording=config.query_wording)
+        bare = TokenTemplate((), (), config.max_query_tokens)
+        template = bare if config.query_table else self.query_template
+        self.query_template = replace(template, wording=config.query_wording)
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
         self.num_terms = config.encoder.vocab_size
         self.representation_size = 2  # a term's id, and its weight
         self.head = DenseNorm(config.encoder)
         self.decoder = Linear(config.encoder.hidden_size, self.num_terms)
         if config.query_table:
-            self.query_template = TokenTemplate((), (), config.max_query_tokens, wording=config.query_wording)
             self.query_weights = nn.Parameter(torch.zeros(self.num_terms))
 
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
@@ -119,7 +120,7 @@ class Splade(LateInteractionScorer):
         owner, ids = to_device([owner, queries.values], self.encoder.device)
         weights = self.query_weights.new_zeros(len(queries), self.num_terms)
         weights[owner, ids] = self.query_weights[ids]
-        return weights.float()
+        return weights
 
     def _weights(self, tokens: Ragged) -> Iterator[Tensor]:
         """(num_terms,) float32 weights of all terms in each text."""
