@@ -1,6 +1,7 @@
 """A decoder's own chat template, which sentence-transformers renders: it has our prompt, or the model is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,10 +34,20 @@ can only be "yes" or "no".<|im_end|>
 </think>
 
 {{{{ "" }}}}"""
+DOCUMENT_FIRST = f"""\
+Check whether a given document contains information helpful to answer the query.
+<Document> {CONTENT.replace("ROLE", "document")}
+<Query> {CONTENT.replace("ROLE", "query")} ??"""
 IN_PARTS = TEMPLATE.replace(CONTENT.replace("ROLE", "query"), PART.replace("ROLE", "query")).replace(
     CONTENT.replace("ROLE", "document"), PART.replace("ROLE", "document")
 )
 QUERY, DOCUMENTS = "how do bees find their way?", ["By the sun.", "Honey.", "no", "bees " * 30]
+
+
+def modalities(form: str) -> dict[str, Any]:
+    """The setting by which the library puts texts into messages, whose contents are "flat" texts or "structured"."""
+    method = {"method": "forward", "method_output_name": "logits"}
+    return {"modality_config": {"text": method, "message": method | {"format": form}}}
 
 
 @pytest.fixture
@@ -48,7 +59,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "1_LogitScore").mkdir()
     ids = {"true_token_id": tokenizer.token_to_id("yes"), "false_token_id": tokenizer.token_to_id("no")}
     write_json(tmp_path / "1_LogitScore" / "config.json", ids)
-    write_json(tmp_path / "sentence_bert_config.json", {"transformer_task": "text-generation"})
+    settings = {"transformer_task": "text-generation", "module_output_name": "causal_logits"}
+    write_json(tmp_path / "sentence_bert_config.json", settings | modalities("flat"))
+    write_json(tmp_path / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
     return tmp_path
 
 
@@ -59,10 +72,11 @@ def scores(folder: Path) -> list[float]:
     return scores_of_texts(model, QUERY, DOCUMENTS)
 
 
-@pytest.mark.parametrize("template", [TEMPLATE, IN_PARTS])
-def test_scores_are_those_of_sentence_transformers(folder: Path, template: str) -> None:
+@pytest.mark.parametrize(("template", "form"), [(TEMPLATE, "flat"), (IN_PARTS, "structured")])
+def test_scores_are_those_of_sentence_transformers(folder: Path, template: str, form: str) -> None:
     """sentence-transformers puts pairs together by the template."""
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    edit_json(folder / "sentence_bert_config.json", modalities(form))
     theirs = CrossEncoder(str(folder), device="cpu")
 
     expected = theirs.predict([(QUERY, document) for document in DOCUMENTS], activation_fn=torch.nn.Identity())
@@ -143,13 +157,17 @@ def test_a_decoder_of_which_nobody_knows_how_it_is_asked(tmp_path: Path, caplog:
     assert "which prompt it was trained with; bandrank gives it that of the published qwen3" in warning
 
 
-def test_a_decoder_that_is_known_to_be_asked_otherwise(tmp_path: Path) -> None:
-    """This model reads the document before the query, so that candidates could share no prompt."""
-    theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"])
-    assert_refused(
-        save_decoder(tmp_path / "ctxl-rerank-v2-1b-seq-cls", theirs),
-        r"document before the query .*ctxl-rerank-v2-1b-seq-cls",
-    )
+def test_a_template_with_the_document_before_the_query(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its words tell a conversion of Contextual AI's re-rankers, whatever its name; in other words it is refused."""
+    caplog.clear()
+    write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 0, "false_token_id": None})
+    (folder / "chat_template.jinja").write_text(DOCUMENT_FIRST, encoding="utf-8")
+    theirs = CrossEncoder(str(folder), device="cpu")
+    expected = theirs.predict([(QUERY, document) for document in DOCUMENTS], activation_fn=torch.nn.Identity())
+
+    assert scores(folder) == pytest.approx(expected.tolist(), abs=1e-5)
+    assert not caplog.messages
+    assert "has 'uery> " in refusal(folder, DOCUMENT_FIRST.replace("<Query>", "<Q>"))
 
 
 def test_a_classifier_ignores_the_template(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -150,7 +150,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "negative window": (lambda config: config | {"pattern": {"window": -2}}, "window must be at least 0"),
     "unknown architecture": (
         lambda config: config | {"architecture": "longformer"},
-        "architecture 'longformer' is unknown; there are bi_encoder, colbert, cross_encoder",
+        "architecture 'longformer' is unknown; there are bi_encoder, candidate_first_reranker, colbert, c",
     ),
     "no architecture": (lambda config: {key: config[key] for key in config if key != "architecture"}, "None is unkn"),
     "later format": (lambda config: config | {"bandrank_format": 2}, "not a bandrank checkpoint of format 1"),

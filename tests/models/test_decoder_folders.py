@@ -73,8 +73,8 @@ def test_weights_are_in_memory_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "published"), [(Qwen3ForCausalLM, TIED), (GemmaForCausalLM, GEMMA)])
-def test_the_two_tokens_may_be_named(kind: Any, published: str, tmp_path: Path) -> None:
-    """The folder's LogitScore module names the two tokens, also for a Gemma, whose own token is known."""
+def test_the_tokens_may_be_named(kind: Any, published: str, tmp_path: Path) -> None:
+    """The folder's LogitScore module names one token or two, also for a Gemma, whose own token is known."""
     theirs = tiny_decoder(kind, PUBLISHED[published])
     folder = save_decoder(tmp_path, theirs)
     kinds = ["base.modules.transformer.Transformer", "cross_encoder.modules.logit_score.LogitScore"]
@@ -87,7 +87,10 @@ def test_the_two_tokens_may_be_named(kind: Any, published: str, tmp_path: Path) 
 
     assert torch.equal(weights["head.classifier.weight"], matrix[300:301] - matrix[200:201])
     write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 300, "false_token_id": None})
-    assert_refused(folder, "must compare the logits of two token ids, not of 300 and None")
+    assert torch.equal(load_model(str(folder)).scorer.state_dict()["head.classifier.weight"], matrix[300:301])
+    for wrong, named in (({"false_token_id": 200}, "None and 200"), ({"true_token_id": 600}, "600")):
+        write_json(folder / "1_LogitScore" / "config.json", wrong)
+        assert_refused(folder, f"must be the logit of a token, or of two, not of {named}")
     (folder / "1_LogitScore").rename(folder / "score")
     assert_refused(folder, r"1_LogitScore.*config\.json")
     write_json(folder / "score" / "config.json", {"true_token_id": 301, "false_token_id": 200})

@@ -81,7 +81,7 @@ OF_OTHER_SHAPES: dict[str, Callable[[], EncoderConfig]] = {
     "t5": tiny_t5_config,
     "ultrabert": lambda: tiny_llama_config(kind=UltraBertConfig),
 }
-ON_ENCODERS = sorted(ARCHITECTURES.keys() - {"decoder_reranker", "seq2seq_reranker"})
+ON_ENCODERS = sorted(ARCHITECTURES.keys() - {"decoder_reranker", "candidate_first_reranker", "seq2seq_reranker"})
 # DeBERTa's attention has no mask for single keys, and a MixEncoder's layers have heads of one width.
 NOT = {("colbert", "deberta"), ("mix_encoder", "embedding_gemma2")}
 every_pair = pytest.mark.parametrize(("architecture", "kind"), sorted({*product(ON_ENCODERS, ENCODER_CONFIGS)} - NOT))

@@ -1,13 +1,16 @@
 """The characters of a text that a passage's token ids stand for, whatever the text is made of."""
 
+from collections.abc import Callable
+
 import pytest
-from support.decoders import qwen_tokenizer, tiny_decoder_reranker
+from support.decoders import qwen_tokenizer, tiny_candidate_first_reranker, tiny_decoder_reranker
 from support.models import tiny_cross_encoder
 from support.precomputing import tiny_colbert
 from support.tokenizer import SENTENCE_ID, tiny_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from bandrank.models.places import places
+from bandrank.models.scorer import Scorer
 from bandrank.models.texts import TextEncoder
 
 PLAIN = TextEncoder(tiny_tokenizer(), tiny_cross_encoder())
@@ -88,11 +91,15 @@ def test_what_a_template_puts_in_front_stands_for_nothing() -> None:
         ("42 bees", (1, 4), "42 bees"),
         ("bees are", (0, 1), "bees"),  # here the space is part of the first piece
         ("bees are", (1, 9), " are"),
+        ("bees", (2, 9), ""),
     ],
 )
-def test_words_before_a_text_stand_for_nothing(text: str, tokens: tuple[int, int], expected: str) -> None:
-    """A decoder's candidates are tokenised together with the space before them."""
-    encoder = TextEncoder(qwen_tokenizer(), tiny_decoder_reranker())
+@pytest.mark.parametrize("scorer", [tiny_decoder_reranker, tiny_candidate_first_reranker])
+def test_words_around_a_text_stand_for_nothing(
+    text: str, tokens: tuple[int, int], expected: str, scorer: Callable[[], Scorer]
+) -> None:
+    """A decoder's candidates are tokenised together with the words around them."""
+    encoder = TextEncoder(qwen_tokenizer(), scorer())
 
     assert found(text, *tokens, encoder) == expected
 

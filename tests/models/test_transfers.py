@@ -52,6 +52,7 @@ SCORERS: dict[str, Callable[[], Scorer]] = VARIANTS | {"cross_encoder deberta": 
         ("sequence_cross_encoder cls", 5),  # plans of global and of local layers, and the rows that are pooled
         ("sequence_cross_encoder mean long", 4),
         ("decoder_reranker", 2),
+        ("candidate_first_reranker", 2),
     ],
 )
 @torch.no_grad()

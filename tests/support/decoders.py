@@ -12,8 +12,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor
 from transformers import GemmaConfig, PretrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
-from bandrank.models.architectures import BiEncoder, DecoderReranker
+from bandrank.models.architectures import BiEncoder, CandidateFirstReranker, DecoderReranker
 from bandrank.models.architectures.bi_encoder import BiEncoderConfig
+from bandrank.models.architectures.candidate_first_reranker import CandidateFirstRerankerConfig
 from bandrank.models.architectures.decoder_reranker import DecoderRerankerConfig, Prompt
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.wording import Wording
@@ -195,6 +196,21 @@ def tiny_decoder_reranker(**more: Any) -> DecoderReranker:
     limits = {"max_tokens": 128, "max_query_tokens": 80}
     config = DecoderRerankerConfig(encoder=tiny_decoder_config(), prompt=prompt, **limits | more)
     return random_scorer(DecoderReranker(config), 0)
+
+
+def tiny_candidate_first_reranker() -> CandidateFirstReranker:
+    """The same with the candidate before the query, and a word behind each."""
+    prompt = Prompt(
+        head=(10, 11),
+        between=(12,),
+        tail=(13, 14, 15),
+        query=Wording("who is {text} of", "is {text} what {instruction} of"),
+        candidate=Wording(" {text} a"),
+        closing=(16,),
+    )
+    limits = {"max_tokens": 128, "max_query_tokens": 80}
+    config = CandidateFirstRerankerConfig(encoder=tiny_decoder_config(), prompt=prompt, **limits)
+    return random_scorer(CandidateFirstReranker(config), 0)
 
 
 def tiny_decoder_bi_encoder() -> BiEncoder:

@@ -1,7 +1,7 @@
 """The prompts of published re-rankers, put together as their authors' code does it: the oracle of our templates.
 
-Sources: the model cards of Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2 and BAAI/bge-reranker-v2-gemma,
-and modeling_zeranker.py of zeroentropy/zerank-1-small.
+Sources: the model cards of Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2, BAAI/bge-reranker-v2-gemma and
+ContextualAI/ctxl-rerank-v2-instruct-multilingual-1b, and modeling_zeranker.py of zeroentropy/zerank-1-small.
 """
 
 from collections.abc import Callable
@@ -54,6 +54,16 @@ def zerank_pair(tokenizer: Tokenizer, _instruction: str, query: str, document: s
         plain,
         f"<|im_start|>system\n{query.strip()}<|im_end|>\n<|im_start|>user\n{document.strip()}<|im_end|>\n"
         "<|im_start|>assistant\n",
+    )
+
+
+def contextual_pair(tokenizer: Tokenizer, instruction: str, query: str, document: str) -> list[int]:
+    """Tokenises one text, in which the document comes first."""
+    asked = f"{query} {instruction}" if instruction else query
+    return _ids(
+        tokenizer,
+        "Check whether a given document contains information helpful to answer the query.\n"
+        f"<Document> {document}\n<Query> {asked} ??",
     )
 
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from support.decoders import tiny_decoder_bi_encoder, tiny_decoder_reranker
+from support.decoders import tiny_candidate_first_reranker, tiny_decoder_bi_encoder, tiny_decoder_reranker
 from support.grouped import tiny_embedding_gemma2_bi_encoder, tiny_gemma3_bi_encoder, tiny_llama_reranker
 from support.models import random_ids, tiny_bi_encoder, tiny_cross_encoder
 from support.modernbert import tiny_sequence_cross_encoder
@@ -45,6 +45,7 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "bi_encoder gemma3": tiny_gemma3_bi_encoder,
     "bi_encoder embedding_gemma2": tiny_embedding_gemma2_bi_encoder,
     "decoder_reranker": tiny_decoder_reranker,
+    "candidate_first_reranker": tiny_candidate_first_reranker,
     "seq2seq_reranker": tiny_t5_reranker,
     "mix_encoder a dot": lambda: tiny_mix_encoder(paper="a"),
     "mix_encoder b": lambda: tiny_mix_encoder(paper="b", num_layers=3, similarity="cosine", seed=5),

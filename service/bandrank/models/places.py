@@ -14,13 +14,13 @@ def places(encoder: TextEncoder, texts: Sequence[str], tokens: Sequence[Span]) -
     """The span of characters, in code points, that a span of each candidate's token ids stands for.
 
     tokens: for each text, a span of the ids that `TextEncoder.candidates` gives. Ids that a template added stand for
-    nothing, nor do the words before a text; a span of such ids alone gives (0, 0). No character is parted from the
+    nothing, nor do the words around a text; a span of such ids alone gives (0, 0). No character is parted from the
     marks that combine with it.
     """
     template = encoder.scorer.candidate_template
     if template.sentence_token is None:
-        before, _ = template.wording.around()
-        encodings = encoder.tokenizer.encode_batch([before + text for text in texts], add_special_tokens=False)
+        before, after = template.wording.around()
+        encodings = encoder.tokenizer.encode_batch([before + text + after for text in texts], add_special_tokens=False)
         located: Iterator[list[tuple[int, Encoding]]] = ([(-len(before), encoding)] for encoding in encodings)
     else:
         located = (encoder.encodings(template, text) for text in texts)
@@ -43,7 +43,8 @@ def _place(text: str, parts: Sequence[tuple[int, Encoding]], begin: int, end: in
         first += len(encoding)
     if not spans:
         return 0, 0
-    return _with_marks(text, max(0, spans[0][0]), max(0, spans[-1][1]))
+    start, end = (min(max(0, at), len(text)) for at in (spans[0][0], spans[-1][1]))
+    return _with_marks(text, start, end) if start < end else (0, 0)
 
 
 def _characters(encoding: Encoding, index: int) -> Span:

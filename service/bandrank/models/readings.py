@@ -59,6 +59,8 @@ def _read(
     pieces, closing = _worded(encoder, template, before, text, after), list[Token]()
     if after and len(whole := list(pieces)) <= room:
         pieces = iter(whole)
+    elif template.closing:
+        pieces, closing = iter(whole), added(template.closing)
     elif after:  # what follows the text is never cut, so it is tokenised apart
         closing = [Token(token.id, token.piece) for token in _pieces(encoder, template, after)]
         pieces = _worded(encoder, template, before, text, "")

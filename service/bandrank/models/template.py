@@ -16,7 +16,8 @@ class TokenTemplate:
 
     max_tokens: the most token ids of a text, prefix and suffix included; pieces that do not fit are cut from the end.
     sentence_token: a token id before each sentence (QDS-Transformer), or None.
-    wording: the words around the text; nothing follows a candidate.
+    wording: the words around the text.  closing: the ids, by themselves, of the words that follow a candidate, with
+    which a candidate that is cut ends too.
     """
 
     prefix: tuple[int, ...]
@@ -24,12 +25,16 @@ class TokenTemplate:
     max_tokens: int
     sentence_token: int | None = None
     wording: Wording = PLAIN
+    closing: tuple[int, ...] = ()
 
     def apply(self, pieces: Sequence[int], *, limit: int | None = None) -> tuple[list[int], int]:
         """Token ids of a text, and the number of its pieces that were cut to stay within `limit`, or max_tokens."""
         room = self.room(limit)
         cut = sum(piece != self.sentence_token for piece in pieces[room:])
-        return [*self.prefix, *pieces[:room], *self.suffix], cut
+        if len(pieces) > room:
+            closing = self.closing[:room]
+            pieces = [*pieces[: room - len(closing)], *closing]
+        return [*self.prefix, *pieces, *self.suffix], cut
 
     def apply_all(self, pieces: Sequence[PackedIds], *, limit: int | None = None) -> tuple[RaggedIds, list[int]]:
         """`apply` for all texts at once."""
@@ -42,7 +47,9 @@ class TokenTemplate:
         if (kept < lengths).any():
             if self.sentence_token is not None:
                 cut = [int((unpack_ids(each)[room:] != self.sentence_token).sum()) for each in pieces]
-            pieces = [each[: ID_BYTES * room] for each in pieces]
+            closing = pack_ids(self.closing[:room])
+            fit, begun = ID_BYTES * room, ID_BYTES * room - len(closing)
+            pieces = [each if len(each) <= fit else each[:begun] + closing for each in pieces]
         prefix, suffix = pack_ids(self.prefix), pack_ids(self.suffix)
         values = unpack_ids(prefix + (suffix + prefix).join(pieces) + suffix)
         return RaggedIds(values, offsets(kept + self.num_added)), cut

@@ -51,11 +51,10 @@ class TextEncoder:
     max_candidate_tokens: int | None = None
 
     @property
-    def reading(self) -> tuple[str, str, int | None]:
+    def reading(self) -> tuple[str, tuple[str, str], int | None]:
         """What the word pieces of a text depend on, the same for encoders that read texts alike."""
         template = self.scorer.candidate_template
-        before, _ = template.wording.around()
-        return self.tokenizer.to_str(), before, template.sentence_token
+        return self.tokenizer.to_str(), template.wording.around(), template.sentence_token
 
     def text_of(self, ids: Sequence[int]) -> str:
         """Decodes token ids, special tokens included."""
@@ -93,8 +92,9 @@ class TextEncoder:
         """Word pieces of candidates, not yet cut to any limit, so that they can be reused with other queries."""
         sentence_token = self.scorer.candidate_template.sentence_token
         if sentence_token is None:
-            before, _ = self.scorer.candidate_template.wording.around()
-            encodings = self.tokenizer.encode_batch_fast([before + text for text in texts], add_special_tokens=False)
+            before, after = self.scorer.candidate_template.wording.around()
+            worded = [before + text + after for text in texts]
+            encodings = self.tokenizer.encode_batch_fast(worded, add_special_tokens=False)
             return [pack_ids(encoding.ids) for encoding in encodings]
         marked = []
         for text in texts:

@@ -1,6 +1,7 @@
 """The architectures, by the name in a checkpoint's config.json."""
 
 from bandrank.models.architectures.bi_encoder import BiEncoder
+from bandrank.models.architectures.candidate_first_reranker import CandidateFirstReranker
 from bandrank.models.architectures.colbert import ColBERT
 from bandrank.models.architectures.cross_encoder import CrossEncoder
 from bandrank.models.architectures.decoder_reranker import DecoderReranker
@@ -19,6 +20,7 @@ ARCHITECTURES: dict[str, type[Scorer]] = {
         CrossEncoder,
         SequenceCrossEncoder,
         DecoderReranker,
+        CandidateFirstReranker,
         Seq2SeqReranker,
         BiEncoder,
         MixEncoder,
@@ -34,6 +36,7 @@ __all__ = [
     "ARCHITECTURES",
     "VIRT",
     "BiEncoder",
+    "CandidateFirstReranker",
     "ColBERT",
     "CrossEncoder",
     "DecoderReranker",

@@ -30,9 +30,10 @@ from bandrank_kernels.transfer import to_device
 class Prompt:
     """What surrounds query and candidate: head, query, between, candidate, tail, in this order.
 
-    head, between, tail: token ids.  query, candidate: the words that are tokenised together with the texts; nothing may
-    follow the candidate, which is cut at its end.
-    Raises ValueError for a prompt without a tail, in which an empty candidate would have no token.
+    head, between, tail: token ids.  query, candidate: the words that are tokenised together with the texts.
+    closing: the ids, by themselves, of the words that follow the candidate, if any do: one that is cut ends with them.
+    Raises ValueError for a prompt without a tail, in which an empty candidate would have no token, and for a `closing`
+    without such words, or the reverse.
     """
 
     head: tuple[int, ...]
@@ -40,10 +41,12 @@ class Prompt:
     tail: tuple[int, ...]
     query: Wording = PLAIN
     candidate: Wording = PLAIN
+    closing: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.tail or self.candidate.around()[1]:
-            raise ValueError("a prompt needs a tail, of token ids, and no words between the candidate and it")
+        _, after = self.candidate.around()
+        if not self.tail or bool(after) != bool(self.closing):
+            raise ValueError("a prompt needs a tail, of token ids, and the ids of words that follow the candidate")
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,12 @@ class DecoderRerankerConfig:
     max_tokens: the most token ids of a whole prompt.  max_query_tokens: the most of them up to the candidate.
     max_candidate_tokens: the most of a long candidate with the tail, before it is split into passages, by the best of
     which it is scored. The tail is never cut, and each passage has it.
-    Raises ValueError if the encoder is no decoder, if max_tokens does not fit its positions, or if it leaves no room
-    beside the longest query.
+    Raises ValueError if the encoder is no decoder, if max_tokens does not fit its positions or leaves no room beside
+    the longest query, or if words stand between the candidate and the tail.
     """
 
     family: ClassVar[type[EncoderConfig]] = DecoderConfig
+    candidate_first: ClassVar[bool] = False
 
     encoder: EncoderConfig
     prompt: Prompt
@@ -68,12 +72,23 @@ class DecoderRerankerConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, self.family):
             raise ValueError(f"the encoder must be a {self.family.kind}, got {self.encoder.kind!r}")  # noqa: TRY004  # a bad value
-        least = max(self.max_query_tokens, len(self.prompt.head) + len(self.prompt.between)) + len(self.prompt.tail) + 2
+        if self.prompt.closing and not self.candidate_first:
+            raise ValueError("no words may stand between the candidate and the tail")
+        around_query, around_candidate = self.around
+        least = max(self.max_query_tokens, around_query) + around_candidate + 2
         if not least <= self.max_tokens <= self.encoder.max_positions:
             raise ValueError(
-                f"max_tokens {self.max_tokens} must hold the prompt, of which {self.max_query_tokens} tokens precede "
-                f"the candidate and {len(self.prompt.tail)} follow it, within {self.encoder.max_positions} positions"
+                f"max_tokens {self.max_tokens} must hold the prompt, of which {self.max_query_tokens} tokens are the "
+                f"query's and {around_candidate} the candidate's, within {self.encoder.max_positions} positions"
             )
+
+    @property
+    def around(self) -> tuple[int, int]:
+        """The numbers of the prompt's token ids that stand around the query, and around the candidate."""
+        prompt = self.prompt
+        if self.candidate_first:
+            return len(prompt.between) + len(prompt.tail), len(prompt.head) + len(prompt.closing)
+        return len(prompt.head) + len(prompt.between), len(prompt.tail)
 
 
 class DecoderReranker(Scorer):
@@ -91,17 +106,18 @@ class DecoderReranker(Scorer):
         self.query_template = TokenTemplate(prompt.head, prompt.between, config.max_query_tokens, wording=prompt.query)
         longest = config.max_candidate_tokens
         self.candidate_template = TokenTemplate((), prompt.tail, longest, wording=prompt.candidate)
+        self.leading, self.closing = 0, len(prompt.tail)  # of each passage
         self.encoder = build_encoder(config.encoder)  # type: ignore[assignment]  # the config has checked its kind
         self.head = build_head(config.encoder)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """The rows of all passages of a candidate, each with a copy of the tail."""
         bounds = self._bounds(query_tokens, candidate_rows)
-        return sum(end - begin for begin, end in bounds) + len(self.config.prompt.tail) * (len(bounds) - 1)
+        return sum(end - begin for begin, end in bounds) + self.closing * (len(bounds) - 1)
 
     def _bounds(self, query_tokens: int, candidate_rows: int) -> list[tuple[int, int]]:
-        room = self.config.max_tokens - query_tokens
-        return passages.passage_bounds(candidate_rows, room, closing=len(self.config.prompt.tail))
+        room = self.config.max_tokens - self.leading - query_tokens
+        return passages.passage_bounds(candidate_rows, room, closing=self.closing)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """The token ids themselves: a candidate's states depend on the query before it."""
@@ -110,7 +126,7 @@ class DecoderReranker(Scorer):
     def score(self, batch: ScoreBatch) -> Tensor:
         if len(batch.candidates) == 0:
             return torch.empty(0, device=self.encoder.device)
-        parts = passages.split(batch, self.config.max_tokens, leading=0, closing=len(self.config.prompt.tail))
+        parts = passages.split(batch, self.config.max_tokens, leading=self.leading, closing=self.closing)
         return parts.best(self._score_whole(parts.batch), len(batch.candidates))
 
     def _score_whole(self, batch: ScoreBatch) -> Tensor:

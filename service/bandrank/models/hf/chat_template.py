@@ -31,7 +31,7 @@ def joins_plainly(folder: Path) -> bool:
     system, user = (_message(*each, in_parts=in_parts) for each in (("system", " a: "), ("user", " B \n")))
     given = {"bos_token": "<bos>", "eos_token": "<eos>"} | _variables(folder)
     try:
-        rendered: Any = render_jinja_template([[user], [system, user]], chat_template=_template(folder), **given)
+        rendered: Any = render_jinja_template([[user], [system, user]], chat_template=read_template(folder), **given)
     except Exception:  # noqa: BLE001  # a template may raise anything
         return False
     return bool(rendered[0] == [" B \n", " a:  B \n"])
@@ -43,7 +43,7 @@ def _rendered_pair(folder: Path, query: str, document: str, task: str, roles: Ro
 
     Raises BadCheckpoint for a template that fails, or loses the query or the document.
     """
-    if (template := _template(folder)) is None:
+    if (template := read_template(folder)) is None:
         return None
     texts = {"system": task} if task else {}
     texts |= dict(zip(roles, (query, document), strict=True))
@@ -93,7 +93,8 @@ def _message(role: str, text: str, *, in_parts: bool) -> dict[str, Any]:
     return {"role": role, "content": [{"type": "text", "text": text}] if in_parts else text}
 
 
-def _template(folder: Path) -> str | None:
+def read_template(folder: Path) -> str | None:
+    """The chat template of a folder, if it has one."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")

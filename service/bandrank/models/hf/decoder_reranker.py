@@ -7,6 +7,9 @@ query and the candidate can be tokenised apart too.
 
 zeroentropy/zerank-1-small brings its own code, which is not run: the query is the system message and the candidate the
 user message, both stripped of white space, and the score is a fifth of the logit of "Yes".
+
+ContextualAI/ctxl-rerank-v2-instruct-multilingual-1b and its conversions are Qwen3 too, but read the candidate before
+the query, and an instruction behind the query; the score is the logit of token 0.
 """
 
 import logging
@@ -16,9 +19,16 @@ from typing import Any
 
 import torch
 
-from bandrank.models.architectures.decoder_reranker import DecoderReranker, DecoderRerankerConfig, Prompt
+from bandrank.models.architectures.candidate_first_reranker import CandidateFirstReranker
+from bandrank.models.architectures.decoder_reranker import DecoderReranker, Prompt
 from bandrank.models.checkpoint import read_json, read_object
-from bandrank.models.hf.chat_template import QUERY_AND_DOCUMENT, Roles, puts_into_messages, require_words
+from bandrank.models.hf.chat_template import (
+    QUERY_AND_DOCUMENT,
+    Roles,
+    puts_into_messages,
+    read_template,
+    require_words,
+)
 from bandrank.models.hf.files import STRIPS_TEXTS, load_tokenizer, own_class
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import require_no_prompt
@@ -36,30 +46,32 @@ AFTER_SPACE = Wording(" {text}")
 
 @dataclass(frozen=True)
 class PromptText:
-    """A prompt before it is tokenised: head, query, between, candidate, tail. Each part is tokenised apart.
+    """A prompt before it is tokenised: head, query, between, candidate, tail, or with the texts the other way round.
+    Each part is tokenised apart.
 
-    relevant, irrelevant: the tokens whose logits are compared behind the prompt; an empty `irrelevant` is none.  task:
-    the instruction of requests that bring none.  scale: the factor of the logits.  roles: the roles of the two texts in
-    a chat template.
+    relevant, irrelevant: the tokens whose logits are compared behind the prompt, the first perhaps by its id; an empty
+    `irrelevant` is none.  task: the instruction of requests that bring none.  scale: the factor of the logits.  roles:
+    the roles of the two texts in a chat template.
     """
 
     head: str
     query: Wording
     between: tuple[str, ...]
     tail: tuple[str, ...]
-    relevant: str
+    relevant: str | int
     irrelevant: str
     task: str = ""
     candidate: Wording = AFTER_SPACE
     scale: float = 1.0
     roles: Roles = QUERY_AND_DOCUMENT
+    candidate_first: bool = False
 
     def around(self, query: str, candidate: str) -> str:
         """The whole text of a pair whose request brings no instruction."""
-        before, after = self.query.around()
-        between, _ = self.candidate.around()
-        parts = (self.head, before, query, after, *self.between, between, candidate, *self.tail)
-        return "".join(parts)
+        (before, after), (begin, end) = self.query.around(), self.candidate.around()
+        texts = [f"{before}{query}{after}", f"{begin}{candidate}{end}"]
+        first, second = reversed(texts) if self.candidate_first else texts
+        return "".join([self.head, first, *self.between, second, *self.tail])
 
     def tokenised(self, folder: Path) -> Prompt:
         """The prompt in token ids of the folder's tokenizer. Raises BadCheckpoint."""
@@ -69,7 +81,9 @@ class PromptText:
             encodings = tokenizer.encode_batch(list(parts), add_special_tokens=False)
             return tuple(token for encoding in encodings for token in encoding.ids)
 
-        return Prompt(ids(self.head), ids(*self.between), ids(*self.tail), query=self.query, candidate=self.candidate)
+        _, closing = self.candidate.around()
+        parts = (ids(self.head), ids(*self.between), ids(*self.tail))
+        return Prompt(*parts, query=self.query, candidate=self.candidate, closing=ids(closing))
 
 
 PROMPTS = {  # by model_type
@@ -119,6 +133,18 @@ PROMPTS = {  # by model_type
         candidate=Wording("B: {text}"),
     ),
 }
+PROMPTS_BY_NAME = {  # by a part of the names; the first line of a chat template tells them too
+    "ctxl-rerank-v2": PromptText(
+        head="Check whether a given document contains information helpful to answer the query.\n<Document>",
+        query=Wording("<Query> {text}", "<Query> {text} {instruction}"),
+        between=(),
+        tail=(" ??",),
+        relevant=0,
+        irrelevant="",
+        candidate=Wording(" {text}\n"),
+        candidate_first=True,
+    ),
+}
 PROMPTS_OF_CODE = {  # by the config class in the authors' own code
     STRIPS_TEXTS: PromptText(
         head="<|im_start|>system\n",
@@ -132,10 +158,6 @@ PROMPTS_OF_CODE = {  # by the config class in the authors' own code
         roles=("system", "user"),
     ),
 }
-
-# ContextualAI/ctxl-rerank-v2-instruct-multilingual-1b and its conversions take the document before the query, and score
-# by the logit of token 0; for some, only the name tells.
-DOCUMENT_FIRST = "ctxl-rerank-v2"
 
 
 def read(model: Model, modules: list[str]) -> Scorer:
@@ -151,8 +173,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
         raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
     text = _prompt(model)
     task = require_no_prompt(model, text.task)
-    # In other folders, pairs are joined without a template.
-    asks = "LogitScore" in modules or own_class(model.settings) or (modules and puts_into_messages(model.folder))
+    asks = own_class(model.settings) or (modules and puts_into_messages(model.folder))  # others join pairs plainly
     templated = asks and require_words(model, text.around, task, roles=text.roles)
     if modules and not templated:
         log.warning(
@@ -161,17 +182,18 @@ def read(model: Model, modules: list[str]) -> Scorer:
             model.folder,
             model.settings["model_type"],
         )
-    elif not (templated or own_class(model.settings)):
+    elif not templated and text in PROMPTS.values():
         warn_unless_known(model)
     max_tokens = min(MAX_DECODER_TOKENS, model.encoder.max_positions)
-    config = DecoderRerankerConfig(
+    kind = CandidateFirstReranker if text.candidate_first else DecoderReranker
+    config = kind.config_class(
         encoder=model.encoder,
         prompt=text.tokenised(model.folder),
         max_tokens=max_tokens,
         max_query_tokens=max_tokens * 3 // 4,
         max_candidate_tokens=2 * max_tokens,
     )
-    return model.assemble(DecoderReranker, config, {"head.classifier.weight": _head(model, text).float()})
+    return model.assemble(kind, config, {"head.classifier.weight": _head(model, text).float()})
 
 
 def warn_unless_known(model: Model) -> None:
@@ -190,20 +212,27 @@ def _prompt(model: Model) -> PromptText:
     if (prompt := PROMPTS_OF_CODE.get(own_class(model.settings))) is not None:
         return prompt
     require_no_code(model)
-    if DOCUMENT_FIRST in model.name.lower():
-        raise model.refuse(f"a decoder whose prompt has the document before the query ({model.name}) is not supported")
+    template = read_template(model.folder) or ""
+    for name, text in PROMPTS_BY_NAME.items():
+        if name in model.name.lower() or text.head.splitlines()[0] in template:
+            return text
     if (kind := model.settings["model_type"]) not in PROMPTS:
         raise model.refuse(f"a {kind} that re-ranks is not supported: nothing says in which words it is asked")
     return PROMPTS[kind]
 
 
-def _compared(model: Model) -> dict[str, Any]:
-    """The settings of the module LogitScore; none if there is no such module. Raises BadCheckpoint."""
+def _compared(model: Model, text: PromptText) -> list[Any]:
+    """The ids of the token whose logit is the score, and of one whose logit is subtracted, if any: those that the
+    module LogitScore names, or those of the prompt. Raises BadCheckpoint.
+    """
     path = model.folder / "modules.json"
     modules = read_json(path) if path.is_file() else []
     if len(modules) < 2:
-        return {}
-    return read_object(model.folder / modules[1].get("path", "1_LogitScore") / "config.json")
+        named = [each for each in (text.relevant, text.irrelevant) if each != ""]
+        return [each if isinstance(each, int) else model.token_id(each) for each in named]
+    settings = read_object(model.folder / modules[1].get("path", "1_LogitScore") / "config.json")
+    relevant, irrelevant = settings.get("true_token_id"), settings.get("false_token_id")
+    return [relevant] if irrelevant is None else [relevant, irrelevant]
 
 
 def _labels(model: Model) -> list[str]:
@@ -228,13 +257,8 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
     matrix = weights.get("lm_head.weight", weights["embed_tokens.weight"] if tied else None)
     if model.headless or matrix is None:
         raise model.refuse("a decoder without an output matrix cannot re-rank; an embedding model needs a modules.json")
-    settings = _compared(model)
-    tokens = [settings.get("true_token_id", model.token_id(text.relevant))]
-    if text.irrelevant or settings:
-        tokens.append(settings.get("false_token_id", model.token_id(text.irrelevant) if text.irrelevant else None))
+    tokens = _compared(model, text)
     if not all(isinstance(token, int) and 0 <= token < len(matrix) for token in tokens):
-        raise model.refuse(
-            f"a score must compare the logits of two token ids, not of {' and '.join(map(repr, tokens))}"
-        )
+        raise model.refuse(f"a score must be the logit of a token, or of two, not of {' and '.join(map(repr, tokens))}")
     relevant, *others = (matrix[token : token + 1].float() for token in tokens)
     return text.scale * (relevant - others[0] if others else relevant)

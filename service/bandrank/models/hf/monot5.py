@@ -55,7 +55,7 @@ def read_reranker(model: Model) -> Scorer:
     config = Seq2SeqRerankerConfig(
         encoder, text.tokenised(model.folder), max_tokens=max_tokens, max_query_tokens=max_tokens // 2
     )
-    others = _decoder_weights(model, encoder) | {"head.classifier.weight": _head(model, text)}
+    others = _decoder_weights(model, encoder) | {"head.classifier.weight": _head(model, yes, no)}
     return model.assemble(Seq2SeqReranker, config, others)
 
 
@@ -76,13 +76,13 @@ def _decoder_weights(model: Model, encoder: T5Config) -> Weights:
     }
 
 
-def _head(model: Model, text: PromptText) -> Tensor:
+def _head(model: Model, yes: str, no: str) -> Tensor:
     """(1, hidden_size) the difference of two rows of the output matrix, by which T5 multiplies scaled states."""
     saved, name = saved_config(model.settings), "lm_head.weight"
     matrix = table(model.weights, name) if model.settings.get("tie_word_embeddings", True) else model.weights[name]
-    yes, no = (matrix[[model.token_id(token)]].float() for token in (text.relevant, text.irrelevant))
+    relevant, irrelevant = (matrix[[model.token_id(token)]].float() for token in (yes, no))
     scaled = model.settings["model_type"] == "t5" and saved.scale_decoder_outputs  # mT5 never scales
-    return (yes - no) * (saved.d_model**-0.5 if scaled else 1.0)
+    return (relevant - irrelevant) * (saved.d_model**-0.5 if scaled else 1.0)
 
 
 T5 = Family(

@@ -1,0 +1,62 @@
+"""Decoders as re-rankers whose prompt has the candidate before the query, as in Contextual AI's re-rankers (the card of
+ContextualAI/ctxl-rerank-v2-instruct-multilingual-1b).
+
+The states of a candidate do not depend on the query here. They are not cached all the same: a decoder's keys and values
+take tens of kilobytes for each token.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from bandrank.models.architectures.decoder_reranker import DecoderReranker, DecoderRerankerConfig
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.ragged import Ragged
+from bandrank.models.template import TokenTemplate
+from bandrank_kernels.arrays import offsets
+
+
+@dataclass(frozen=True)
+class CandidateFirstRerankerConfig(DecoderRerankerConfig):
+    """As a decoder's, with a prompt of head, candidate, between, query, tail, in this order.
+
+    max_query_tokens: the most token ids from behind the candidate to the end.
+    """
+
+    candidate_first: ClassVar[bool] = True
+
+
+class CandidateFirstReranker(DecoderReranker):
+    """Scores by the last token's state. The head of the prompt is run once for all candidates of a batch."""
+
+    architecture: ClassVar[str] = "candidate_first_reranker"
+    config_class: ClassVar[type] = CandidateFirstRerankerConfig
+
+    def __init__(self, config: CandidateFirstRerankerConfig) -> None:
+        super().__init__(config)
+        prompt, longest = config.prompt, config.max_candidate_tokens
+        self.query_template = TokenTemplate(prompt.between, prompt.tail, config.max_query_tokens, wording=prompt.query)
+        self.candidate_template = TokenTemplate((), (), longest, wording=prompt.candidate, closing=prompt.closing)
+        self.leading, self.closing = len(prompt.head), len(prompt.closing)
+
+    def pair_tokens(self, query_tokens: int, candidate_tokens: int) -> int:
+        return self.leading + super().pair_tokens(query_tokens, candidate_tokens)
+
+    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
+        """The rows of all passages of a candidate, each with a copy of the query."""
+        copies = query_tokens * len(self._bounds(query_tokens, candidate_rows))
+        return super().num_rows(query_tokens, candidate_rows) + copies
+
+    def query_rows(self, query_tokens: int) -> float:
+        """None that candidates share."""
+        del query_tokens
+        return 0
+
+    def _score_whole(self, batch: ScoreBatch) -> Tensor:
+        count = len(batch.candidates)
+        order = np.stack([np.arange(count), count + batch.candidate_query], 1)  # the query behind each candidate
+        texts = Ragged.joined([batch.candidates, batch.queries]).take(order.ravel())
+        head = Ragged.from_token_ids([self.config.prompt.head])
+        return super()._score_whole(ScoreBatch(head, Ragged(texts.values, texts.cu_seqlens[::2]), offsets([count])))
