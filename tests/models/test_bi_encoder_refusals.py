@@ -149,7 +149,6 @@ def test_a_pooling_without_the_prompt_is_refused(tmp_path: Path) -> None:
     [
         ({"activation_function": "torch.nn.modules.activation.SELU"}, "2_Dense: a Dense module with SELU is not"),
         ({"activation_function": "mine.ReLU"}, "2_Dense: a Dense module with mine.ReLU is not"),
-        ({"use_residual": True}, "2_Dense: a Dense module with a residual"),
         ({"module_input_name": "token_embeddings"}, "2_Dense: module_input_name 'token_embeddings'"),
         ({"module_output_name": "projected"}, "2_Dense: module_output_name 'projected'"),
     ],

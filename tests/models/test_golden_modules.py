@@ -30,6 +30,10 @@ DENSE: dict[str, list[dict[str, Any]]] = {
         {"out_features": 24, "activation_function": nn.GELU(), "bias": False},
         {"out_features": 8, "activation_function": nn.Identity()},
     ],
+    "residual": [
+        {"out_features": HIDDEN_SIZE, "use_residual": True},
+        {"out_features": 8, "use_residual": True, "bias": False},
+    ],
 }
 rng = random.Random(0)
 QUERIES = ["who is the man", "", "Thé man's time? ☂"]

@@ -10,7 +10,7 @@ import torch
 from sentence_transformers import MultiVectorEncoder
 from support.decoders import PUBLISHED, save_decoder, tiny_decoder, tiny_decoder_config
 from support.models import edit_json, random_text, tiny_hf_encoder
-from support.modernbert import save_pylate, tiny_modernbert_encoder
+from support.modernbert import HIDDEN_SIZE, save_pylate, tiny_modernbert_encoder
 from support.precomputing import tiny_colbert
 from support.refusals import assert_refused
 from support.text_scores import scores_of_texts
@@ -48,6 +48,29 @@ def test_scores_are_those_of_sentence_transformers(tmp_path: Path, settings: dic
     assert_alike(save_pylate(tmp_path / "pylate", **settings), tmp_path / "saved")
 
 
+GELU, TANH = ("torch.nn.modules.activation.GELU", "torch.nn.modules.activation.Tanh")
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [{"out_features": 64, "use_residual": True}, {"use_residual": True}],
+        [{"out_features": HIDDEN_SIZE, "use_residual": True}, {}],
+        [{"out_features": 40, "use_residual": True, "activation_function": GELU}, {"use_residual": True}],
+        [{"out_features": HIDDEN_SIZE, "use_residual": True, "activation_function": TANH, "bias": True}],
+    ],
+    ids=str,
+)
+def test_several_dense_layers(tmp_path: Path, layers: list[dict[str, Any]]) -> None:
+    """Layers without activation and bias are computed as one product."""
+    folder = save_pylate(tmp_path / "pylate", layers=layers)
+    assert_alike(folder, tmp_path / "saved")
+    scorer = hf.load(folder)
+    assert isinstance(scorer, ColBERT)
+    assert scorer.representation_size == layers[-1].get("out_features", 16)
+    assert bool(scorer.config.dense) == any("activation_function" in layer for layer in layers)
+
+
 def assert_alike(folder: Path, saved: Path) -> None:
     """Asserts that our scores are the library's, from a folder and from what the library saves after loading it."""
     theirs = MultiVectorEncoder(str(folder), device="cpu")
@@ -81,18 +104,18 @@ def test_a_colbert_of_bert(tmp_path: Path) -> None:
 
 
 def test_what_is_not_supported(tmp_path: Path) -> None:
-    """A projection with an activation, [MASK] rows outside the window of every token, and a prefix that a prompt
-    repeats are refused.
+    """A layer with an activation of its own code, [MASK] rows outside the window of every token, and a prefix that a
+    prompt repeats are refused.
     """
     folder = save_pylate(tmp_path / "dense")
-    edit_json(folder / "1_Dense" / "config.json", {"activation_function": "torch.nn.modules.activation.Tanh"})
+    edit_json(folder / "1_Dense" / "config.json", {"activation_function": "mine.Tanh"})
     narrow = save_pylate(tmp_path / "narrow", tiny_modernbert_encoder(local_attention=16))
     edit_json(narrow / "config_sentence_transformers.json", {"query_length": 32})
     assert_refused(
         save_pylate(tmp_path / "prompts", prompts={"query": "[unused0]the man ", "document": ""}),
         r"the prefix '\[unused0\]' and a prompt that begins with it is not supported",
     )
-    assert_refused(folder, "a projection with activation Tanh")
+    assert_refused(folder, "1_Dense: a Dense module with mine.Tanh is not supported")
     assert_refused(narrow, r"\[MASK\] rows of 32 see no token within a window of 8")
 
 

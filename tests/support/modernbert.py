@@ -1,6 +1,6 @@
 """Tiny ModernBERTs of `transformers`, and the folders that they are saved in."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,14 +116,17 @@ def save_chain(folder: Path, model: nn.Module, modules: list[tuple[str, dict[str
 
 def _weights(name: str, settings: Mapping[str, Any], *, seed: int) -> dict[str, torch.Tensor]:
     if name == "Dense":
-        layer: nn.Module = nn.Linear(settings["in_features"], settings["out_features"], bias=settings["bias"])
-        key = "linear"
+        sizes = settings["in_features"], settings["out_features"]
+        layers = {"linear": nn.Linear(*sizes, bias=settings["bias"])}
+        if settings.get("use_residual") and len({*sizes}) == 2:
+            layers["residual"] = nn.Linear(*sizes, bias=False)
+        layer: nn.Module = nn.ModuleDict(layers)
     elif name == "LayerNorm":
-        layer, key = nn.LayerNorm(settings["dimension"]), "norm"
+        layer = nn.ModuleDict({"norm": nn.LayerNorm(settings["dimension"])})
     else:
         return {}
     randomise(layer, seed=seed)
-    return {f"{key}.{part}": tensor for part, tensor in layer.state_dict().items()}
+    return layer.state_dict()
 
 
 def save_ettin(folder: Path) -> Path:
@@ -145,14 +148,22 @@ def save_ettin(folder: Path) -> Path:
     return folder
 
 
-def save_pylate(folder: Path, model: nn.Module | None = None, **settings: Any) -> Path:
+def save_pylate(
+    folder: Path, model: nn.Module | None = None, *, layers: Sequence[Mapping[str, Any]] = ({},), **settings: Any
+) -> Path:
     """A folder laid out as lightonai/GTE-ModernColBERT-v1; its markers are [unused0] and [unused1].
 
-    settings: fields of config_sentence_transformers.json.
+    layers: the settings of the dense layers, by default one product to 16 numbers.  settings: fields of
+    config_sentence_transformers.json.
     """
-    dense = {"in_features": HIDDEN_SIZE, "out_features": 16, "bias": False}
-    dense["activation_function"] = "torch.nn.modules.linear.Identity"
-    save_chain(folder, model or tiny_modernbert_encoder(MODERN_COLBERT), [("Dense", dense)])
+    default = {"out_features": 16, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
+    modules, size = [], HIDDEN_SIZE
+    for layer in layers:
+        modules.append(
+            ("Dense", {"module_input_name": "token_embeddings", "in_features": size} | default | dict(layer))
+        )
+        size = modules[-1][1]["out_features"]
+    save_chain(folder, model or tiny_modernbert_encoder(MODERN_COLBERT), modules)
     defaults = {
         "model_type": "ColBERT",
         "prompts": {},

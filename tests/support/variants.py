@@ -20,6 +20,7 @@ from support.t5 import tiny_t5_reranker
 from support.tokenizer import SENTENCE_ID
 
 from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.layers.dense import DenseConfig
 from bandrank.models.layers.lexical import LexicalConfig
 from bandrank.models.layers.patterns import longformer, sparse
 from bandrank.models.scorer import Scorer
@@ -58,6 +59,7 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     ),
     "poly_encoder max": lambda: tiny_poly_encoder(reduction="max", output_scaling=0.3),
     "colbert v2": tiny_colbert,
+    "colbert dense": lambda: tiny_colbert(dense=(DenseConfig(24, "gelu", residual=True), DenseConfig(16, bias=False))),
     "colbert l2": lambda: tiny_colbert(similarity="l2", attend_to_masks=True),
     "colbert baseline": lambda: tiny_colbert(query_marker=None, candidate_marker=None, augment=False, floor=True),
     "deformer": tiny_deformer,

@@ -32,7 +32,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     | CALIBRATION,
     "colbert": TEXTS
     | {"mask_id": 9, "query_marker": 10, "candidate_marker": 11, "skipped_ids": (), "dim": 8, "floor": True}
-    | {"similarity": "l2", "augment": False, "attend_to_masks": True}
+    | {"similarity": "l2", "augment": False, "attend_to_masks": True, "dense": (DenseConfig(16),)}
     | WORDINGS
     | CALIBRATION,
     "deformer": TEXTS | {"split": 2, "candidate_cls": True},

@@ -10,11 +10,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from bandrank.models.architectures.two_towers import LateInteractionConfig, LateInteractionScorer
 from bandrank.models.encoders import tower
+from bandrank.models.layers.dense import Dense, DenseConfig
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
 from bandrank.models.ragged import Ragged
@@ -29,11 +30,13 @@ class ColBERTConfig(LateInteractionConfig):
 
     query_marker, candidate_marker: token ids behind [CLS], or None.  query_wording: the words around a query.
     candidate_wording: the words before a candidate.  skipped_ids: candidate tokens without a vector.
+    dense: the layers from a state to its vector of `dim` numbers; none: a product without a bias.
     augment: whether a query is filled up to max_query_tokens with [MASK]; these rows attend to the query and take part
     in MaxSim.  attend_to_masks: whether other rows attend to them.
     similarity: "l2" is the negative squared distance.  floor: whether matches below 0 count as 0, as if each candidate
     had a row of zeros.
-    Raises ValueError for limits below 3, or for a floor with another similarity than the cosine.
+    Raises ValueError for limits below 3, for layers that end in other than `dim` numbers, or for a floor with another
+    similarity than the cosine.
     """
 
     least_tokens: ClassVar[int] = 3  # [CLS], marker and [SEP]
@@ -44,6 +47,7 @@ class ColBERTConfig(LateInteractionConfig):
     candidate_wording: Wording = PLAIN
     skipped_ids: tuple[int, ...] = ()
     dim: int = 128
+    dense: tuple[DenseConfig, ...] = ()
     similarity: Literal["cosine", "l2"] = "cosine"
     augment: bool = True
     attend_to_masks: bool = False
@@ -53,6 +57,8 @@ class ColBERTConfig(LateInteractionConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.dense and self.dense[-1].size != self.dim:
+            raise ValueError(f"the dense layers end in {self.dense[-1].size} numbers, not in {self.dim}")
         if self.floor and self.similarity != "cosine":
             raise ValueError(f"floor needs similarity 'cosine', got {self.similarity!r}")
 
@@ -81,7 +87,11 @@ class ColBERT(LateInteractionScorer):
         if config.candidate_marker is not None:
             self.candidate_template = replace(self.candidate_template, prefix=(config.cls_id, config.candidate_marker))
         self.representation_size = config.dim
-        self.projection = Linear(config.encoder.hidden_size, config.dim, bias=False)
+        sizes = config.encoder.hidden_size, *(layer.size for layer in config.dense)
+        if config.dense:
+            self.dense = nn.Sequential(*map(Dense, config.dense, sizes))
+        else:
+            self.projection = Linear(config.encoder.hidden_size, config.dim, bias=False)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """The products of MaxSim, as a fraction of a row's products in the encoder."""
@@ -100,7 +110,7 @@ class ColBERT(LateInteractionScorer):
         return Ragged(self._project(rows), cu_seqlens)
 
     def candidate_side(self) -> CandidateSide:
-        return self._candidate_side(("encoder", "skipped_ids", "dim"), ("encoder.", "projection."))
+        return self._candidate_side(("encoder", "skipped_ids", "dim", "dense"), ("encoder.", "projection.", "dense."))
 
     def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
         best = maxsim(query, candidates)
@@ -128,4 +138,5 @@ class ColBERT(LateInteractionScorer):
 
     def _project(self, states: Tensor) -> Tensor:
         """(total, dim) float32, of unit length. states: (total, hidden_size)."""
-        return normalize(self.projection(states).float(), dim=-1)
+        project = self.dense if self.config.dense else self.projection
+        return normalize(project(states).float(), dim=-1)

@@ -63,12 +63,8 @@ def read(model: Model, modules: list[str]) -> Scorer:
         candidate_wording=candidate_wording,
         separate_towers=bool(model.settings.get("lora_adaptations")),
     )
-    of_dense = {
-        f"dense.{index}.{name}": tensor
-        for index, (_, weights) in enumerate(dense_layers)
-        for name, tensor in weights.items()
-    }
-    scorer = assemble(BiEncoder, config, tower_weights(model) | of_dense, source=str(folder))
+    weights = tower_weights(model) | dense.under("dense", dense_layers)
+    scorer = assemble(BiEncoder, config, weights, source=str(folder))
     scorer.why_similarity = why
     return scorer
 

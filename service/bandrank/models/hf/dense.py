@@ -1,5 +1,6 @@
-"""Dense modules of sentence-transformers behind a pooling."""
+"""Dense modules of sentence-transformers and PyLate."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,18 @@ def read(folder: Path) -> tuple[DenseConfig, Weights]:
     settings = read_object(folder / "config.json")
     if (name := activation(settings)) not in KNOWN:
         raise ValueError(f"{folder.name}: a Dense module with {name} is not supported, only {', '.join(KNOWN)}")
-    if settings.get("use_residual"):
-        raise ValueError(f"{folder.name}: a Dense module with a residual is not supported")
     weights = {name: tensor.float() for name, tensor in read_weights(folder).items()}
-    size = len(weights["linear.weight"])
-    return DenseConfig(size=size, activation=KNOWN[name], bias="linear.bias" in weights), weights
+    config = DenseConfig(
+        size=len(weights["linear.weight"]),
+        activation=KNOWN[name],
+        bias="linear.bias" in weights,
+        residual=bool(settings.get("use_residual")),
+    )
+    return config, weights
+
+
+def under(name: str, layers: Sequence[tuple[DenseConfig, Weights]]) -> Weights:
+    """The weights of consecutive layers in one module of that name."""
+    return {
+        f"{name}.{index}.{key}": tensor for index, (_, weights) in enumerate(layers) for key, tensor in weights.items()
+    }

@@ -153,8 +153,9 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
 
 def _of_colbert(model: Model, modules: list[str]) -> Callable[[Model], Scorer] | None:
     """The function that reads a ColBERT, by the library that saved it; None for another model."""
-    if modules == multi_vector.MODULES:
+    projecting = ["Transformer", *["Dense"] * modules.count("Dense")]
+    if "Dense" in modules and modules == [*projecting, *multi_vector.BEHIND]:
         return multi_vector.read
-    if modules == pylate.MODULES:
+    if "Dense" in modules and modules == projecting:
         return pylate.read
     return colbert.read if "HF_ColBERT" in (model.settings.get("architectures") or []) else None

@@ -1,4 +1,4 @@
-"""ColBERT as sentence-transformers saves it since version 6: a transformer, a dense layer, a mask of the rows that
+"""ColBERT as sentence-transformers saves it since version 6: a transformer, dense layers, a mask of the rows that
 score, and a norm; the defaults are that library's.
 """
 
@@ -10,18 +10,17 @@ from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import wordings
-from bandrank.models.hf.pylate import read_projection, require_maxsim
+from bandrank.models.hf.pylate import ROWS, read_projection, require_maxsim
 from bandrank.models.scorer import Scorer
 
-MODULES = ["Transformer", "Dense", "MultiVectorMask", "Normalize"]
-ROWS = "token_embeddings"
+BEHIND = ["MultiVectorMask", "Normalize"]
 
 
 def read(model: Model) -> Scorer:
     """The ColBERT of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
     folder, most = model.folder, model.encoder.max_positions
-    dense, mask, norm = (folder / each["path"] for each in read_json(folder / "modules.json")[1:])
-    for path in (dense, norm):
+    *layers, mask, norm = (folder / each["path"] for each in read_json(folder / "modules.json")[1:])
+    for path in (*layers, norm):
         of_module = read_object(path / "config.json", optional=True)
         read = of_module.get("module_input_name", "sentence_embedding")
         written = of_module.get("module_output_name") or read
@@ -34,7 +33,7 @@ def read(model: Model) -> Scorer:
     if expansion.get("strategy", "fixed") != "fixed":
         raise model.refuse(f"queries that are filled up by {expansion} are not supported")
     limit = most_tokens(model, most, by_side=True)
-    projection = read_projection(model, dense)
+    projection, weights = read_projection(layers)
     query, candidate = wordings(library)
     config = ColBERTConfig(
         **model.ids(),
@@ -45,13 +44,13 @@ def read(model: Model) -> Scorer:
         query_wording=query,
         candidate_wording=candidate,
         skipped_ids=_skipped(model, read_object(mask / "config.json")),
-        dim=len(projection),
+        **projection,
         augment=bool(expansion),
         attend_to_masks=expansion.get("attend", False),
         max_query_tokens=min(expansion.get("length") or settings.get("query_length") or limit, most),
         max_candidate_tokens=min(settings.get("document_length") or limit, most),
     )
-    return model.assemble(ColBERT, config, {"projection.weight": projection})
+    return model.assemble(ColBERT, config, weights)
 
 
 def _skipped(model: Model, mask: dict[str, Any]) -> tuple[int, ...]:

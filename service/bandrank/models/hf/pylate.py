@@ -1,9 +1,9 @@
-"""ColBERT as PyLate saves it: a transformer and a dense layer, with settings in config_sentence_transformers.json; the
+"""ColBERT as PyLate saves it: a transformer and dense layers, with settings in config_sentence_transformers.json; the
 defaults are PyLate's. A text is tokenised together with its prompt, and the prefix token is put before both.
 """
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,14 @@ import torch
 
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
 from bandrank.models.checkpoint import read_json, read_object
-from bandrank.models.hf.dense import activation
-from bandrank.models.hf.files import read_weights
+from bandrank.models.hf import dense
+from bandrank.models.hf.files import Weights
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import Wording
 
-MODULES = ["Transformer", "Dense"]
+ROWS = "token_embeddings"
 
 
 def read(model: Model) -> Scorer:
@@ -27,7 +27,8 @@ def read(model: Model) -> Scorer:
     settings = read_object(folder / "config_sentence_transformers.json")
     require_maxsim(model, settings)
     query, candidate = wordings(settings)
-    projection = read_projection(model, folder / read_json(folder / "modules.json")[1]["path"])
+    layers = [folder / each["path"] for each in read_json(folder / "modules.json")[1:]]
+    projection, weights = read_projection(layers)
     words = settings.get("skiplist_words")
     config = ColBERTConfig(
         **model.ids(),
@@ -38,22 +39,31 @@ def read(model: Model) -> Scorer:
         query_wording=query,
         candidate_wording=candidate,
         skipped_ids=model.ids_of_words(string.punctuation if words is None else words),
-        dim=len(projection),
+        **projection,
         augment=settings.get("do_query_expansion") is not False,
         attend_to_masks=settings.get("attend_to_expansion_tokens", False),
         max_query_tokens=min(settings.get("query_length") or 32, encoder.max_positions),
         max_candidate_tokens=min(settings.get("document_length") or 180, encoder.max_positions),
     )
-    return model.assemble(ColBERT, config, {"projection.weight": projection})
+    return model.assemble(ColBERT, config, weights)
 
 
-def read_projection(model: Model, folder: Path) -> torch.Tensor:
-    """(dim, hidden_size) the weights of a dense module. Raises BadCheckpoint if it computes more than a product."""
-    settings = read_object(folder / "config.json")
-    found = activation(settings)
-    if found != "Identity" or settings.get("bias", True) or settings.get("use_residual"):
-        raise model.refuse(f"a projection with activation {found}, a bias or a residual is not supported")
-    return read_weights(folder)["linear.weight"]
+def read_projection(folders: Sequence[Path]) -> tuple[dict[str, Any], Weights]:
+    """What computes a vector of a state: fields of `ColBERTConfig`, and their weights. Layers that only multiply by
+    matrices, with residuals or without, become one product.
+
+    folders: of the dense modules.  Raises BadCheckpoint, KeyError for a missing tensor, and ValueError for an
+    unsupported layer.
+    """
+    layers = [dense.read(folder) for folder in folders]
+    if any(layer.activation != "identity" or layer.bias for layer, _ in layers):
+        dims = {"dim": layers[-1][0].size, "dense": tuple(layer for layer, _ in layers)}
+        return dims, dense.under("dense", layers)
+    product = torch.eye(layers[0][1]["linear.weight"].shape[1], dtype=torch.float64)
+    for layer, weights in layers:
+        own = weights.get("residual.weight", torch.eye(layer.size)) if layer.residual else 0.0
+        product = (weights["linear.weight"] + own).double() @ product
+    return {"dim": len(product)}, {"projection.weight": product.float()}
 
 
 def require_maxsim(model: Model, library: Mapping[str, Any]) -> None:

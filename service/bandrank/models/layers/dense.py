@@ -1,4 +1,6 @@
-"""Dense layers on pooled vectors, such as LaBSE's (Feng et al. 2022, arXiv 2007.01852)."""
+"""Dense layers on pooled vectors, such as LaBSE's (Feng et al. 2022, arXiv 2007.01852), and on the states of a ColBERT
+(Clavié et al. 2025, arXiv 2510.12327).
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,11 +16,16 @@ DenseActivation = Literal["identity", HeadActivation]
 
 @dataclass(frozen=True)
 class DenseConfig:
-    """The settings of a layer. size: of its output.  activation: what follows the product and the bias, if any."""
+    """The settings of a layer.
+
+    size: of its output.  activation: what follows the product and the bias, if any.  residual: whether the input is
+    added at the end, by a product of its own if it has another size.
+    """
 
     size: int
     activation: DenseActivation = "identity"
     bias: bool = True
+    residual: bool = False
 
 
 class Dense(Float32Head):
@@ -29,9 +36,17 @@ class Dense(Float32Head):
         super().__init__()
         self.activation = config.activation
         self.linear = nn.Linear(size, config.size, bias=config.bias)
+        self.residual: nn.Module | None = None
+        if config.residual:
+            self.residual = nn.Identity() if size == config.size else nn.Linear(size, config.size, bias=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(n, size of the output) float32. vectors: (n, size of the input)."""
         with in_float32(vectors.device):
-            product = self.product(self.linear, vectors.float())
-            return product if self.activation == "identity" else ACTIVATIONS[self.activation](product)
+            vectors = vectors.float()
+            output = self.product(self.linear, vectors)
+            if self.activation != "identity":
+                output = ACTIVATIONS[self.activation](output)
+            if isinstance(self.residual, nn.Linear):
+                return output + self.product(self.residual, vectors)
+            return output if self.residual is None else output + vectors
