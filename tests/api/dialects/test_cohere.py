@@ -38,6 +38,8 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
     "llama.cpp": ("/v1/reranking", BODY | {"top_n": 0}),
     "trpc-agent-go": ("/v1/rerank", BODY | {"top_n": -1}),
     "opensearch": ("/v2/rerank", BODY | {"top_n": 4}),
+    "contextual": ("/v1/rerank", BODY | {"top_n": 4, "metadata": ["", " ", "\n", ""]}),
+    "others with a field of that name": ("/v1/rerank", BODY | {"top_n": 4, "metadata": [1, "a"]}),
 }
 
 
@@ -58,6 +60,24 @@ async def test_every_client_gets_scores_and_documents(client: str) -> None:
     assert answer["usage"] == {"prompt_tokens": 10, "total_tokens": 10, "completion_tokens": 0}
     assert answer["meta"]["tokens"] == {"input_tokens": 10, "output_tokens": 0}
     assert answer["meta"]["api_version"] == {"version": "1" if path == "/v1/rerank" else "2"}
+
+
+async def test_metadata_is_ranked_with_its_document() -> None:
+    """Contextual AI's clients send a text for each document, which follows it on a line; documents return as sent."""
+    metadata = ["who", "", "was over there", "the man"]
+    joined = [f"{text}\n{more}" if more else text for text, more in zip(WORDS, metadata, strict=True)]
+    bodies = ({"metadata": metadata, "return_documents": True}, {"documents": joined}, {"metadata": metadata[:3]})
+    async with running_app(tiny_cross_encoder()) as running:
+        answers = [await running.client.post("/v1/rerank", json=BODY | body) for body in bodies]
+    answer, expected = (each.json() for each in answers[:2])
+
+    def scores(of: dict[str, Any]) -> list[tuple[int, float]]:
+        return [(result["index"], result["relevance_score"]) for result in of["results"]]
+
+    assert scores(answer) == scores(expected)
+    assert all(result["document"] == {"text": WORDS[result["index"]]} for result in answer["results"])
+    assert len({score for _, score in scores(answer)}) == len(WORDS)
+    assert "metadata: expected a text for each of 4 documents, got 3" in assert_error(answers[2], 422, "invalid_input")
 
 
 @pytest.mark.parametrize(("num_documents", "units"), [(1, 1), (100, 1), (101, 2), (200, 2)])

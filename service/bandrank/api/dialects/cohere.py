@@ -16,7 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
-from bandrank.api.dialects.documents import DocumentsOrOne, RankFields, documents_schema, texts_of, with_text
+from bandrank.api.dialects.documents import (
+    DocumentsOrOne,
+    Metadata,
+    RankFields,
+    documents_schema,
+    texts_of,
+    with_metadata,
+    with_text,
+)
 from bandrank.api.dialects.fields import AnyLimit, Flag, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.dialects.parts import IN_PARTS, TextOfQuery
@@ -41,7 +49,7 @@ class SpansWanted(BaseModel):
 
 
 class CohereRequest(VllmRequest, ForeignRequest):
-    """A query and documents, as clients of Cohere, Jina, vLLM, Xinference and llama.cpp send them.
+    """A query and documents, as clients of Cohere, Jina, vLLM, Xinference, llama.cpp and Contextual AI send them.
 
     Fields not named here are ignored.
     """
@@ -54,6 +62,7 @@ class CohereRequest(VllmRequest, ForeignRequest):
     )
     top_n: AnyLimit = None
     rank_fields: RankFields | None = None
+    metadata: Metadata = None
     return_documents: Flag = Field(default=False, description="Whether results have their documents.")
     raw_scores: Flag = Field(default=False, description="Whether scores are the scorer's own and not their sigmoid.")
     max_chunks_per_doc: Limit = Field(
@@ -145,10 +154,13 @@ class CohereResponse(BaseModel):
 
 
 def read(request: CohereRequest) -> Call:
-    """The call of a request. Raises InvalidInput for an object without a text."""
+    """The call of a request. Raises InvalidInput for an object without a text, and for metadata of other documents."""
+    texts = texts_of(request.documents, name="documents", rank_fields=request.rank_fields, in_parts=True)
+    if request.metadata is not None:
+        texts = with_metadata(texts, request.metadata, len(request.documents))
     call = call_of(
         request,
-        texts_of(request.documents, name="documents", rank_fields=request.rank_fields, in_parts=True),
+        texts,
         top_n=request.top_n,
         return_texts=request.return_documents,
         raw_scores=request.raw,

@@ -1,6 +1,6 @@
 """Documents that are texts, or objects some of whose fields make the text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -48,6 +48,20 @@ DocumentsOrOne = Annotated[
 ]
 
 
+def _texts_or_none(value: object) -> object:
+    return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
+
+
+Metadata = Annotated[
+    list[str] | None,
+    BeforeValidator(_texts_or_none),
+    Field(
+        json_schema_extra={"items": {}},
+        description="A text for each document, ranked with it on a line behind it. Anything but texts is ignored.",
+    ),
+]
+
+
 def documents_schema(name: str, *others: dict[str, Any]) -> dict[str, Any]:
     """What a schema adds: that without `rank_fields` an object needs a text.
 
@@ -87,12 +101,20 @@ def texts_of(
         yield text
 
 
+def with_metadata(texts: Iterable[str], metadata: Sequence[str], num_documents: int) -> Iterator[str]:
+    """Texts with their metadata, if any, on a line behind them. Raises InvalidInput for another number of these."""
+    if len(metadata) != num_documents:
+        raise InvalidInput(f"metadata: expected a text for each of {num_documents} documents, got {len(metadata)}")
+    for text, more in zip(texts, metadata, strict=True):
+        yield f"{text}\n{more}" if more.strip() else text
+
+
 def as_sent(exchange: Exchange[Any], index: int) -> dict[str, Any] | None:
     """The document at an index, if asked for: an object as it was sent, or a text as the `text` of an object."""
-    if (text := exchange.text(index)) is None:
+    if exchange.text(index) is None:
         return None
     document: str | dict[str, Any] = exchange.request.documents[index]
-    return {"text": text} if isinstance(document, str) else document
+    return {"text": document} if isinstance(document, str) else document
 
 
 def with_text(exchange: Exchange[Any], index: int) -> dict[str, Any] | None:
