@@ -53,8 +53,11 @@ def read_projection(folders: Sequence[Path]) -> tuple[dict[str, Any], Weights]:
     matrices, with residuals or without, become one product.
 
     folders: of the dense modules.  Raises BadCheckpoint, KeyError for a missing tensor, and ValueError for an
-    unsupported layer.
+    unsupported layer, or one without an activation, whose default differs between the libraries.
     """
+    for folder in folders:
+        if "activation_function" not in read_object(folder / "config.json"):
+            raise ValueError(f"{folder.name}: a Dense module of a ColBERT needs an activation_function")
     layers = [dense.read(folder) for folder in folders]
     if any(layer.activation != "identity" or layer.bias for layer, _ in layers):
         dims = {"dim": layers[-1][0].size, "dense": tuple(layer for layer, _ in layers)}
