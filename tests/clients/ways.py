@@ -82,6 +82,7 @@ DASHSCOPE_ERRORS: Exceptions = {
     401: "dashscope.v2.errors.AuthenticationError",
     422: "dashscope.v2.errors.BadRequestError",
 }
+CONTEXTUAL = Client("contextual", "cohere-7")
 HAYSTACK = Client("haystack", "cohere-7")
 MIXEDBREAD = Client("mixedbread", "cohere-7")
 ZEROENTROPY = Client("zeroentropy", "cohere-7")
@@ -127,6 +128,8 @@ WAYS = [
     Way(VOYAGEAI, "sync", VOYAGE_ERRORS, retries=True),
     Way(VOYAGEAI, "async", VOYAGE_ERRORS, retries=True),
     *cohere("cohere-7"),
+    Way(CONTEXTUAL, "sync", stainless_errors("contextual"), retries=True, waits=True),
+    Way(CONTEXTUAL, "async", stainless_errors("contextual"), retries=True, waits=True),
     *[Way(DASHSCOPE, name, always("builtins.RuntimeError"), shows_texts=True) for name in ("sync", "async")],
     Way(DASHSCOPE, "client", DASHSCOPE_ERRORS, retries=True, waits=True, shows_texts=True),
     Way(DASHSCOPE, "async client", DASHSCOPE_ERRORS, retries=True, waits=True, shows_texts=True),
