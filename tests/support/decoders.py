@@ -1,6 +1,7 @@
 """Tiny random decoders in the shapes of published models, tokenizers like Qwen's and Gemma's, and their folders."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -200,17 +201,11 @@ def tiny_decoder_reranker(**more: Any) -> DecoderReranker:
 
 def tiny_candidate_first_reranker() -> CandidateFirstReranker:
     """The same with the candidate before the query, and a word behind each."""
-    prompt = Prompt(
-        head=(10, 11),
-        between=(12,),
-        tail=(13, 14, 15),
-        query=Wording("who is {text} of", "is {text} what {instruction} of"),
-        candidate=Wording(" {text} a"),
-        closing=(16,),
-    )
-    limits = {"max_tokens": 128, "max_query_tokens": 80}
-    config = CandidateFirstRerankerConfig(encoder=tiny_decoder_config(), prompt=prompt, **limits)
-    return random_scorer(CandidateFirstReranker(config), 0)
+    config = tiny_decoder_reranker().config
+    query = Wording("who is {text} of", "is {text} what {instruction} of")
+    prompt = replace(config.prompt, query=query, candidate=Wording(" {text} a"), closing=(16,))
+    ours = CandidateFirstRerankerConfig(**vars(config) | {"prompt": prompt})
+    return random_scorer(CandidateFirstReranker(ours), 0)
 
 
 def tiny_decoder_bi_encoder() -> BiEncoder:

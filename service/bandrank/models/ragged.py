@@ -84,6 +84,11 @@ class Ragged:
         words = None if self.words is None else self.words.part(indices)
         return type(self)(self.values[torch.from_numpy(rows)], offsets(lengths), words)
 
+    def chained(self, order: Ints) -> Self:
+        """One sequence for each row of indices: the sequences at these, one behind the other. order: (n, k)."""
+        parts = self.take(order.ravel())
+        return type(self)(parts.values, parts.cu_seqlens[:: order.shape[1]])
+
     @cached_property
     def lengths(self) -> Ints:
         """(n,) the length of each sequence."""

@@ -33,6 +33,7 @@ class CandidateFirstReranker(DecoderReranker):
 
     architecture: ClassVar[str] = "candidate_first_reranker"
     config_class: ClassVar[type] = CandidateFirstRerankerConfig
+    shares_query: ClassVar[bool] = False
 
     def __init__(self, config: CandidateFirstRerankerConfig) -> None:
         super().__init__(config)
@@ -44,19 +45,9 @@ class CandidateFirstReranker(DecoderReranker):
     def pair_tokens(self, query_tokens: int, candidate_tokens: int) -> int:
         return self.leading + super().pair_tokens(query_tokens, candidate_tokens)
 
-    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The rows of all passages of a candidate, each with a copy of the query."""
-        copies = query_tokens * len(self._bounds(query_tokens, candidate_rows))
-        return super().num_rows(query_tokens, candidate_rows) + copies
-
-    def query_rows(self, query_tokens: int) -> float:
-        """None that candidates share."""
-        del query_tokens
-        return 0
-
     def _score_whole(self, batch: ScoreBatch) -> Tensor:
         count = len(batch.candidates)
         order = np.stack([np.arange(count), count + batch.candidate_query], 1)  # the query behind each candidate
-        texts = Ragged.joined([batch.candidates, batch.queries]).take(order.ravel())
+        texts = Ragged.joined([batch.candidates, batch.queries]).chained(order)
         head = Ragged.from_token_ids([self.config.prompt.head])
-        return super()._score_whole(ScoreBatch(head, Ragged(texts.values, texts.cu_seqlens[::2]), offsets([count])))
+        return super()._score_whole(ScoreBatch(head, texts, offsets([count])))

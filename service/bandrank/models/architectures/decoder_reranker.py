@@ -97,6 +97,7 @@ class DecoderReranker(Scorer):
     architecture: ClassVar[str] = "decoder_reranker"
     precomputes: ClassVar[bool] = False
     config_class: ClassVar[type] = DecoderRerankerConfig
+    shares_query: ClassVar[bool] = True  # whether a query is run once for all of its candidates
     encoder: Decoder
 
     def __init__(self, config: DecoderRerankerConfig) -> None:
@@ -111,9 +112,16 @@ class DecoderReranker(Scorer):
         self.head = build_head(config.encoder)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The rows of all passages of a candidate, each with a copy of the tail."""
+        """The rows of all passages of a candidate, each with its closing, and with a copy of the query if none is
+        shared.
+        """
         bounds = self._bounds(query_tokens, candidate_rows)
-        return sum(end - begin for begin, end in bounds) + self.closing * (len(bounds) - 1)
+        copies = 0 if self.shares_query else query_tokens * len(bounds)
+        return sum(end - begin for begin, end in bounds) + self.closing * (len(bounds) - 1) + copies
+
+    def query_rows(self, query_tokens: int) -> float:
+        """The rows of the query, if its candidates share them."""
+        return query_tokens if self.shares_query else 0
 
     def _bounds(self, query_tokens: int, candidate_rows: int) -> list[tuple[int, int]]:
         room = self.config.max_tokens - self.leading - query_tokens

@@ -27,17 +27,8 @@ class Seq2SeqReranker(DecoderReranker):
 
     architecture: ClassVar[str] = "seq2seq_reranker"
     config_class: ClassVar[type] = Seq2SeqRerankerConfig
+    shares_query: ClassVar[bool] = False
     encoder: T5Stack  # type: ignore[assignment]  # in place of a decoder
-
-    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The rows of all passages of a candidate, each with a copy of the query and of the tail."""
-        copies = query_tokens * len(self._bounds(query_tokens, candidate_rows))
-        return super().num_rows(query_tokens, candidate_rows) + copies
-
-    def query_rows(self, query_tokens: int) -> float:
-        """None that candidates share."""
-        del query_tokens
-        return 0
 
     def _score_whole(self, batch: ScoreBatch) -> Tensor:
         return self.head(self.encoder.answer(tower.read(self.encoder, sequences(batch, None))))  # type: ignore[no-any-return]

@@ -16,7 +16,6 @@ from bandrank.models.layers import passages
 from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged
 from bandrank.models.wording import PLAIN, Wording
-from bandrank_kernels.arrays import offsets, ranges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +61,7 @@ class SequenceCrossEncoder(JointScorer):
 
 def sequences(batch: ScoreBatch, cls_id: int | None) -> Ragged:
     """Any [CLS], query and candidate as one sequence, in host memory; templates put any [SEP] behind both texts."""
-    owner, queries, candidates = batch.candidate_query, batch.queries, batch.candidates
-    query_lengths = queries.lengths[owner]
-    first = [] if cls_id is None else [cls_id]
-    cu_seqlens = offsets(len(first) + query_lengths + candidates.lengths)
-    starts = cu_seqlens[:-1] + len(first)
-    # Where each id is found in [CLS], all queries, all candidates.
-    source = np.zeros(int(cu_seqlens[-1]), np.int64)
-    source[ranges(starts, query_lengths)] = len(first) + ranges(queries.cu_seqlens[:-1][owner], query_lengths)
-    behind = ranges(starts + query_lengths, candidates.lengths)
-    source[behind] = len(first) + len(queries.values) + np.arange(len(behind))
-    ids = torch.cat([torch.tensor(first, dtype=torch.int64), queries.values, candidates.values])
-    return Ragged(ids[torch.from_numpy(source)], cu_seqlens)
+    first = Ragged.from_token_ids([[] if cls_id is None else [cls_id]])
+    count, num_queries = len(batch.candidates), len(batch.queries)
+    order = np.stack([np.zeros(count, np.int64), 1 + batch.candidate_query, 1 + num_queries + np.arange(count)], 1)
+    return Ragged.joined([first, batch.queries, batch.candidates]).chained(order)

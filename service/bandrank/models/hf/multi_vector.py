@@ -10,10 +10,11 @@ from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import wordings
-from bandrank.models.hf.pylate import ROWS, read_projection, require_maxsim
+from bandrank.models.hf.pylate import read_projection, require_maxsim
 from bandrank.models.scorer import Scorer
 
 BEHIND = ["MultiVectorMask", "Normalize"]
+ROWS = "token_embeddings"
 
 
 def read(model: Model) -> Scorer:

@@ -18,8 +18,6 @@ from bandrank.models.hf.prompts import wordings
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import Wording
 
-ROWS = "token_embeddings"
-
 
 def read(model: Model) -> Scorer:
     """The ColBERT of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
