@@ -88,14 +88,16 @@ async def test_a_million_candidates_are_counted(path: str, start: bytes, item: b
     assert message == "too many candidates: 1000000 (limit 2048); send fewer, or raise the setting max_candidates"
 
 
+@pytest.mark.parametrize("part_bytes", [1, MB])
 @pytest.mark.parametrize("many_quotes", [0, MB])
 @given(texts=st.lists(st.text('ab,":\\\\{[]}é', max_size=8), max_size=6))
-def test_values_are_counted_outside_of_texts(many_quotes: int, texts: list[str]) -> None:
-    """Both ways of skipping texts lead to the same count, whatever the texts contain."""
+def test_values_are_counted_outside_of_texts(many_quotes: int, part_bytes: int, texts: list[str]) -> None:
+    """Both ways of skipping texts lead to the same count, in parts and at once, whatever the texts contain."""
     body = json.dumps([{text: [text]} for text in texts]).encode()
     values = max(0, len(texts) - 1) + len(texts) + parsing.LIST_VALUES * (1 + 2 * len(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parsing, "MANY_QUOTES", many_quotes)
+        patch.setattr(parsing, "PART_BYTES", part_bytes)
         patch.setattr(parsing, "MAX_VALUES", values)
         assert parsing.check_values(body) == values
         patch.setattr(parsing, "MAX_VALUES", values - 1)
@@ -110,6 +112,24 @@ async def test_commas_and_brackets_in_texts_are_no_values(text: bytes) -> None:
         response = await running.client.post("/rerank", content=body)
 
     assert response.status_code == 200, response.text[:200]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "start"),
+    [
+        ("POST", "/explain", b'{"query":"x","candidate":"a"'),
+        ("POST", "/v1/embeddings", b'{"input":["a"]'),
+        ("DELETE", "/candidates", b'{"ids":["a"]'),
+    ],
+)
+async def test_half_a_million_fields_are_refused_before_they_are_read(method: str, path: str, start: bytes) -> None:
+    body = start + b"".join(b',"f%d":1' % n for n in range(MB // 2)) + b"}"
+    async with running_app(lookup()) as running:
+        response = await running.client.request(method, path, content=body)
+
+    says = "the body has too many fields (limit 65536); send fewer of each candidate's"
+    assert says in response.text
+    assert response.status_code == 422
 
 
 @pytest.mark.parametrize(

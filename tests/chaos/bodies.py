@@ -50,6 +50,12 @@ register_body("an_exponent_beyond_all_floats", asked(more=b',"budget_ms":1e99999
 register_body("a_huge_top_n", asked(more=b',"top_n":99999999999999999999'), 200, 422)
 register_body("a_million_fields", lambda: b"{" + b",".join(b'"f%d":1' % n for n in range(MB)) + b"}", 422)
 register_body("the_same_field_a_million_times", lambda: asked(more=b',"top_n":1' * MB), 200, 422)
+register_body(
+    "half_a_million_fields_of_an_explanation",
+    lambda: b'{"query":"x","candidate":"a"' + b"".join(b',"f%d":1' % n for n in range(500_000)) + b"}",
+    422,
+    path="/explain",
+)
 register_body("a_field_name_of_megabytes", lambda: b'{"' + b"x" * 10 * MB + b'":1}', 422)
 register_body("fields_of_pythons_own", asked(more=b',"__class__":{"__init__":[]}'), 200, 422)
 register_body("json_after_json", asked() * 1000, 422)

@@ -17,7 +17,7 @@ from bandrank.api.dialects.fields import Limit, TextOrObject, TextsOrObjects
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import AnyErrorBody, FaultsBody, OpenAIErrorBody
-from bandrank.api.parsing import Json, load, media_type, read_body, validated
+from bandrank.api.parsing import Json, check_fields, load, media_type, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
@@ -166,6 +166,7 @@ for path in (PATH, *OTHER_PATHS):
 
 def _read(body: Json, max_texts: int) -> EmbeddingsRequest:
     """The request in a body. Raises InvalidInput, and InputTooLarge for too many texts before looking at any."""
+    check_fields(body)
     content = load(body)
     check_lengths(content, EmbeddingsRequest, max_texts, "texts")
     return validated(EmbeddingsRequest, content)

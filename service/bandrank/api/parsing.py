@@ -1,7 +1,7 @@
 """Reads and validates bodies; endpoints read them themselves, to bound their size."""
 
 from codecs import BOM_UTF8
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +18,8 @@ Kind = TypeVar("Kind")  # a model, or a dataclass
 Json = bytes | bytearray
 
 QUOTE, MANY_QUOTES = ord('"'), 1 << 16
+NO_STRUCTURE = bytes(set(range(256)) - set(b'",:[{'))  # characters that no count needs
+PART_BYTES = 1 << 20  # of a body, between two looks at whether it has too many values
 READERS: dict[type, TypeAdapter[Any]] = {}  # by kind, as they take a while to make
 
 JSON = "application/json"
@@ -29,8 +31,8 @@ DRAIN_FACTOR = 8
 # pydantic reads that many in half a second, and turns those beside a fault into Python objects, holding the
 # interpreter lock: a thread would not help.
 MAX_VALUES, LIST_VALUES = 5 << 18, 4
-# Field names take longest. The most in a request for a ranking, whose candidates may be documents with fields: so many
-# for each candidate that it may have, and so many in any case.
+# Field names take longest. The most in a request, save one that registers candidates: so many for each candidate that a
+# ranking may have, which may be a document with fields, and so many in any case.
 CANDIDATE_FIELDS, FEW_FIELDS = 64, 1 << 16
 # Memory that reading a body takes besides its bytes: for each byte, texts that may be copied; for each value, objects.
 TEXT_BYTES, VALUE_BYTES = 2, 64
@@ -55,10 +57,18 @@ def media_type(request: Request, also: Collection[str] = ()) -> str:
     return kind
 
 
-async def read_json(request: Request, kind: type[Kind], max_bytes: int, account: Account, pace: Pace) -> Kind:
-    """The validated request in a body of JSON. Raises what `media_type`, `read_body` and `parse` raise."""
+async def read_json(
+    request: Request, kind: type[Kind], max_bytes: int, account: Account, pace: Pace, *, any_fields: bool = False
+) -> Kind:
+    """The validated request in a body of JSON, which is not one for a ranking.
+
+    any_fields: do not bound the number of fields. Raises what `media_type`, `read_body`, `check_fields` and `parse`
+    raise.
+    """
     media_type(request)
     body = await read_body(request, max_bytes, account, pace)
+    if not any_fields:
+        await pace.run(account.client, check_fields, body)
     return await pace.run(account.client, parse, kind, body)
 
 
@@ -93,15 +103,15 @@ def check_values(body: Json, most: int | None = None) -> int:
     most: the sum of `values_at_most` over its parts. Raises InvalidInput for too many values.
     """
     count = values_at_most(body) if most is None else most
-    if count > MAX_VALUES and (count := values_at_most(_outside_strings(body))) > MAX_VALUES:
+    if count > MAX_VALUES and (count := _count_outside_strings(body, values_at_most, MAX_VALUES)) > MAX_VALUES:
         raise InvalidInput(f"the body has too many JSON values (limit {MAX_VALUES}); send fewer candidates per request")
     return count
 
 
-def check_fields(body: Json, max_candidates: int) -> None:
-    """Raises InvalidInput for a request for a ranking with more fields than `max_candidates` candidates may have."""
+def check_fields(body: Json, max_candidates: int = 1) -> None:
+    """Raises InvalidInput for a request with more fields than `max_candidates` candidates may have."""
     limit = max(FEW_FIELDS, CANDIDATE_FIELDS * max_candidates)
-    if body.count(b":") > limit and _outside_strings(body).count(b":") > limit:
+    if fields_at_most(body) > limit and _count_outside_strings(body, fields_at_most, limit) > limit:
         raise InvalidInput(f"the body has too many fields (limit {limit}); send fewer of each candidate's")
 
 
@@ -148,12 +158,35 @@ def values_at_most(text: Json) -> int:
     return text.count(b",") + text.count(b":") + LIST_VALUES * (text.count(b"[") + text.count(b"{"))
 
 
-def _outside_strings(body: Json) -> bytes:
-    """JSON without the contents of its strings."""
-    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the other quotes are at the ends of strings
-    if unescaped.count(b'"') < MANY_QUOTES:
-        return b" ".join(unescaped.split(b'"')[::2])
-    characters = np.frombuffer(unescaped, np.uint8)  # faster where there are many strings
-    inside = np.bitwise_xor.accumulate((characters == QUOTE).view(np.uint8))
-    outside: bytes = characters[inside == 0].tobytes()
-    return outside
+def fields_at_most(text: Json) -> int:
+    """The number of fields in JSON, or more: colons in strings count as well."""
+    return text.count(b":")
+
+
+def _count_outside_strings(body: Json, at_most: Callable[[Json], int], limit: int) -> int:
+    """What `at_most` counts in JSON without the contents of its strings. Stops counting once it exceeds `limit`."""
+    count = 0
+    for part in _outside_strings(body):
+        count += at_most(part)
+        if count > limit:
+            break
+    return count
+
+
+def _outside_strings(body: Json) -> Iterator[bytes]:
+    """The commas, colons and opening brackets of JSON that are not within its strings, in parts."""
+    start = inside = 0  # inside: whether a part starts within a string
+    while start < len(body):
+        end = body.find(b",", start + PART_BYTES) + 1 or len(body)  # no escape in a string ends with a comma
+        part = bytes(body[start:end])
+        if b"\\" in part:
+            part = part.replace(rb"\\", b"").replace(rb"\"", b"")  # the other quotes are at the ends of strings
+        part = part.translate(None, NO_STRUCTURE)
+        quotes = part.count(b'"')
+        if quotes < MANY_QUOTES:
+            yield b"".join(part.split(b'"')[inside::2])
+        else:  # faster where there are many strings
+            characters = np.frombuffer(part, np.uint8)
+            within = np.bitwise_xor.accumulate((characters == QUOTE).view(np.uint8)) ^ inside
+            yield characters[within == 0].tobytes()
+        start, inside = end, inside ^ quotes & 1
