@@ -68,8 +68,8 @@ def digests() -> dict[str, str]:
     return {family.file: family.digest for family in FAMILIES}
 
 
-def table() -> dict[str, object]:
-    """By kernel and architecture, the registers and, if any, the spilled bytes."""
+def table() -> dict[str, dict[str, object]]:
+    """By kernel, the registers and, if any, the spilled bytes on each of ALL_ARCHS; None where it does not ship."""
     jobs = [(family.kernels, arch) for family in FAMILIES for arch in family.archs]
     rows: dict[str, dict[str, str]] = {kernel.expression: {} for family in FAMILIES for kernel in family.kernels}
     # Processes, because NVRTC compiles one program at a time; spawned, because threads do not survive a fork.
@@ -77,7 +77,8 @@ def table() -> dict[str, object]:
         for (_, arch), measured in zip(jobs, pool.map(measure, jobs), strict=True):
             for name, used in measured.items():
                 rows[name][arch] = entry(used)
-    return {"compiler": {"nvrtc": nvrtc_version()}, "sources": digests(), "kernels": rows}
+    kernels = {name: [row.get(arch) for arch in ALL_ARCHS] for name, row in rows.items()}
+    return {"compiler": {"nvrtc": nvrtc_version()}, "sources": {**digests()}, "kernels": {**kernels}}
 
 
 def entry(used: Assembly) -> str:
@@ -85,11 +86,10 @@ def entry(used: Assembly) -> str:
     return str(used.registers) + (f" + {used.spilled_bytes} bytes" if used.spilled_bytes else "")
 
 
-def as_text(measured: dict[str, object]) -> str:
+def as_text(measured: dict[str, dict[str, object]]) -> str:
     """JSON with one line per kernel."""
     parts = []
     for name, rows in measured.items():
-        assert isinstance(rows, dict)
         lines = ",\n".join(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in rows.items())
         parts.append(f"  {json.dumps(name)}: {{\n{lines}\n  }}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
