@@ -8,7 +8,7 @@ BandrankError
     Unauthorized        401  the request has no key, or an unknown one
     Forbidden           403  the client may not do this
     UnknownModel        404  the requested model is not served
-    NoEmbeddings        400  the requested model has no bi-encoder
+    NoEmbeddings        400  the requested model has no scorer that embeds so
     UnknownStrategy     404  the model does not have the requested strategy
     UnknownCandidates   404  none of the ids given in place of texts is registered
     Overloaded          429  more work is queued than can be done in time, or the key's rate is used up; try again later

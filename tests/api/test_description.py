@@ -84,6 +84,14 @@ BODIES: dict[tuple[str, str], list[Any]] = {
         WHO,
         [],
     ],
+    ("POST", "/embed"): [
+        {"inputs": "", "truncate": True, "prompt_name": None, "normalize": None},
+        {"inputs": ["man", ""], "normalize": "false", "dimensions": 0},
+        {"inputs": []},
+        {"inputs": [1]},
+        {"inputs": "man", "normalize": 1},
+        {"input": "man"},
+    ],
     ("POST", "/v1/embeddings"): [
         {"input": "", "model": "gpt", "user": 1},
         {"input": ["man", ""], "encoding_format": "base64", "dimensions": 1.0},
@@ -147,7 +155,7 @@ async def test_a_body_is_allowed_if_it_is_answered(method: str, path: str) -> No
     is_allowed = Draft202012Validator(schema | {"components": document["components"]}).is_valid
     told = [(body, answer.status_code in {200, 400, 404}) for body, answer in zip(bodies, answers, strict=True)]
     assert told == [(body, is_allowed(body)) for body in bodies]
-    no_bi_encoder, unknown = path == "/v1/embeddings", path in {"/rerank", "/explain"}
+    no_bi_encoder, unknown = path in {"/v1/embeddings", "/embed"}, path in {"/rerank", "/explain"}
     assert {answer.status_code for answer in answers} == {400 if no_bi_encoder else 200, 422} | (
         {404} if unknown else set()
     )

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
-from bandrank.api import candidates, embeddings, explain, foreign_status, rerank, status
+from bandrank.api import candidates, embeddings, explain, foreign_status, rerank, status, tei_embeddings
 from bandrank.api.access_log import AccessLog
 from bandrank.api.admission import SECURITY_SCHEMES
 from bandrank.api.description import overview
@@ -46,7 +46,8 @@ def create_app(service: Service) -> FastAPI:
         watching.cancel()
         await service.close()
 
-    own = (embeddings.router, explain.router, status.router, foreign_status.router, candidates.router, page_router())
+    modules = (embeddings, tei_embeddings, explain, status, foreign_status, candidates)
+    own = (*(module.router for module in modules), page_router())
     # `include_router` would build the description of each endpoint once more, at the first request.
     routes = [route for router in (*rerank.routers(), *own) for route in router.routes]
     app = _App(

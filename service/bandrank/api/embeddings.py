@@ -1,9 +1,10 @@
 """The endpoint for embeddings, in OpenAI's format: texts in, the vectors of a served bi-encoder out."""
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -31,13 +32,14 @@ PATH = "/v1/embeddings"
 # Clients of Voyage and infinity have one base URL for everything; /embeddings is infinity's own path.
 INFINITY_PATH = "/infinity/embeddings"
 OTHER_PATHS = (f"/voyage{PATH}", INFINITY_PATH, "/embeddings")
+Kind = TypeVar("Kind", bound=BaseModel)
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]
 QUERY_TYPES = {"query", "search_query", "retrieval.query"}  # what Voyage, Cohere and Jina call them
 OTHER_TYPES = {"classification", "clustering", "separation", "text-matching"}  # of Cohere and Jina, not for search
 
 
-def _no_token_ids(value: object) -> object:
+def no_token_ids(value: object) -> object:
     """Returns the value. Raises ValueError for token ids, which some clients send in place of texts."""
     items = value if isinstance(value, list) else [value]
     if items and isinstance(items[0], int | list):
@@ -57,7 +59,7 @@ class EmbeddingsRequest(NamesModel):
         json_schema_extra={"examples": [{"input": ["Bees navigate by the sun.", "Honey is sweet."]}]}
     )
 
-    input: Annotated[TextOrObject | TextsOrObjects, Field(union_mode="left_to_right"), BeforeValidator(_no_token_ids)]
+    input: Annotated[TextOrObject | TextsOrObjects, Field(union_mode="left_to_right"), BeforeValidator(no_token_ids)]
     encoding_format: Encoding | None = Field(
         default=None, description="float: numbers. base64: little-endian float32, in base64. null: float."
     )
@@ -140,7 +142,7 @@ async def embed_texts(request: Request, service: ServiceOfApp, account: RankingA
     """Returns the vectors by which a served bi-encoder ranks these texts, from the same queue and cache."""
     media_type(request)
     raw = await read_body(request, service.max_body_bytes, account, service.pace)
-    body = await service.pace.run(account.client, _read, raw, service.max_candidates)
+    body = await service.pace.run(account.client, read_texts, EmbeddingsRequest, raw, service.max_candidates)
     embedding = embed(
         service.models,
         body.texts,
@@ -164,31 +166,44 @@ for path in (PATH, *OTHER_PATHS):
     router.post(path, responses=ERRORS | errors(422, body=error_of(path, 422)), **DESCRIBED)(embed_texts)
 
 
-def _read(body: Json, max_texts: int) -> EmbeddingsRequest:
+def read_texts(kind: type[Kind], body: Json, max_texts: int) -> Kind:
     """The request in a body. Raises InvalidInput, and InputTooLarge for too many texts before looking at any."""
     check_fields(body)
     content = load(body)
-    check_lengths(content, EmbeddingsRequest, max_texts, "texts")
-    return validated(EmbeddingsRequest, content)
+    check_lengths(content, kind, max_texts, "texts")
+    return validated(kind, content)
+
+
+async def write_list(
+    write: Callable[[int, int], bytes], count: int, numbers: int, service: Service, account: Account, *, also: str = ""
+) -> bytearray:
+    """The JSON of a list in parts, between which others get a turn.
+
+    write(start, end): the JSON of items start .. end - 1, without brackets; `numbers` in each.  also: what else than
+    sending fewer texts makes the answer smaller. Raises InputTooLarge if it gets larger than an answer may be, and what
+    `Account.hold` raises.
+    """
+    step = max(1, PART_NUMBERS // max(1, numbers))
+    answer = bytearray(b"[")
+    for start in range(0, count, step):
+        part = await service.pace.run(account.client, write, start, min(start + step, count))
+        account.hold(ANSWER_BYTES * len(part))
+        answer += (b"," if start else b"") + part
+        if len(answer) > service.max_answer_bytes:
+            raise InputTooLarge(
+                f"the embeddings take more than {service.max_answer_bytes} bytes; send fewer texts{also}"
+            )
+    answer += b"]"
+    return answer
 
 
 async def _write(embedded: Embeddings, encoding: Encoding, service: Service, account: Account) -> memoryview:
-    """Writes the JSON of the EmbeddingsResponse in parts, between which others get a turn.
-
-    Raises InputTooLarge if it gets larger than an answer may be, and what `Account.hold` raises.
-    """
-    vectors = embedded.vectors.numpy()
-    step = max(1, PART_NUMBERS // vectors.shape[1])
-    answer = bytearray(b'{"object":"list","data":')
-    for start in range(0, len(vectors), step):
-        part = await service.pace.run(account.client, _part, vectors[start : start + step], start, encoding)
-        account.hold(ANSWER_BYTES * len(part))
-        answer += (b"," if start else b"[") + part
-        if len(answer) > service.max_answer_bytes:
-            raise InputTooLarge(
-                f"the embeddings take more than {service.max_answer_bytes} bytes; send fewer texts, or ask for "
-                "encoding_format base64"
-            )
+    """Writes the JSON of the EmbeddingsResponse. Raises what `write_list` raises."""
+    vectors = embedded.ragged.values.numpy()
+    also = ", or ask for encoding_format base64"
+    answer = await write_list(
+        partial(_part, vectors, encoding), len(vectors), vectors.shape[1], service, account, also=also
+    )
     cut = embedded.truncated_tokens
     rest = {
         "model": embedded.model,
@@ -200,13 +215,15 @@ async def _write(embedded: Embeddings, encoding: Encoding, service: Service, acc
             cache_misses=embedded.cache_misses,
         ),
     }
-    answer += b"]," + to_json(rest)[1:]
+    answer[:0] = b'{"object":"list","data":'
+    answer += b"," + to_json(rest)[1:]
     return memoryview(answer)
 
 
-def _part(vectors: Float32s, start: int, encoding: Encoding) -> bytes:
-    """The embeddings of some texts, without the brackets around them. start: the index of the first."""
+def _part(vectors: Float32s, encoding: Encoding, start: int, end: int) -> bytes:
+    """The embeddings of texts start .. end - 1, without the brackets around them."""
+    some = vectors[start:end]
     if encoding == "base64":
-        texts = [b64encode(vector.tobytes()).decode("ascii") for vector in vectors.astype("<f4")]
+        texts = [b64encode(vector.tobytes()).decode("ascii") for vector in some.astype("<f4")]
         return to_json([EmbeddingOut(text, index) for index, text in enumerate(texts, start)])[1:-1]
-    return to_json([EmbeddingOut(vector, index) for index, vector in enumerate(vectors.tolist(), start)])[1:-1]
+    return to_json([EmbeddingOut(vector, index) for index, vector in enumerate(some.tolist(), start)])[1:-1]

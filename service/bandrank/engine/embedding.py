@@ -1,9 +1,7 @@
-"""Embeddings of texts: the vectors by which a served bi-encoder compares them."""
+"""Embeddings of texts: the vectors by which a served bi-encoder compares them, or the terms of a SPLADE."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from bandrank.engine.clients import ITSELF
 from bandrank.engine.memory import Account
@@ -13,20 +11,22 @@ from bandrank.engine.served import Models, ServedModel
 from bandrank.engine.text_scorer import AnyTextScorer
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import InvalidInput, NoEmbeddings
+from bandrank.models.ragged import Ragged
 
 NUMBER_BYTES = 16  # memory for each number of a vector: in the cache's form, as float32, and while it is written
 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The vectors of texts, in their order.
+    """What texts are compared by, in their order.
 
-    vectors: (n, size) float32 on the host, of unit length if the model compares by the cosine.  num_tokens: token ids
-    of all texts.  truncated_tokens: the word pieces cut from each text.  cache_hits, cache_misses: texts looked up.
+    ragged: of n texts, float32 on the host; of a bi-encoder (n, size) vectors, of unit length if it compares by the
+    cosine; of a SPLADE (total, 2) ids and weights of each text's terms.  num_tokens: token ids of all texts.
+    truncated_tokens: the word pieces cut from each text.  cache_hits, cache_misses: texts looked up.
     """
 
     model: str
-    vectors: Tensor
+    ragged: Ragged
     num_tokens: int
     truncated_tokens: Sequence[int]
     cache_hits: int
@@ -39,6 +39,7 @@ async def embed(
     *,
     as_queries: bool = False,
     other_task: str = "",
+    terms: bool = False,
     model: str | None = None,
     any_model: bool = False,
     size: int | None = None,
@@ -49,18 +50,20 @@ async def embed(
     So the dot product of a query's and a document's is the raw score of `/rerank`, rounded as the cache rounds.
     as_queries: whether the texts are queries. If the model puts other words around queries, or has another encoder for
     them, they are not cached.  other_task: what they are for, if for neither side of a search; empty otherwise.
+    terms: whether a SPLADE is asked for its terms, and not a bi-encoder for its vectors.
     model, any_model: as in a `Call`.  size: the numbers that a vector must have; None for the model's own size.
     account: the client's; None for the service itself.
-    Raises NoEmbeddings for a model without a bi-encoder, InvalidInput for a size that it does not give or a task for
-    which neither of its two encoders is, and what `Models.find`, `Account.hold` and `RepresentationSource.represent`
-    raise.
+    Raises NoEmbeddings for a model without such a scorer, InvalidInput for a size that it does not give, a task that
+    neither of its two encoders is for and queries that no encoder reads, and what `Models.find`, `Account.hold` and
+    `RepresentationSource.represent` raise.
     """
     chosen = models.find(model, or_default=any_model)
-    found = _bi_encoder(chosen)
+    found = _embedder(chosen, terms=terms)
     if found is None:
-        others = [name for name, other in models.by_name.items() if gives_embeddings(other)]
+        others = [name for name, other in models.by_name.items() if _embedder(other, terms=terms)]
+        what, kind = ("sparse embeddings", "SPLADE") if terms else ("embeddings", "bi-encoder")
         raise NoEmbeddings(
-            f"model {chosen.name!r} gives no embeddings: none of its scorers is a bi-encoder; "
+            f"model {chosen.name!r} gives no {what}: none of its scorers is a {kind}; "
             + (f"models that do: {', '.join(others)}" if others else "neither does any other that is served here")
         )
     scorer, source = found
@@ -70,7 +73,9 @@ async def embed(
         raise InvalidInput(f"the embeddings of {chosen.name!r} have {own_size} dimensions, and cannot have {size}")
     if other_task and reading.encodes_queries_apart:
         raise InvalidInput(f"{chosen.name!r} has encoders for queries and for documents, and none for {other_task!r}")
-    if account is not None:
+    if terms and as_queries and reading.encodes_queries_apart:
+        raise InvalidInput(f"{chosen.name!r} reads queries by a table of weights, and embeds documents only")
+    if account is not None and not terms:
         account.hold(NUMBER_BYTES * own_size * len(texts))
     worded = reading.query_template.wording != reading.candidate_template.wording
     apart = as_queries and (worded or reading.encodes_queries_apart)
@@ -84,9 +89,12 @@ async def embed(
     engine.metrics.truncated_tokens.inc(sum(sourced.truncated_tokens))
     engine.metrics.cache_candidates.labels("hit").inc(sourced.cache_hits)
     engine.metrics.cache_candidates.labels("miss").inc(sourced.cache_misses)
+    ragged = source.to_ragged([sourced.candidates])
+    if account is not None and terms:
+        account.hold(NUMBER_BYTES * ragged.values.numel())
     return Embeddings(
         model=chosen.name,
-        vectors=source.to_ragged([sourced.candidates]).values,
+        ragged=ragged,
         num_tokens=sum(sourced.num_tokens),
         truncated_tokens=sourced.truncated_tokens,
         cache_hits=sourced.cache_hits,
@@ -95,14 +103,14 @@ async def embed(
 
 
 def gives_embeddings(model: ServedModel) -> bool:
-    """Whether one of a model's scorers embeds texts."""
-    return _bi_encoder(model) is not None
+    """Whether one of a model's scorers is a bi-encoder."""
+    return _embedder(model, terms=False) is not None
 
 
-def _bi_encoder(model: ServedModel) -> tuple[AnyTextScorer, RepresentationSource] | None:
-    """The first of a model's scorers that embeds texts, with the source of its vectors."""
+def _embedder(model: ServedModel, *, terms: bool) -> tuple[AnyTextScorer, RepresentationSource] | None:
+    """The first of a model's scorers that embeds texts, with the source of its representations."""
     for stage in model.stages:
-        source = stage.scorer.source
-        if stage.scorer.prepared.scorer.embeds and isinstance(source, RepresentationSource):
+        scorer, source = stage.scorer.prepared.scorer, stage.scorer.source
+        if (scorer.num_terms if terms else scorer.embeds) and isinstance(source, RepresentationSource):
             return stage.scorer, source
     return None

@@ -62,7 +62,7 @@ class Scorer(nn.Module, ABC):
 
     @property
     def encodes_queries_apart(self) -> bool:
-        """Whether queries have an encoder of their own."""
+        """Whether queries have an encoder of their own, or a table of weights in place of one."""
         return False
 
     def encode_queries(self, queries: Ragged) -> Ragged:

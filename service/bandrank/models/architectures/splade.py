@@ -79,6 +79,10 @@ class Splade(LateInteractionScorer):
         return super().facts(text_of) | {"terms": f"{self.num_terms:,}, weighted by {how} {logs}{queries}"}
 
     @property
+    def encodes_queries_apart(self) -> bool:
+        return self.config.query_table
+
+    @property
     def row_cost(self) -> float:
         """The cost of a row, with the logits of all terms."""
         size = self.config.encoder.hidden_size
