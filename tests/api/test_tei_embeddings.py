@@ -43,10 +43,9 @@ async def test_vectors_are_those_of_the_other_formats(similarity: str) -> None:
         for query in ({}, {"prompt_name": "query", "input_type": "query"}):
             own = await embedded("/v1/embeddings", **query)
             unit = own / np.linalg.norm(own, axis=1, keepdims=True)
-            for path in ("/embed", "/"):
-                np.testing.assert_allclose(await embedded(path, **query), unit, atol=1e-6)
-                np.testing.assert_allclose(await embedded(path, normalize=None, **query), unit, atol=1e-6)
-                np.testing.assert_array_equal(await embedded(path, normalize=False, **query), own)
+            np.testing.assert_allclose(await embedded("/embed", **query), unit, atol=1e-6)
+            np.testing.assert_allclose(await embedded("/embed", normalize=None, **query), unit, atol=1e-6)
+            np.testing.assert_array_equal(await embedded("/embed", normalize=False, **query), own)
 
 
 @pytest.mark.parametrize("text", ["the man", ["the man", "she"]])
@@ -61,10 +60,10 @@ async def test_one_text_may_come_alone(text: str | list[str]) -> None:
 
 
 def test_hugging_faces_client_embeds() -> None:
-    """huggingface_hub, by which LangChain and Haystack ask such a server, posts to its root, with nulls."""
+    """LangChain and Haystack ask such a server by huggingface_hub."""
     service = Service(assemble([files_of(tiny_bi_encoder())], EXACT), EXACT)
     with served(Config(create_app(service), log_level="error")) as (host, port):
-        client = InferenceClient(f"http://{host}:{port}")
+        client = InferenceClient(f"http://{host}:{port}/embed")
         vectors = client.feature_extraction("the man", normalize=False, truncate=True)
 
     assert vectors.shape == (1, 32)

@@ -75,7 +75,6 @@ def _described(kind: type[TermsRequest], response: Any) -> dict[str, Any]:
     }
 
 
-@router.post("/", **_described(VectorsRequest, Vectors))
 @router.post("/embed", **_described(VectorsRequest, Vectors))
 async def embed_as_vectors(request: Request, service: ServiceOfApp, account: RankingAccount) -> Response:
     """Returns the vectors by which a served bi-encoder ranks these texts."""
