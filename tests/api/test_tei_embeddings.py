@@ -60,7 +60,6 @@ async def test_one_text_may_come_alone(text: str | list[str]) -> None:
 
 
 def test_hugging_faces_client_embeds() -> None:
-    """LangChain and Haystack ask such a server by huggingface_hub."""
     service = Service(assemble([files_of(tiny_bi_encoder())], EXACT), EXACT)
     with served(Config(create_app(service), log_level="error")) as (host, port):
         client = InferenceClient(f"http://{host}:{port}/embed")
