@@ -155,17 +155,21 @@ gpu-check:
 CPU_TORCH ?= $(PIP_FIND_LINKS)
 COMPILE := $(VENV)/bin/uv pip compile --quiet --system-certs --custom-compile-command 'make lock' --annotation-style line \
   --only-binary :all: --python-version 3.11 $(UPGRADE)
-LOCK := $(COMPILE) --generate-hashes --no-strip-extras --python-platform linux
+LOCK := $(COMPILE) --generate-hashes --no-strip-extras --python-platform
 $(VENV)/bin/uv: | $(VENV)/runtime.stamp
 	@$(PIP) install 'uv>=0.13'
 
 lock: $(VENV)/bin/uv
 	@mkdir -p build/lock
 	@for image in cpu gpu; do sed /^--requirement/d deploy/lock/both.txt deploy/lock/$$image.txt >build/lock/$$image.txt; done
-	@echo '$(TORCH)' | $(LOCK) pyproject.toml --extra gpu --constraint - --output-file build/lock/gpu.txt
-	@echo '$(TORCH)+cpu' | $(LOCK) pyproject.toml --constraint - --find-links '$(CPU_TORCH)' --output-file build/lock/cpu.txt
+	@echo '$(TORCH)' | $(LOCK) linux pyproject.toml --extra gpu --constraint - --output-file build/lock/gpu.txt
+	@echo '$(TORCH)+cpu' | $(LOCK) linux pyproject.toml --constraint - --find-links '$(CPU_TORCH)' --output-file build/lock/cpu.txt
+	@for machine in x86_64 aarch64; do $(LOCK) $$machine-unknown-linux-gnu pyproject.toml --extra gpu --constraint build/lock/gpu.txt \
+	  --output-file build/lock/pylock.gpu-$$machine.toml || exit 1; done
+	@$(LOCK) x86_64-unknown-linux-gnu pyproject.toml --constraint build/lock/cpu.txt --find-links '$(CPU_TORCH)' \
+	  --output-file build/lock/pylock.cpu.toml
 	@$(VENV)/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
-	  | $(LOCK) - --output-file deploy/lock/build.txt
+	  | $(LOCK) linux - --output-file deploy/lock/build.txt
 	@sed -Ei 's/^ +(--hash|# via)/ \1/' build/lock/*.txt deploy/lock/build.txt
 	@$(VENV)/bin/python deploy/lock/share.py build/lock
 	@for group in $(CLIENT_GROUPS); do $(COMPILE) --no-annotate --universal $(CLIENT_PINS)/$$group.in --output-file $(CLIENT_PINS)/$$group.txt || exit 1; done

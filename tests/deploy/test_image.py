@@ -1,9 +1,12 @@
 """The image is built from what the lock files pin, and they pin what pyproject.toml asks for."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +110,24 @@ def test_images_differ_in_the_build_of_torch_alone() -> None:
     assert (cpu.pop("torch"), gpu.pop("torch")) == (f"{torch}+cpu", torch)
     assert cpu.items() <= gpu.items()
     assert not [name for name in cpu if re.search("nvidia|cuda|cupy|triton", name)]
+
+
+def test_a_lock_file_keeps_the_hashes_of_files_that_fit(tmp_path: Path) -> None:
+    """Those of files for another Python or processor are left out; a version without a file that fits is refused."""
+    entry = "a==1 \\\n --hash=sha256:0a \\\n --hash=sha256:0b \\\n --hash=sha256:0c\n # via b\n"
+    for name in ("cpu", "gpu"):
+        (tmp_path / f"{name}.txt").write_text(f"# head\n{entry}", encoding="utf-8")
+    share = [sys.executable, DEPLOY / "lock" / "share.py", tmp_path, tmp_path]
+    for machine, fits in (("x86_64", "0c"), ("aarch64", "0a")):
+        wheels = f'[[packages]]\nwheels = [{{hashes = {{sha256 = "{fits}"}}}}]\n'
+        (tmp_path / f"pylock.{machine}.toml").write_text(wheels, encoding="utf-8")
+    subprocess.run(share, check=True)
+
+    both = (tmp_path / "both.txt").read_text(encoding="utf-8")
+    assert both == "# head\na==1 \\\n --hash=sha256:0a \\\n --hash=sha256:0c\n # via b\n"
+    (tmp_path / "cpu.txt").write_text(entry.replace("0", "1"), encoding="utf-8")
+    refused = subprocess.run(share, check=False, capture_output=True, text=True)
+    assert "no file of a==1 fits the images" in refused.stderr
 
 
 def test_the_image_installs_by_hash() -> None:
