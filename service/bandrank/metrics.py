@@ -1,12 +1,14 @@
 """Every Prometheus series of the service, all present from the first scrape; the only file that imports the client."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -33,7 +35,7 @@ SHADOW_CUTOFFS = (1, 5, 10)
 DEVICE_MEMORY = ("allocated", "peak", "reserved", "graphs", "total")
 OUTCOMES = ("passed", "reranked", "skipped", "failed", "unanswered")  # of a request to the search proxy
 
-Metric = TypeVar("Metric", bound=MetricWrapperBase)
+Kind = TypeVar("Kind", bound=MetricWrapperBase)
 
 
 class Metrics:
@@ -162,9 +164,11 @@ class Metrics:
         for cutoff in SHADOW_CUTOFFS:
             self.shadow_overlap.labels(model, shadow, cutoff)
 
-    def exposition(self) -> bytes:
-        """All series in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def exposition(self) -> Iterator[bytes]:
+        """All series in Prometheus' text format, those of one name after those of another. Together they take as long
+        as a small ranking.
+        """
+        return (generate_latest(_Family(family)) for family in self.registry.collect())
 
     def _add_redis(self) -> None:
         counter, gauge = partial(self._add, Counter), partial(self._add, Gauge)
@@ -218,12 +222,23 @@ class Metrics:
             "shadow_score_shift", "Mean of the shadow's scores less that of the answer's, as sigmoids.", SHIFT
         )
 
-    def _add(self, kind: Callable[..., Metric], name: str, text: str, /, **labels: Sequence[str]) -> Metric:
+    def _add(self, kind: Callable[..., Kind], name: str, text: str, /, **labels: Sequence[str]) -> Kind:
         """Registers a series. labels: of each label, the values that start at 0."""
         metric = kind(f"bandrank_{name}", text, labels, registry=self.registry)
         for values in product(*labels.values()) if labels else ():
             metric.labels(*values)
         return metric
+
+
+@dataclass(frozen=True)
+class _Family(Collector):
+    """The series of one name."""
+
+    family: Metric
+
+    def collect(self) -> Iterable[Metric]:
+        """The family."""
+        return [self.family]
 
 
 class ProxyMetrics:

@@ -125,7 +125,7 @@ async def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
         for _ in range(2):
             await ask(running, "GET", "/v1/models", None, **{"X-API-Key": KEYS["rank"]})
         await ask(running, "POST", "/inference/cross/tiny", {"input": []}, **{"X-API-Key": KEYS["rank"]})
-        text = running.service.metrics.exposition().decode()
+        text = b"".join(running.service.metrics.exposition()).decode()
 
     counted = Scrape(text)
     refused = {

@@ -1,5 +1,6 @@
 """What operators and their tools see: metrics, probes, and the description of the API."""
 
+import asyncio
 import random
 from typing import Any
 
@@ -10,6 +11,7 @@ from support.models import random_text, tiny_cross_encoder
 from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 
 from bandrank import __version__
+from bandrank.api import pace
 from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
 from bandrank.settings import Settings
@@ -152,7 +154,17 @@ async def test_the_steps_are_parts_of_the_whole() -> None:
     assert sum(parts.values()) <= seen.value("bandrank_request_seconds_sum")
 
 
-async def test_metrics_are_in_the_text_format_of_prometheus() -> None:
+async def test_others_get_turns_while_metrics_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop goes round between the series of one name and those of the next."""
+    monkeypatch.setattr(pace, "QUANTUM_S", 0.0)
+    async with running_app(lookup()) as running:
+        scrape = asyncio.ensure_future(running.client.get("/metrics"))
+        rounds = 0
+        while not scrape.done():
+            await asyncio.sleep(0)
+            rounds += 1
+
+    assert rounds > scrape.result().text.count("# TYPE ") / 2  # those of a counter have two
     async with running_app(lookup()) as running:
         response = await running.client.get("/metrics")
 

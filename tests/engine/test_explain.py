@@ -255,7 +255,7 @@ async def test_shortened_texts_stay_out_of_all_caches(server: RedisServer) -> No
         cold = await explain(model, QUERY, "man she he")
         warm = await explain(model, QUERY, "man she he")
         await model.rank(QUERY, ["she he"])
-        seen = Scrape(model.engine.metrics.exposition().decode())
+        seen = Scrape(b"".join(model.engine.metrics.exposition()).decode())
         miss_rate = model.stages[0].scorer.source.miss_rate
 
     assert [explained.stages[0].cached for explained in (cold, warm)] == [False, True]

@@ -15,6 +15,7 @@ from bandrank import __version__
 from bandrank.api.admission import Admission
 from bandrank.api.pace import Pace
 from bandrank.engine.calls import Answer, Call
+from bandrank.engine.clients import Client
 from bandrank.engine.memory import Memory
 from bandrank.engine.shadow import Shadow
 from bandrank.engine.task_queue import STOPPING
@@ -95,6 +96,14 @@ class Service:
     def stop(self) -> None:
         """Ends registrations, which may go on for hours; other requests are still answered."""
         self.stopping.set()
+
+    async def exposition(self, client: Client) -> bytes:
+        """All metrics in Prometheus' text format, written in parts, between which others get a turn."""
+        parts = []
+        for part in self.metrics.exposition():
+            parts.append(part)
+            await self.pace.turn(client)
+        return b"".join(parts)
 
     async def why_not_ready(self) -> str | None:
         """None if the service can score, else the reason, which is logged once, however many ask for it."""

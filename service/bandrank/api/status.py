@@ -4,7 +4,7 @@ Health and metrics are also at the search proxy's paths, for whatever watches bo
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel
@@ -13,6 +13,7 @@ from bandrank.api.admission import REFUSALS, SECURED, admitted
 from bandrank.api.description import PLAIN_TEXT, errors, new_router
 from bandrank.api.keys import Scope
 from bandrank.api.service import ServiceOfApp
+from bandrank.engine.clients import Client
 from bandrank.errors import NotReady
 from bandrank.metrics import CONTENT_TYPE
 
@@ -89,10 +90,9 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
     "/metrics",
     "/_bandrank/metrics",
     response_class=Response,
-    dependencies=[Depends(admitted(Scope.ADMIN))],
     responses={**errors(*REFUSALS), 200: {"content": PLAIN_TEXT}},
     openapi_extra=SECURED,
 )
-async def metrics(service: ServiceOfApp) -> Response:
+async def metrics(service: ServiceOfApp, client: Annotated[Client, Depends(admitted(Scope.ADMIN))]) -> Response:
     """Returns all metrics in Prometheus' text format."""
-    return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)
+    return Response(await service.exposition(client), media_type=CONTENT_TYPE)

@@ -76,10 +76,10 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
     async def metrics(request: Request) -> Response:
         """All metrics in Prometheus' text format."""
         try:
-            service.admission.admit(request, KeyScope.ADMIN)
+            client = service.admission.admit(request, KeyScope.ADMIN)
         except BandrankError as error:
             return _answer(error)
-        return Response(service.metrics.exposition(), headers=HEADERS, media_type=CONTENT_TYPE)
+        return Response(await service.exposition(client), headers=HEADERS, media_type=CONTENT_TYPE)
 
     own = [Route(HEALTH, healthz), Route(READY, readyz), Route(METRICS, metrics)]
     searches = Searches(fetching, reordering, large_json)
