@@ -1,4 +1,4 @@
-"""Every Prometheus series of the service, all present from the first scrape; the only file that imports the client."""
+"""Every Prometheus series of the service; the only file that imports the client."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,8 @@ Kind = TypeVar("Kind", bound=MetricWrapperBase)
 class Metrics:
     """The series, in a registry of their own, so that two services in one process do not mix.
 
-    Label values that are known in advance start at 0; others appear when first used.
+    Label values that are known in advance start at 0, except the paths of `http_request_seconds`, which would have a
+    thousand series; others appear when first used.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,8 @@
 """/openapi.json: its schemas allow exactly the bodies that are answered, and it lists all statuses of answers."""
 
+import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -159,6 +161,24 @@ async def test_a_body_is_allowed_if_it_is_answered(method: str, path: str) -> No
     assert {answer.status_code for answer in answers} == {400 if no_bi_encoder else 200, 422} | (
         {404} if unknown else set()
     )
+
+
+async def test_the_description_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes long, so it is made in another thread, for all who ask meanwhile and afterwards."""
+    threads: list[int] = []
+    async with running_app(lookup()) as running:
+        make = running.app.openapi
+
+        def openapi() -> dict[str, Any]:
+            threads.append(threading.get_ident())
+            return make()
+
+        monkeypatch.setattr(running.app, "openapi", openapi)
+        first, second = await asyncio.gather(description(running), description(running))
+        assert first == second == await description(running) == make()
+
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
 
 
 async def test_every_endpoint_has_the_answers_of_its_connection() -> None:

@@ -278,6 +278,7 @@ async def test_where_get_is_answered_head_is(path: str) -> None:
 async def test_every_endpoint_is_counted() -> None:
     """Requests count by path and status, and all unknown paths under one name, so that no client can create series."""
     async with running_app(lookup()) as running:
+        await running.scrape()  # before the first answer, no path has times
         before = await running.scrape()
         await running.rerank({"query": "who", "candidates": ["man"]})
         await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man"}]})

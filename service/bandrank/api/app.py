@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import time
+from asyncio import Future
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from pydantic_core import to_json
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,6 +26,7 @@ from bandrank.api.pace import Paced
 from bandrank.api.page.router import page_router
 from bandrank.api.plain_paths import PlainPaths
 from bandrank.api.request_ids import RequestIds
+from bandrank.api.responses import JsonInParts
 from bandrank.api.schemas import shared_schemas
 from bandrank.api.service import Service
 from bandrank.metrics import Metrics
@@ -90,6 +93,18 @@ class _App(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
         return RequestIds(AccessLog(PlainPaths(super().build_middleware_stack())))
 
+    def setup(self) -> None:
+        written: Future[bytes] | None = None
+
+        async def describe(_: Request) -> Response:
+            """Returns the description. It takes a third of a second to make, so that is done once, in a thread."""
+            nonlocal written
+            if written is None:
+                written = asyncio.ensure_future(asyncio.to_thread(lambda: to_json(self.openapi())))
+            return JsonInParts(await asyncio.shield(written))
+
+        self.add_route(OPENAPI_PATH, describe, include_in_schema=False)
+
     def openapi(self) -> dict[str, Any]:
         description = super().openapi()
         requests = {dialect.request for dialects in DIALECTS.values() for dialect in dialects}
@@ -115,7 +130,6 @@ class RequestMetrics:
         self._paths = frozenset(paths)
         for path in (*paths, OTHER_PATH):
             metrics.http_requests.labels(path, "200")
-            metrics.http_request_seconds.labels(path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
