@@ -8,7 +8,7 @@
 #   make bench    side by side with other runtimes and services (TEI=URL: with that one too): writes docs/benchmarks.md and the pages on services, families, precomputing and the cascade (about an hour and a half)
 #   make overload  goodput, latency and refusals at up to five times the capacity: writes docs/operations.md (a quarter of an hour)
 #   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results or OUT=folder (STAGES=machine,compile: some of it; PYTHON=python3: with that machine's own packages)
-#   make lock     pins what the images install, by hash, and the clients of test-clients (UPGRADE=--upgrade: in the newest versions)
+#   make lock     pins what the images install, by hash, and the Python clients of test-clients (UPGRADE=--upgrade: in the newest versions)
 #   make chaos    attacks on a running service, faults of Redis and signals at any moment, and what other clients notice (a quarter of an hour)
 #   make fuzz     ten thousand requests drawn from /openapi.json, and the answers compared with it (SEED=1)
 #   make test-page  the page at / in a headless Chromium: keyboard, widths, themes, axe; pictures in build/page (half a minute)
@@ -121,7 +121,13 @@ $(CLIENTS)/%/stamp: $(CLIENT_PINS)/%.txt | $(VENV)/dev.stamp
 	elif $(PIP) --retries 1 download --no-cache-dir --no-deps --dest $(@D)/probe idna 2>/dev/null; then exit 1; \
 	else echo "no package index can be reached: the clients of $< are not installed, and their tests are skipped"; fi
 
-test-clients: $(VENV)/dev.stamp $(CLIENT_GROUPS:%=$(CLIENTS)/%/stamp)
+$(CLIENTS)/npm/stamp: $(CLIENT_PINS)/npm.txt
+	@echo "installing the clients of $<"
+	@if npm install --silent --prefix $(@D) $$(cat $<); then touch $@; \
+	elif npm view zod version >/dev/null 2>&1; then exit 1; \
+	else echo "there is no npm, or no registry: the clients of $< are not installed, and their tests are skipped"; fi
+
+test-clients: $(VENV)/dev.stamp $(CLIENT_GROUPS:%=$(CLIENTS)/%/stamp) $(CLIENTS)/npm/stamp
 	@$(VENV)/bin/pytest -m clients tests/clients
 
 soak: $(VENV)/dev.stamp

@@ -187,7 +187,8 @@ async def test_every_endpoint_has_the_answers_of_its_connection() -> None:
         document = await description(running)
 
     def error_of(path: str, status: str) -> str:
-        special = dict.fromkeys((PATH, *OTHER_PATHS), "OpenAIErrorBody") | {DASHSCOPE: "DashScopeErrorBody"}
+        special = dict.fromkeys((PATH, *OTHER_PATHS, "/together/v1/rerank"), "OpenAIErrorBody")
+        special |= {DASHSCOPE: "DashScopeErrorBody"}
         if status == "422":
             special |= dict.fromkeys(("/infinity/rerank", "/infinity/embeddings"), "FaultsBody")
         return f"#/components/schemas/{special.get(path, 'ErrorBody')}"

@@ -278,8 +278,11 @@ async def test_clients_embed_below_the_base_url_by_which_they_rank() -> None:
     """
     async with running_app(tiny_bi_encoder()) as running:
         answers = [
-            [await running.client.post(path, json={"input": text, "dimensions": 0}) for text in ("man", [])]
-            for path in ("/v1/embeddings", "/voyage/v1/embeddings", "/infinity/embeddings", "/embeddings")
+            [
+                await running.client.post(f"{base}/embeddings", json={"input": text, "dimensions": 0})
+                for text in ("man", [])
+            ]
+            for base in ("/v1", "/voyage/v1", "/infinity", "", "/together/v1")
         ]
         models = (await running.client.get("/infinity/models")).json()
 

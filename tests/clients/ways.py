@@ -94,6 +94,8 @@ PINECONE_ERRORS: Exceptions = {
 }
 TOGETHER = Client("together", "cohere-7")
 RERANKERS = Client("rerankers", "cohere-7")
+JAVASCRIPT = Client("javascript", "npm")
+JAVASCRIPT_ERRORS: Exceptions = {401: "UnauthorizedError", 422: "UnprocessableEntityError"}
 INFINITY = Client("infinity", "httpx-0.27")
 UNEXPECTED = always("infinity_client.errors.UnexpectedStatus")
 
@@ -152,6 +154,12 @@ WAYS = [
         for name in ("cohere", "jina", "mixedbread.ai", "voyage")
     ],
     Way(RERANKERS, "text-embeddings-inference", always("builtins.TypeError"), silent=STATUSES, cuts=False),
+    Way(JAVASCRIPT, "cohere v1", JAVASCRIPT_ERRORS, retries=True, waits=True, shows_texts=True),
+    Way(JAVASCRIPT, "cohere v2", JAVASCRIPT_ERRORS, retries=True, waits=True),
+    *[
+        Way(JAVASCRIPT, f"vercel {provider}", always("APICallError"), retries=True, waits=True)
+        for provider in ("cohere", "togetherai", "voyage")
+    ],
     *[
         # the library returns a 422 as if it were an answer
         Way(INFINITY, name, UNEXPECTED | {422: "__main__.Refused"}, shows_texts=True)

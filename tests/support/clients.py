@@ -99,11 +99,12 @@ def running_client(client: Client, folder: Path) -> Iterator[RunningClient]:
         pytest.skip(
             f"{environment.relative_to(ROOT)} is not there: `make test-clients` installs it from a package index"
         )
+    program, suffix = ("node", "cjs") if client.group == "npm" else (f"{environment}/bin/python", "py")
     log = folder / f"{client.script}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [environment / "bin" / "python", SCRIPTS / f"ask_{client.script}.py"],
-            env=QUIET | {"PATH": os.environ["PATH"], "HOME": str(folder)},
+            [program, SCRIPTS / f"ask_{client.script}.{suffix}"],
+            env=QUIET | {"PATH": os.environ["PATH"], "HOME": str(folder), "NODE_PATH": f"{environment}/node_modules"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,

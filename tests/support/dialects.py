@@ -87,6 +87,7 @@ SPEAKERS = [
         Speaker("cohere", path, DOCUMENTS, COHERE)
         for path in ("/v1/rerank", "/v2/rerank", "/v1/reranks", "/compatible-api/v1/reranks", "/rerank")
     ),
+    Speaker("together", "/together/v1/rerank", DOCUMENTS, COHERE),
     Speaker("dashscope", DASHSCOPE, in_input, lambda answer: COHERE(answer["output"])),
     Speaker("pinecone", "/pinecone/rerank", DOCUMENTS, SCORES),
     *(Speaker("llama.cpp", path, DOCUMENTS, COHERE) for path in ("/reranking", "/v1/reranking")),

@@ -29,9 +29,9 @@ from bandrank.errors import InputTooLarge, InvalidInput, NoEmbeddings
 router = new_router()
 
 PATH = "/v1/embeddings"
-# Clients of Voyage and infinity have one base URL for everything; /embeddings is infinity's own path.
+# Clients of Together, Voyage and infinity have one base URL for everything; /embeddings is infinity's own path.
 INFINITY_PATH = "/infinity/embeddings"
-OTHER_PATHS = (f"/voyage{PATH}", INFINITY_PATH, "/embeddings")
+OTHER_PATHS = (f"/together{PATH}", f"/voyage{PATH}", INFINITY_PATH, "/embeddings")
 Kind = TypeVar("Kind", bound=BaseModel)
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]

@@ -92,7 +92,7 @@ class OpenAIError(BaseModel):
 
 
 class OpenAIErrorBody(AnyErrorBody):
-    """The body of an error for OpenAI's clients, the newest of which show only the message inside `error`."""
+    """The body of an error for clients of OpenAI and Together, some of which show only the message inside `error`."""
 
     detail: str
     error: OpenAIError

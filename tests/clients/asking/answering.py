@@ -25,6 +25,15 @@ class Question:
     documents: list[str]
     top_n: int | None
 
+    def options(self, path: str = "") -> dict[str, Any]:
+        """The options of most clients. path: what the base URL ends with."""
+        return {"api_key": self.key, "base_url": self.url + path}
+
+    def arguments(self, **more: object) -> dict[str, Any]:
+        """The arguments by the names that most libraries give them, and more; `top_n` only if it is wanted."""
+        optional = {} if self.top_n is None else {"top_n": self.top_n}
+        return {"model": self.model, "query": self.query, "documents": self.documents} | optional | more
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -33,6 +42,11 @@ class Ranked:
     index: int
     score: float
     text: str | None = None
+
+
+def ranked(response: Any) -> list[Ranked]:
+    """The results in an answer that has no texts."""
+    return [Ranked(result.index, result.relevance_score) for result in response.results]
 
 
 Way = Callable[[Question], list[Ranked]]

@@ -10,26 +10,21 @@ from answering import Question, Ranked, answer_questions
 def v1(question: Question) -> list[Ranked]:
     """`Client.rerank`, which can ask for the documents."""
     client = cohere.Client(question.key, base_url=question.url)
-    return ranked(client.rerank(**arguments(question), return_documents=True))
+    return ranked(client.rerank(**question.arguments(return_documents=True)))
 
 
 def v2(question: Question) -> list[Ranked]:
-    return ranked(cohere.ClientV2(question.key, base_url=question.url).rerank(**arguments(question)))
+    return ranked(cohere.ClientV2(question.key, base_url=question.url).rerank(**question.arguments()))
 
 
 def v1_async(question: Question) -> list[Ranked]:
     client = cohere.AsyncClient(question.key, base_url=question.url)
-    return ranked(asyncio.run(client.rerank(**arguments(question), return_documents=True)))
+    return ranked(asyncio.run(client.rerank(**question.arguments(return_documents=True))))
 
 
 def v2_async(question: Question) -> list[Ranked]:
     client = cohere.AsyncClientV2(question.key, base_url=question.url)
-    return ranked(asyncio.run(client.rerank(**arguments(question))))
-
-
-def arguments(question: Question) -> dict[str, Any]:
-    optional = {} if question.top_n is None else {"top_n": question.top_n}
-    return {"model": question.model, "query": question.query, "documents": question.documents, **optional}
+    return ranked(asyncio.run(client.rerank(**question.arguments())))
 
 
 def ranked(response: Any) -> list[Ranked]:

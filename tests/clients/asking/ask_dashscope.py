@@ -16,34 +16,22 @@ def async_(question: Question) -> list[Ranked]:
 
 
 def client(question: Question) -> list[Ranked]:
-    return shown(dashscope.Client(**options(question)).rerank.create(**arguments(question)).results)
+    client = dashscope.Client(**question.options("/api/v1"))
+    return shown(client.rerank.create(**question.arguments(return_documents=True)).results)
 
 
 def async_client(question: Question) -> list[Ranked]:
     async def ask() -> Any:
-        async with dashscope.AsyncClient(**options(question)) as client:
-            return await client.rerank.create(**arguments(question))
+        async with dashscope.AsyncClient(**question.options("/api/v1")) as client:
+            return await client.rerank.create(**question.arguments(return_documents=True))
 
     return shown(asyncio.run(ask()).results)
 
 
-def options(question: Question) -> dict[str, Any]:
-    return {"api_key": question.key, "base_url": f"{question.url}/api/v1"}
-
-
 def older(question: Question) -> dict[str, Any]:
     """The options and arguments of an older call."""
-    return {"api_key": question.key, "base_address": f"{question.url}/api/v1", **arguments(question)}
-
-
-def arguments(question: Question) -> dict[str, Any]:
-    return {
-        "model": question.model,
-        "query": question.query,
-        "documents": question.documents,
-        "top_n": question.top_n,
-        "return_documents": True,
-    }
+    address = f"{question.url}/api/v1"
+    return question.arguments(api_key=question.key, base_address=address, return_documents=True)
 
 
 def ranked(response: Any) -> list[Ranked]:

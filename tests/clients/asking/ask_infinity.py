@@ -27,10 +27,7 @@ def client(question: Question) -> AuthenticatedClient:
 
 
 def body(question: Question) -> RerankInput:
-    optional = {} if question.top_n is None else {"top_n": question.top_n}
-    return RerankInput(
-        query=question.query, documents=question.documents, model=question.model, return_documents=True, **optional
-    )
+    return RerankInput(**question.arguments(return_documents=True))
 
 
 def ranked(answer: Any) -> list[Ranked]:

@@ -8,12 +8,12 @@ from answering import Question, Ranked, answer_questions
 
 
 def sync(question: Question) -> list[Ranked]:
-    client = mixedbread.Mixedbread(api_key=question.key, base_url=question.url)
+    client = mixedbread.Mixedbread(**question.options())
     return ranked(client.rerank(**arguments(question)))
 
 
 def async_(question: Question) -> list[Ranked]:
-    client = mixedbread.AsyncMixedbread(api_key=question.key, base_url=question.url)
+    client = mixedbread.AsyncMixedbread(**question.options())
     return ranked(asyncio.run(client.rerank(**arguments(question))))
 
 

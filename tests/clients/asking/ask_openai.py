@@ -9,18 +9,18 @@ from openai import AsyncOpenAI, OpenAI
 
 def sync(question: Question) -> list[Ranked]:
     """`embeddings.create`, which asks for base64 by default."""
-    return ranked(OpenAI(**options(question)).embeddings.create(**arguments(question)))
+    return ranked(OpenAI(**question.options("/v1")).embeddings.create(**arguments(question)))
 
 
 def floats(question: Question) -> list[Ranked]:
     """`embeddings.create` with numbers in the place of base64, and with the number of dimensions."""
     wanted = arguments(question) | {"encoding_format": "float", "dimensions": 32}
-    return ranked(OpenAI(**options(question)).embeddings.create(**wanted))
+    return ranked(OpenAI(**question.options("/v1")).embeddings.create(**wanted))
 
 
 def async_(question: Question) -> list[Ranked]:
     async def embed() -> Any:
-        async with AsyncOpenAI(**options(question)) as client:
+        async with AsyncOpenAI(**question.options("/v1")) as client:
             return await client.embeddings.create(**arguments(question))
 
     return ranked(asyncio.run(embed()))
@@ -28,11 +28,7 @@ def async_(question: Question) -> list[Ranked]:
 
 def token_ids(question: Question) -> list[Ranked]:
     """Some callers send token ids in the place of texts."""
-    return ranked(OpenAI(**options(question)).embeddings.create(model=question.model, input=[[3, 5], [8]]))
-
-
-def options(question: Question) -> dict[str, Any]:
-    return {"api_key": question.key, "base_url": f"{question.url}/v1"}
+    return ranked(OpenAI(**question.options("/v1")).embeddings.create(model=question.model, input=[[3, 5], [8]]))
 
 
 def arguments(question: Question) -> dict[str, Any]:

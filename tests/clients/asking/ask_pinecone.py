@@ -5,10 +5,8 @@ from pinecone import Pinecone
 
 
 def sync(question: Question) -> list[Ranked]:
-    optional = {} if question.top_n is None else {"top_n": question.top_n}
-    ranking = Pinecone(api_key=question.key, host=f"{question.url}/pinecone").inference.rerank(
-        model=question.model, query=question.query, documents=question.documents, **optional
-    )
+    client = Pinecone(api_key=question.key, host=f"{question.url}/pinecone")
+    ranking = client.inference.rerank(**question.arguments())
     return [Ranked(result.index, result.score, result.document["text"]) for result in ranking.data]
 
 

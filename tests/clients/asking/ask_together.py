@@ -8,25 +8,13 @@ from answering import Question, Ranked, answer_questions
 
 
 def sync(question: Question) -> list[Ranked]:
-    return ranked(together.Together(**options(question)).rerank.create(**arguments(question)))
+    client = together.Together(**question.options())
+    return ranked(client.rerank.create(**question.arguments(return_documents=True)))
 
 
 def async_(question: Question) -> list[Ranked]:
-    return ranked(asyncio.run(together.AsyncTogether(**options(question)).rerank.create(**arguments(question))))
-
-
-def options(question: Question) -> dict[str, Any]:
-    return {"api_key": question.key, "base_url": question.url}
-
-
-def arguments(question: Question) -> dict[str, Any]:
-    return {
-        "model": question.model,
-        "query": question.query,
-        "documents": question.documents,
-        "return_documents": True,
-        **({} if question.top_n is None else {"top_n": question.top_n}),
-    }
+    client = together.AsyncTogether(**question.options())
+    return ranked(asyncio.run(client.rerank.create(**question.arguments(return_documents=True))))
 
 
 def ranked(response: Any) -> list[Ranked]:

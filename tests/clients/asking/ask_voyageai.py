@@ -1,10 +1,10 @@
-"""The SDK of Voyage."""
+"""The SDK of Voyage, which takes the texts of results from the request."""
 
 import asyncio
 from typing import Any
 
 import voyageai
-from answering import Question, Ranked, answer_questions
+from answering import Question, Ranked, answer_questions, ranked
 
 
 def sync(question: Question) -> list[Ranked]:
@@ -17,21 +17,11 @@ def async_(question: Question) -> list[Ranked]:
 
 def options(question: Question) -> dict[str, Any]:
     """The library retries only if told to."""
-    return {"api_key": question.key, "base_url": f"{question.url}/voyage/v1", "max_retries": 3}
+    return question.options("/voyage/v1") | {"max_retries": 3}
 
 
 def arguments(question: Question) -> dict[str, Any]:
-    return {
-        "query": question.query,
-        "documents": question.documents,
-        "model": question.model,
-        "top_k": question.top_n,
-    }
-
-
-def ranked(reranking: Any) -> list[Ranked]:
-    """The results in an answer; the library takes their texts from the request."""
-    return [Ranked(result.index, result.relevance_score) for result in reranking.results]
+    return {"query": question.query, "documents": question.documents, "model": question.model, "top_k": question.top_n}
 
 
 answer_questions({"sync": sync, "async": async_})

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bandrank.api.dialects.cohere import COHERE_V1, COHERE_V2
+from bandrank.api.dialects.cohere import COHERE_V1, COHERE_V2, TOGETHER
 from bandrank.api.dialects.dashscope import DASHSCOPE
 from bandrank.api.dialects.dialect import Dialect
 from bandrank.api.dialects.infinity import INFINITY
@@ -40,6 +40,7 @@ DIALECTS: dict[str, tuple[Dialect[Any], ...]] = {
     "/infinity/rerank": (INFINITY,),
     "/pinecone/rerank": (PINECONE,),
     "/sglang/v1/rerank": (SGLANG,),
+    "/together/v1/rerank": (TOGETHER,),
     "/voyage/v1/rerank": (VOYAGE,),
 }
 

@@ -29,6 +29,7 @@ from bandrank.api.dialects.fields import AnyLimit, Flag, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.dialects.parts import IN_PARTS, TextOfQuery
 from bandrank.api.dialects.vllm import VllmRequest, warnings_of
+from bandrank.api.error_bodies import OpenAIErrorBody
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 from bandrank.engine.policy import AUTO
@@ -223,3 +224,4 @@ def _cohere(version: str) -> Dialect[CohereRequest]:
 
 
 COHERE_V1, COHERE_V2 = _cohere("1"), _cohere("2")
+TOGETHER = replace(COHERE_V1, error=OpenAIErrorBody)
