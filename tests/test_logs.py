@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,28 @@ def test_json_has_a_record_on_each_line(capsys: pytest.CaptureFixture[str]) -> N
         "names": ["a"],
         "kind": "<class 'dict'>",
     }
+
+
+@pytest.mark.parametrize(("size", "count"), [(40, 2000), (10_000, 30)])
+def test_a_log_that_nobody_reads_holds_nobody(monkeypatch: pytest.MonkeyPatch, size: int, count: int) -> None:
+    """Records for which there is no room are lost; the next one that is written tells how many. No line is torn, save
+    one of several pages that had begun.
+    """
+    reader, writer = os.pipe()
+    with open(writer, "w", encoding="utf-8") as stderr, open(reader, "rb", buffering=0) as log_file:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with logger("json") as log:
+            for _ in range(count):
+                log.info("x" * size)
+            begun = log_file.read(1 << 20).decode()
+            log.info("after")
+            after = [json.loads(line)["message"] for line in log_file.read(1 << 20).decode().splitlines() if line]
+
+    *whole, last = begun.split("\n")
+    assert {json.loads(line)["message"] for line in whole} == {"x" * size}
+    assert (last == "") == (size == 40)
+    lost = count - len(whole)
+    assert after == [f"{lost} records before this one were lost: nobody read the log", "after"]
 
 
 def test_json_has_an_exception_as_one_string(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,14 +5,17 @@ Some values come from clients: none can end a line or pass for another record.
 
 import json
 import logging
+import os
 import re
+import select
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 LogFormat = Literal["text", "json"]
 ACCESS = "bandrank.access"  # the logger of answered requests
+PATIENCE_S = 0.1
 OWN_HANDLERS = ("transformers", "huggingface_hub")  # libraries that would write lines of their own format
 
 # The ids of the request that the current task answers and of the trace it belongs to, if any.
@@ -41,7 +44,7 @@ def drop_own_handlers() -> None:
 
 def handler_of(log_format: LogFormat) -> logging.Handler:
     """A handler that writes records to stderr, each with the ids of the request and of the trace that it belongs to."""
-    handler = logging.StreamHandler()
+    handler = StderrHandler()
     handler.addFilter(_add_ids)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     return handler
@@ -54,6 +57,54 @@ def tell_why(message: str, log_format: LogFormat) -> None:
         return
     record = logging.makeLogRecord({"name": "bandrank", "levelname": "CRITICAL", "msg": message})
     handler_of("json").handle(record)  # logging may not be configured yet
+
+
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes records to stderr, unless nobody reads it: a full pipe would hold every thread that logs, for ever.
+
+    A record that finds no room for PATIENCE_S is lost, and so are those that follow until there is room again. The next
+    one that is written comes behind a record of how many were lost.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lost, self._broken = 0, False  # _broken: whether the last line has no end
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a record, or loses it."""
+        try:
+            descriptor = self.stream.fileno()
+        except (OSError, ValueError):  # it is no file
+            super().emit(record)
+            return
+        try:
+            records = [self._of_lost(), record] if self._lost else [record]
+            lines = ["" for _ in range(self._broken)] + [self.format(each) for each in records]
+            text = "".join(line + self.terminator for line in lines).encode("utf-8", "backslashreplace")
+            written = _write(descriptor, text, 0.0 if self._lost else PATIENCE_S)
+            self._broken = written < len(text) if written else self._broken
+            self._lost = 0 if written == len(text) else self._lost + 1
+        except Exception:  # noqa: BLE001 - as the library does
+            self.handleError(record)
+
+    def _of_lost(self) -> logging.LogRecord:
+        said = "%d records before this one were lost: nobody read the log"
+        facts = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING", "msg": said}
+        return logging.makeLogRecord(facts | {"args": (self._lost,)})
+
+
+def _write(descriptor: int, text: bytes, patience_s: float) -> int:
+    """Writes to a file part by part, and returns how many bytes were written before one found no room for so long."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    for start in range(0, len(text), select.PIPE_BUF):  # a pipe with any room takes so many
+        try:
+            if not poll.poll(1000 * patience_s):
+                return start
+            os.write(descriptor, text[start : start + select.PIPE_BUF])
+        except BlockingIOError:
+            return start
+    return len(text)
 
 
 class JsonFormatter(logging.Formatter):
