@@ -153,6 +153,14 @@ def test_without_kernels_auto_is_float32_and_says_what_is_missing(
     assert "does not compute in int8, which would be faster: there is no C++ compiler" in caplog.text
 
 
+@needs_native
+def test_auto_tells_that_int8_is_faster(marked: LoadedModel, caplog: pytest.LogCaptureFixture) -> None:
+    """It does so for a model on a CPU without a mark, as those of the hub are."""
+    with caplog.at_level(logging.INFO):
+        assert choose_dtype("auto", CPU, replace(marked, fit=())) == torch.float32
+    assert "computes in float32; BANDRANK_DTYPE=int8 is two to three times as fast" in caplog.text
+
+
 def test_int8_where_it_cannot_be_computed_is_a_bad_setting(
     marked: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,8 +10,9 @@ from bandrank.errors import BadSetting
 from bandrank.model_settings import Dtype
 from bandrank.models.loading import LoadedModel
 from bandrank.models.placement import DTYPES
-from bandrank.models.quantised import why_not_quantised
+from bandrank.models.quantised import why_no_layers, why_not_quantised
 from bandrank.models.timing import seconds_by_dtype
+from bandrank.settings import variable
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,13 @@ def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
     if torch.int8 in fit and (reason := why_no_int8(device, model)):
         log.warning("%s does not compute in int8, which would be faster: %s", model.name, reason)
         fit.remove(torch.int8)
+    elif not fit and why_no_layers(model.scorer) is None:
+        log.info(
+            "%s computes in float32; %s=int8 is two to three times as fast on most CPUs, but nobody has measured what it "
+            "does to this model's rankings (docs/models.md#int8-on-a-cpu)",
+            model.name,
+            variable("dtype"),
+        )
     if not fit:
         return torch.float32
     seconds = seconds_by_dtype(model.scorer, device, [torch.float32, *fit])

@@ -23,7 +23,7 @@ def quantise(scorer: Scorer) -> None:
     replaced.
     """
     refused = f"a {scorer.architecture} cannot compute in int8"
-    if reason := _why_no_layers(scorer):
+    if reason := why_no_layers(scorer):
         raise ValueError(f"{refused}: {reason}")
     try:
         for name in list(_quantisable(scorer)):  # only names, so that replaced layers are freed
@@ -45,7 +45,7 @@ def adapt(scorer: Scorer) -> None:
 def why_not_quantised(scorer: Scorer) -> str | None:
     """Why a scorer cannot compute in int8 here, as a clause; None if it can. Reads all weights."""
     finite = (bool(layer.weight.isfinite().all()) for layer in _quantisable(scorer).values())
-    return _why_no_layers(scorer) or (None if all(finite) else NOT_FINITE)
+    return why_no_layers(scorer) or (None if all(finite) else NOT_FINITE)
 
 
 def linear_layers(scorer: Scorer) -> dict[str, Linear]:
@@ -61,7 +61,7 @@ def _quantisable(scorer: Scorer) -> dict[str, Linear]:
     return {name: layer for name, layer in linear_layers(scorer).items() if name not in scorer.exact_layers}
 
 
-def _why_no_layers(scorer: Scorer) -> str | None:
+def why_no_layers(scorer: Scorer) -> str | None:
     """Like `why_not_quantised`, but does not read the weights."""
     if reason := why_no_native():
         return f"the CPU kernels cannot run: {reason}"
