@@ -65,8 +65,8 @@ def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
         fit.remove(torch.int8)
     elif not fit and why_no_layers(model.scorer) is None:
         log.info(
-            "%s computes in float32; %s=int8 is two to three times as fast on most CPUs, but nobody has measured what it "
-            "does to this model's rankings (docs/models.md#int8-on-a-cpu)",
+            "%s computes in float32; %s=int8 is two to three times as fast on most CPUs, but what it does to this "
+            "model's rankings has not been measured (docs/models.md#int8-on-a-cpu)",
             model.name,
             variable("dtype"),
         )
