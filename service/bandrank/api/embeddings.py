@@ -140,9 +140,7 @@ DESCRIBED: dict[str, Any] = {
 
 async def embed_texts(request: Request, service: ServiceOfApp, account: RankingAccount) -> Response:
     """Returns the vectors by which a served bi-encoder ranks these texts, from the same queue and cache."""
-    media_type(request)
-    raw = await read_body(request, service.max_body_bytes, account, service.pace)
-    body = await service.pace.run(account.client, read_texts, EmbeddingsRequest, raw, service.max_candidates)
+    body = await read_texts(request, EmbeddingsRequest, service, account)
     embedding = embed(
         service.models,
         body.texts,
@@ -166,8 +164,18 @@ for path in (PATH, *OTHER_PATHS):
     router.post(path, responses=ERRORS | errors(422, body=error_of(path, 422)), **DESCRIBED)(embed_texts)
 
 
-def read_texts(kind: type[Kind], body: Json, max_texts: int) -> Kind:
-    """The request in a body. Raises InvalidInput, and InputTooLarge for too many texts before looking at any."""
+async def read_texts(request: Request, kind: type[Kind], service: Service, account: Account) -> Kind:
+    """The validated request to embed texts.
+
+    Raises what `media_type` and `read_body` raise, InvalidInput, and InputTooLarge for too many texts before looking at
+    any.
+    """
+    media_type(request)
+    raw = await read_body(request, service.max_body_bytes, account, service.pace)
+    return await service.pace.run(account.client, _read, kind, raw, service.max_candidates)
+
+
+def _read(kind: type[Kind], body: Json, max_texts: int) -> Kind:
     check_fields(body)
     content = load(body)
     check_lengths(content, kind, max_texts, "texts")

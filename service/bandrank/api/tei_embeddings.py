@@ -17,7 +17,6 @@ from bandrank.api.dialects.fields import Flag, Limit, Texts
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.embeddings import QUERY_TYPES, no_token_ids, read_texts, write_list
-from bandrank.api.parsing import media_type, read_body
 from bandrank.api.responses import JsonInParts
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
@@ -100,9 +99,7 @@ async def _embedded(
     request: Request, service: Service, account: Account, kind: type[Asked]
 ) -> tuple[Asked, Embeddings]:
     """The request, and the embeddings of its texts."""
-    media_type(request)
-    raw = await read_body(request, service.max_body_bytes, account, service.pace)
-    body = await service.pace.run(account.client, read_texts, kind, raw, service.max_candidates)
+    body = await read_texts(request, kind, service, account)
     embedding = embed(
         service.models,
         body.texts,
