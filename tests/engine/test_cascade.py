@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 from support.serving import files_of, served
-from support.tasks import until
+from support.tasks import Clock, until
 
 from bandrank.engine.policy import Role
 from bandrank.engine.ranking import Ranking, Stage, StageScores, best_first, merge
@@ -237,6 +237,16 @@ async def test_a_deeper_cascade_is_chosen_for_a_larger_budget() -> None:
             depths.append(ranking.reports[1].num_candidates)
 
     assert depths[0] < depths[1] < depths[2] == 60
+
+
+async def test_a_stage_that_was_slow_once_gets_another_chance() -> None:
+    """After a slow batch no candidate fits; some time later one is tried."""
+    clock = Clock()
+    async with served(lookup(**ACCURATE), fast=encoded_lookup(**FAST), clock=clock) as model:
+        model.engine.queue.throughput.report("tiny score", 12, 60.0)
+        for clock.now, depth in ((29.0, 0), (31.0, 1)):
+            ranking = await model.rank("who", WORDS, strategy="cascade", budget_s=5.0)
+            assert ranking.reports[1].num_candidates == depth
 
 
 async def test_a_budget_bounds_the_accurate_strategy_too() -> None:

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from support.tasks import Clock
 
 from bandrank.engine.throughput import DECAY, MAX_PAUSE_S, MAX_SLOWDOWN, Throughput
 
@@ -94,6 +95,16 @@ def test_a_changed_speed_is_learnt() -> None:
         throughput.report("lane", 1000, 4.0)
 
     assert throughput.seconds("lane", 1000) == pytest.approx(4.0, rel=1e-3)
+
+
+def test_smaller_batches_show_that_larger_ones_are_slow_no_more() -> None:
+    """They do if no larger one has come for a while; cut to a budget, none may ever come."""
+    clock = Clock()
+    throughput = Throughput(clock)
+    throughput.report("lane", 2000, 20.0)
+    for clock.now, rows, took_s, expected_s in ((29.0, 500, 0.5, 20.0), (31.0, 500, 0.5, 2.0), (31.0, 2000, 3.0, 3.0)):
+        throughput.report("lane", rows, took_s)
+        assert throughput.seconds("lane", 2000) == pytest.approx(expected_s)
 
 
 def test_the_best_speed_is_kept_and_the_age_of_the_present_one_known() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from bandrank.engine.client_queues import ClientQueues, take
 from bandrank.engine.clients import excess
 from bandrank.engine.tasks import AnyLane, AnySlice, AnyTask
-from bandrank.engine.throughput import Throughput
+from bandrank.engine.throughput import BELIEVED_S, Throughput
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
 
@@ -19,7 +19,6 @@ MAX_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather as
 STOPPING = "the service is stopping; try another replica"
 ADVICE = "send fewer or shorter texts"
 SURE = 0.5  # an estimate refuses a request only if even this part of it is too much
-BELIEVED_S = 30.0  # after which nobody is refused for a speed that nothing has confirmed since
 # Against head-of-line blocking: while clients compete, the batches of those that ask for more than their share are
 # FINER times smaller. Between two tasks of another client's request the thread pauses for PAUSE_S or, if longer, for
 # PAUSE_PART of the time of the batch that would begin: a single candidate may take seconds.

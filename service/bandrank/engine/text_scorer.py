@@ -15,6 +15,7 @@ from bandrank.engine.sources import CandidateSource, Sourced
 from bandrank.engine.submit import submit, timeout
 from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import AnyLane, Candidates, Lane, Payload, Result, Task
+from bandrank.engine.throughput import BELIEVED_S
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.ids import RaggedIds
@@ -240,12 +241,16 @@ class TextScorer(Generic[Candidates]):
         return None if math.isinf(answer_by) else answer_by - self.queue.clock()
 
     def _num_fitting(self, rows: Sequence[float], ticket: Ticket, answer_by: float) -> int:
-        """How many leading candidates will be scored in time, after the work ahead."""
+        """How many leading candidates will be scored in time, after the work ahead.
+
+        At least one if nothing has shown the speed for a while, and nothing else may.
+        """
         if math.isinf(answer_by) or not rows:
             return len(rows)
         time_left = answer_by - self.queue.clock() - self.queue.wait_s(ticket, sum(rows) * self.lane.row_cost)
-        seconds = self.queue.throughput.seconds
-        return sum(CAUTION * seconds(self.lane.name, sofar) <= time_left for sofar in accumulate(rows))
+        throughput, lane = self.queue.throughput, self.lane.name
+        fitting = sum(CAUTION * throughput.seconds(lane, sofar) <= time_left for sofar in accumulate(rows))
+        return max(fitting, int(throughput.age_s(lane) > BELIEVED_S))
 
 
 AnyTextScorer: TypeAlias = TextScorer[RaggedIds] | TextScorer[list[Payload]]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 # nothing about the batches after it. A lasting change of speed is still learnt, in a few batches.
 MAX_SLOWDOWN, MAX_PAUSE_S = 4.0, 0.05
 DECAY = 0.9  # the factor of older batches at each report; about ten batches of a size count
+BELIEVED_S = 30.0  # after which nobody is refused or cut for a speed that nothing has confirmed since
 SIZE = 4  # times as many rows make the next size
 NEAR = 2  # sizes: speeds of batches this much smaller hold for large ones too, but for their fixed cost
 
@@ -45,7 +46,13 @@ class Throughput:
         self._sums[lane, size] = rows, seconds
         row_s = seconds / rows
         best_row_s = min(known[size].best_row_s, row_s) if size in known else row_s
-        self._speeds[lane] = known | {size: _Speed(row_s, best_row_s, self._clock())}
+        speeds = known | {size: _Speed(row_s, best_row_s, now := self._clock())}
+        for larger, old in known.items():
+            # Where requests are cut to a budget, no batch of a size that was slow once may ever show otherwise.
+            if size < larger <= size + NEAR and old.row_s > row_s and now - old.reported > BELIEVED_S:
+                speeds[larger] = old._replace(row_s=row_s)
+                self._sums.pop((lane, larger), None)
+        self._speeds[lane] = speeds
 
     def seconds(self, lane: str, rows: float) -> float:
         """The seconds that `rows` will take, judging by the batches nearest in size; 0 until one was timed."""
