@@ -17,6 +17,8 @@ from support.tasks import wait_until
 from bandrank.api.connections import BoundedProtocol
 
 HEAD = b"POST /rerank HTTP/1.1\r\nHost: bandrank\r\nContent-Length: %d\r\n\r\n"
+BODY = b'{"query":"who","return_documents":true,"candidates":["man %b"]}'
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_what_is_no_http_is_counted_and_fills_no_log(sent: bytes, caplog: pytest
 @pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["kept alive", "closed"])
 def test_an_answer_that_nobody_reads_is_dropped(more: bytes) -> None:
     """A client that asks for megabytes and reads none of them loses its connection."""
-    body = b'{"query":"who","return_documents":true,"candidates":["man %b"]}' % (b"x" * 14_000_000)
+    body = BODY % (b"x" * 14_000_000)
     with listening() as service, service.connection() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall((HEAD % len(body)).replace(b"\r\n\r\n", b"\r\n" + more + b"\r\n") + body)
@@ -95,8 +97,7 @@ def test_an_answer_that_nobody_reads_is_dropped(more: bytes) -> None:
 
 
 def test_a_slow_answer_is_no_reason_to_end_a_connection() -> None:
-    text = "man " + "x" * 3_000_000
-    body = b'{"query":"who","return_documents":true,"candidates":["%b"]}' % text.encode()
+    body = BODY % (b"x" * 3_000_000)
     with listening() as service, service.connection(HEAD % len(body) + body) as connection:
         received = b""
         started = time.monotonic()
@@ -109,13 +110,12 @@ def test_a_slow_answer_is_no_reason_to_end_a_connection() -> None:
 
 def test_a_request_behind_others_is_not_too_slow() -> None:
     """Its headers began in the bytes of another request, and the rest is not read before the first answer."""
-    body = b'{"query":"who","candidates":["man"]}'
-    probe = b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n"
+    body = BODY % b""
     slow = WatchedScorer(lookup(man=1.5), lambda _: time.sleep(3 * PATIENCE_S))
     with listening(files=[files_of(slow)]) as service:
         assert service.is_alive()  # it reads what follows as it comes
         with service.connection(HEAD % len(body) + body) as connection:
-            for sent in (probe + probe[:9], probe[9:-2] + b"Connection: close\r\n\r\n"):
+            for sent in (PROBE + PROBE[:9], PROBE[9:-2] + b"Connection: close\r\n\r\n"):
                 time.sleep(PATIENCE_S / 4)
                 connection.sendall(sent)
             assert ended_with(connection).count(b"HTTP/1.1 200 OK") == 3
@@ -130,15 +130,30 @@ def test_a_connection_kept_alive_is_used_again() -> None:
         assert service.refused("slow_headers") == 0
 
 
+def test_a_refusal_is_said_after_other_answers_too() -> None:
+    with listening() as service, service.connection(PROBE) as connection:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(PROBE[:-2] + b"X: 1\r\n" * 150)
+        assert b"HTTP/1.1 431" in ended_with(connection)
+
+
+def test_no_refusal_is_written_into_an_answer() -> None:
+    body = BODY % (b"x" * 14_000_000)
+    with listening(patience_s=30) as service, service.connection(HEAD % len(body) + body) as connection:
+        received = connection.recv(1000)
+        connection.sendall(b"\0\r\n\r\n")
+        wait_until(lambda: service.refused("malformed"))
+        assert (received + ended_with(connection)).count(b"HTTP/1.1") == 1
+
+
 def test_answers_of_a_drain_end_their_connections() -> None:
     """The last answer says `Connection: close`, even on a new connection; of two requests at once both are answered."""
-    probe = b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n"
-    with listening() as running, running.connection(probe) as connection:
+    with listening() as running, running.connection(PROBE) as connection:
         assert b"connection: close" not in connection.recv(65536)
         running.connections.draining = True
-        connection.sendall(2 * probe)
+        connection.sendall(2 * PROBE)
         first, second = ended_with(connection).split(b"HTTP/1.1 200 OK")[1:]
-        with running.connection(probe) as another:
+        with running.connection(PROBE) as another:
             only = ended_with(another)
 
     assert b"connection: close" not in first

@@ -250,15 +250,21 @@ class BoundedProtocol(WithoutUpgrades):
 
     def send_400_response(self, msg: str) -> None:
         self._connections.metrics.refused_connections.labels("malformed").inc()
-        super().send_400_response(msg)
+        if self._has_begun:
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
 
     def give_up(self, reason: str) -> None:
         """Closes the connection at once, dropping unsent bytes."""
         self._connections.refuse(self, reason)
         self.transport.abort()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Logs nothing: any client could make uvicorn log this."""
+    @property
+    def _has_begun(self) -> bool:
+        """Whether an answer is under way, or the request whose body is read has been answered."""
+        owed = self._answering or (self.cycle if self._phase is Phase.BODY else None)
+        return owed is not None and owed.response_started
 
     def _enter(self, phase: Phase) -> None:
         self._phase, self._since = phase, self.loop.time()
@@ -282,11 +288,11 @@ class BoundedProtocol(WithoutUpgrades):
         self._check = self.loop.call_later(limits.patience_s, self._watch)  # also while it closes, for unsent bytes
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Answers with a status, if nothing has been answered yet, and closes the connection."""
+        """Answers with a status, unless an answer has begun, and closes the connection."""
         if self.transport.is_closing():
             return
         self._connections.metrics.refused_connections.labels(reason).inc()
-        if self.cycle is None or not self.cycle.response_started:
+        if not self._has_begun:
             headers = b"".join(b"%b: %b\r\n" % header for header in self.server_state.default_headers)
             self.transport.write(STATUS_LINE[status] + headers + b"connection: close\r\ncontent-length: 0\r\n\r\n")
         self.transport.close()
