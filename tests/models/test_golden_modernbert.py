@@ -40,6 +40,7 @@ LAYERS = "sliding_attention", "full_attention"
 PUBLISHED = {
     "Alibaba-NLP/gte-reranker-modernbert-base": GTE_RERANKER,
     "ibm-granite/granite-embedding-reranker-english-r2": GRANITE_RERANKER,
+    "ibm-granite/granite-embedding-97m-multilingual-r2": GRANITE_RERANKER | {"hidden_activation": "silu"},
     "layers and positions unlike any published ones": GRANITE_RERANKER
     | {"layer_types": [*LAYERS, *LAYERS, LAYERS[0]], "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
 }
@@ -120,6 +121,7 @@ def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Pat
     [
         ({"norm_bias": True}, r"a ModernBERT with \{'norm_bias': True\} is not supported"),
         ({"hidden_activation": "relu"}, "'hidden_activation': 'relu'"),
+        ({"classifier_activation": "silu"}, "'classifier_activation': 'silu'"),
         ({"classifier_pooling": "max"}, "classifier_pooling"),
         ({"layer_types": ["full_attention"] * 4 + ["chunked_attention"]}, "layers of types .*chunked_attention"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rotary positions of .*yarn.* are not supported"),
@@ -166,9 +168,11 @@ def test_chains_that_are_not_supported(tmp_path: Path, module: str, settings: di
 
 
 def test_bi_encoder(tmp_path: Path) -> None:
-    """Like Alibaba-NLP/gte-modernbert-base, the model compares states of [CLS] by the cosine."""
+    """Like Alibaba-NLP/gte-modernbert-base, the model compares states of [CLS] by the cosine, without a head."""
     pooling = {"embedding_dimension": 32, "pooling_mode": "cls", "include_prompt": True}
-    folder = save_chain(tmp_path, tiny_modernbert_encoder(), [("Pooling", pooling), ("Normalize", {})])
+    folder = save_chain(
+        tmp_path, tiny_modernbert_encoder(classifier_activation="silu"), [("Pooling", pooling), ("Normalize", {})]
+    )
     rng = random.Random(0)
     query, *texts = (random_text(rng, n) for n in (5, 1, 8, 63, 400))
     theirs = SentenceTransformer(str(folder), device="cpu")

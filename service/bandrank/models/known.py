@@ -184,7 +184,7 @@ KNOWN_FAMILIES = (
     KnownFamily(
         "ModernBERT",
         ("modernbert",),
-        "rotary positions, pre-norm, GeGLU; local attention of 64 tokens on each side in two of three layers",
+        "rotary positions, pre-norm, GeGLU or SwiGLU; local attention of 64 tokens on each side in two of three layers",
         (
             KnownModel("Alibaba-NLP/gte-reranker-modernbert-base", CROSS, "150M", 8192, "mean pooling"),
             KnownModel("ibm-granite/granite-embedding-reranker-english-r2", CROSS, "150M", 8192),
@@ -194,6 +194,7 @@ KNOWN_FAMILIES = (
             KnownModel("cross-encoder/ettin-reranker-150m-v1", CROSS, "151M", 7999, "head of modules; logits"),
             KnownModel("cross-encoder/ettin-reranker-400m-v1", CROSS, "402M", 7999, "head of modules; logits"),
             KnownModel("cross-encoder/ettin-reranker-1b-v1", CROSS, "1.0B", 7999, "head of modules; logits"),
+            KnownModel("ibm-granite/granite-embedding-97m-multilingual-r2", BI, "97M", 32768, "[CLS], cosine"),
             KnownModel("lightonai/GTE-ModernColBERT-v1", COLBERT, "149M", 300, "128 dimensions, PyLate's format"),
         ),
     ),

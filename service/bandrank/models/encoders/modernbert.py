@@ -1,9 +1,9 @@
-"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): rotary positions, pre-norm blocks with GeGLU, no biases, and
-mostly local layers.
+"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): rotary positions, pre-norm blocks with gated units, no
+biases, and mostly local layers.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.stack import Stack
@@ -20,6 +20,7 @@ class ModernBertConfig(EncoderConfig):
 
     windows: the window of each layer, in tokens on each side, or None; layers that it does not reach are global.
     global_rotary, local_rotary: how positions turn queries and keys in global and local layers.
+    activation: the gated units' activation.
     """
 
     gated: ClassVar[bool] = True
@@ -30,6 +31,7 @@ class ModernBertConfig(EncoderConfig):
     windows: tuple[int | None, ...] = ()
     global_rotary: Rotary = GLOBAL_ROTARY
     local_rotary: Rotary = LOCAL_ROTARY
+    activation: Literal["geglu", "swiglu"] = "geglu"
 
 
 def modernbert(config: ModernBertConfig) -> Stack:
@@ -39,7 +41,7 @@ def modernbert(config: ModernBertConfig) -> Stack:
     def block(index: int) -> PreNormBlock:
         window = windows.get(index)
         options = BlockOptions(
-            activation="geglu",
+            activation=config.activation,
             bias=False,
             norm_bias=False,
             rotary=config.global_rotary if window is None else config.local_rotary,

@@ -1,6 +1,6 @@
 """ModernBERT as transformers saves it."""
 
-from typing import Any
+from typing import Any, Literal
 
 from transformers import ModernBertConfig as SavedConfig
 
@@ -13,13 +13,9 @@ from bandrank.models.hf.model import Family, head_names
 from bandrank.models.hf.rotary import read_layers
 from bandrank.models.hf.settings import require_plain
 
-PLAIN = {
-    "attention_bias": False,
-    "mlp_bias": False,
-    "norm_bias": False,
-    "hidden_activation": "gelu",
-    "classifier_activation": "gelu",
-}
+PLAIN = {"attention_bias": False, "mlp_bias": False, "norm_bias": False}
+HEAD = {"classifier_activation": "gelu"}
+ACTIVATIONS: dict[str, Literal["geglu", "swiglu"]] = {"gelu": "geglu", "silu": "swiglu"}
 NAMES = LayerNames(
     layer="layers",
     parts={
@@ -38,7 +34,9 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     Raises ValueError for unsupported settings.
     """
     saved = SavedConfig.from_dict(settings)
-    require_plain(settings, PLAIN, "ModernBERT")
+    head = HEAD if "head.dense.weight" in weights else {}
+    other = {} if saved.hidden_activation in ACTIVATIONS else {"hidden_activation": "gelu"}
+    require_plain(settings, PLAIN | head | other, "ModernBERT")
     for name in ("head.dense", "head.norm"):
         if f"{name}.weight" in weights:
             weights.setdefault(f"{name}.bias", weights[f"{name}.weight"].new_zeros(saved.hidden_size))
@@ -50,6 +48,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         intermediate_size=saved.intermediate_size,
         max_positions=saved.max_position_embeddings,
         layer_norm_eps=saved.norm_eps,
+        activation=ACTIVATIONS[saved.hidden_activation],
         **read_layers(saved.layer_types, saved.rope_parameters, saved.local_attention // 2),
     )
 
