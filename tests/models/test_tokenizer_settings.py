@@ -29,15 +29,24 @@ TEXTS = ["The MAN", "m\u00e1n after", "the \u4e2d\u56fd man", "the man", "a [NEW
         {"strip_accents": False},
         {"tokenize_chinese_chars": False},
         {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"},
+        {"tokenizer_class": None},
     ],
     ids=str,
 )
-def test_settings_overrule_the_tokenizer(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """A tokenizer class that takes tokenizer.json as it is ignores the settings."""
+@pytest.mark.parametrize("cased", [False, True])
+def test_settings_overrule_the_tokenizer(tmp_path: Path, settings: dict[str, Any], *, cased: bool) -> None:
+    """So do the defaults of BERT's class. A class that takes tokenizer.json as it is ignores the settings."""
     folder = save_cross_encoder(tmp_path)
-    edit_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"} | settings)
+    if cased:
+        replace(folder, '"lowercase": true', '"lowercase": false')
 
     assert_same_ids(folder)
+
+
+def replace(folder: Path, old: str, new: str) -> None:
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
 
 
 def assert_same_ids(folder: Path) -> None:
@@ -115,16 +124,19 @@ def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
         assert_refused(folder, rf"'another' of the tokenizer is {rows}, .* embed {rows} tokens")
 
 
-@pytest.mark.parametrize("begins", [True, False])
-def test_a_space_before_a_text(tmp_path: Path, *, begins: bool) -> None:
-    """If it is told to, RoBERTa's tokenizer begins a text as it begins a word, with a space."""
+@pytest.mark.parametrize("begins", [True, False, None])
+def test_a_space_before_a_text(tmp_path: Path, *, begins: bool | None) -> None:
+    """If its settings say so, RoBERTa's tokenizer begins a text as it begins a word, with a space."""
     folder = bert_likes.save(tmp_path, "cross-encoder/stsb-roberta-base")
-    edit_json(folder / "tokenizer_config.json", {"add_prefix_space": begins})
+    if begins is None:
+        replace(folder, '"add_prefix_space": false', '"add_prefix_space": true')
+    else:
+        edit_json(folder / "tokenizer_config.json", {"add_prefix_space": begins})
     theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
 
     expected = theirs("the man", add_special_tokens=False).input_ids
     assert ours.encode("the man", add_special_tokens=False).ids == expected
-    assert (ours.encode("the man").tokens[1] == "\u0120the") == begins
+    assert (ours.encode("the man").tokens[1] == "\u0120the") == bool(begins)
 
 
 @pytest.mark.parametrize("save", [save_cross_encoder, save_ettin, save_bi_encoder])

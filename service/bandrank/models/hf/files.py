@@ -33,10 +33,11 @@ BESIDE = (
 
 NUMBERS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
-NORMALIZER_SETTINGS = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
+BERTS = ("bert", "distilbert", "electra", "mpnet", "nomic_bert")
+NORMALIZER_SETTINGS = {  # the names in tokenizer.json, and the defaults of the classes of BERTs
+    "do_lower_case": ("lowercase", True),
+    "strip_accents": ("strip_accents", None),
+    "tokenize_chinese_chars": ("handle_chinese_chars", True),
 }
 OF_DEBERTA = ("do_lower_case", "split_by_punct")  # would override tokenizer.json
 STRIPS_TEXTS = "ZEConfig"  # of zeroentropy/zerank-1-small, whose code drops white space around both texts
@@ -169,8 +170,8 @@ def _converted(folder: Path) -> Tokenizer:
 
 
 def _configure(tokenizer: Tokenizer, folder: Path) -> None:
-    """Lets tokenizer_config.json override tokenizer.json, as transformers' tokenizers of BERT and RoBERTa do. Raises
-    BadCheckpoint for such settings of DeBERTa's.
+    """Lets tokenizer_config.json, or the class's defaults, override tokenizer.json, as transformers' tokenizers of BERT
+    and RoBERTa do. Raises BadCheckpoint for such settings of DeBERTa's.
     """
     settings, model = (read_object(folder / f"{name}.json", optional=True) for name in ("tokenizer_config", "config"))
     kind = str(settings.get("tokenizer_class") or model.get("model_type"))
@@ -178,11 +179,12 @@ def _configure(tokenizer: Tokenizer, folder: Path) -> None:
     if kind.lower().startswith("deberta") and (other := {name: True for name in OF_DEBERTA if settings.get(name)}):
         raise BadCheckpoint(f"{folder}: a DeBERTa's tokenizer with {other} is not supported")
     if isinstance(normalizer, BertNormalizer) and kind not in UNCONFIGURED:
-        for name in NORMALIZER_SETTINGS.keys() & settings.keys():
-            setattr(normalizer, NORMALIZER_SETTINGS[name], settings[name])
+        for name, (ours, default) in NORMALIZER_SETTINGS.items():
+            if name in settings or kind.lower().startswith(BERTS):
+                setattr(normalizer, ours, settings.get(name, default))
         tokenizer.normalizer = normalizer
-    if isinstance(splits, ByteLevel) and kind.lower().startswith("roberta") and "add_prefix_space" in settings:
-        splits.add_prefix_space = settings["add_prefix_space"]
+    if isinstance(splits, ByteLevel) and kind.lower().startswith("roberta"):
+        splits.add_prefix_space = settings.get("add_prefix_space", False)
         tokenizer.pre_tokenizer = splits
 
 
