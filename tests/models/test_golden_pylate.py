@@ -118,6 +118,7 @@ def test_what_is_not_supported(tmp_path: Path) -> None:
     assert_refused(folder, "1_Dense: a Dense module with mine.Tanh is not supported")
     edit_json(folder / "1_Dense" / "config.json", {}, remove=("activation_function",))
     assert_refused(folder, "1_Dense: a Dense module of a ColBERT needs an activation_function")
+    assert_refused(save_pylate(tmp_path / "two", layers=[{}, {"in_features": 8}]), "the weights do not load: mat1 and")
     assert_refused(narrow, r"\[MASK\] rows of 32 see no token within a window of 8")
 
 

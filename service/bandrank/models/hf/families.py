@@ -113,6 +113,8 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
     except (ArithmeticError, AttributeError, IndexError, TypeError) as error:
         reason = f"a setting in its files is of a wrong kind ({error}); {AS_PUBLISHED}"
         raise BadCheckpoint(f"{folder}: {reason}") from error
+    except RuntimeError as error:  # from torch
+        raise BadCheckpoint(f"{folder}: the weights do not load: {error}") from error
     except ValueError as error:
         raise error if isinstance(error, BadCheckpoint) else BadCheckpoint(f"{folder}: {error}") from error
 
