@@ -43,9 +43,10 @@ def test_code_beside_a_vocabulary_does_not_run(tmp_path: Path, monkeypatch: pyte
         files.load_tokenizer(tmp_path)
 
 
-def test_a_sentencepiece_model_without_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["spiece", "sentencepiece.bpe"])
+def test_a_sentencepiece_model_without_its_packages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The packages with which transformers reads such a file are no dependencies of bandrank."""
-    (tmp_path / "spiece.model").touch()
+    (tmp_path / f"{name}.model").touch()
     monkeypatch.setattr(import_utils, "is_sentencepiece_available", lambda: False)
     with pytest.raises(BadCheckpoint, match="pip install sentencepiece protobuf"):
         files.load_tokenizer(tmp_path)

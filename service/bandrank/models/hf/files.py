@@ -18,8 +18,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from bandrank.models.checkpoint import BadCheckpoint, read_object, unread
 
 # A star matches folders too. A module's weights are small, and may be pickled even if the encoder's are not.
-SETTINGS_FILES = ["*.json", "*.txt", "spiece.model", "chat_template.jinja", "*/pytorch_model.bin", "artifact.metadata"]
-SLOW = ("vocab.txt", "merges.txt", SENTENCEPIECE := "spiece.model")  # files of tokenizers that become fast ones
+SETTINGS_FILES = ["*.json", "*.txt", "*.model", "chat_template.jinja", "*/pytorch_model.bin", "artifact.metadata"]
+SLOW = ("vocab.txt", "merges.txt", SENTENCEPIECE := "*.model")  # files of tokenizers that become fast ones
 NO_WEIGHTS = (
     "no model.safetensors and no pytorch_model.bin; of a model that is here only in ONNX, OpenVINO or GGUF, take the "
     "one that it was exported from"
@@ -128,7 +128,7 @@ def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise BadCheckpoint(f"{path}: damaged: {error}") from error
-    elif any((folder / name).is_file() for name in SLOW):
+    elif any(any(folder.glob(name)) for name in SLOW):
         tokenizer = _converted(folder)
     else:
         raise BadCheckpoint(f"{folder}: no tokenizer.json and no vocab.txt")
@@ -158,7 +158,7 @@ def _converted(folder: Path) -> Tokenizer:
     )
 
     failed = f"{folder}: no tokenizer.json, and none can be made of the other files"
-    if (folder / SENTENCEPIECE).is_file() and not (is_sentencepiece_available() and is_protobuf_available()):
+    if any(folder.glob(SENTENCEPIECE)) and not (is_sentencepiece_available() and is_protobuf_available()):
         raise BadCheckpoint(f"{failed} without two packages: pip install sentencepiece protobuf")
     try:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
