@@ -9,7 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from support.grouped import GLOBAL, LOCAL, SIZES, bounded_gemma_tokenizer, tiny_gemma3
 from support.models import edit_json, randomise, write_json, write_modules
 from support.refusals import assert_refused
-from support.text_scores import assert_scores
+from support.text_scores import assert_scores, scores_of_texts
 from torch import nn
 
 from bandrank.models.encoders.gemma3 import Gemma3Config
@@ -19,14 +19,16 @@ from bandrank.models.windowed import windowed
 
 CLOSE = 1e-5  # of cosines
 PROMPTS = {"query": "task: search result | query: ", "document": "title: none | text: ", "STS": "sentence: "}
+IMAGE = "<image_soft_token>"
 QUERY, TEXTS = "where do bees live?", ["In hives.", "", "bees and honey " * 70, "é 🐝 ñandú: x", "?"]
 
 
 def save_gemma3(folder: Path, **more: Any) -> Path:
     """Saves a random bi-encoder as the library writes it, and returns the folder. more: further settings."""
-    start, size = folder / "start", SIZES["hidden_size"]
-    tiny_gemma3(**more).save_pretrained(start)
-    bounded_gemma_tokenizer().save(str(start / "tokenizer.json"))
+    start, size, tokenizer = folder / "start", SIZES["hidden_size"], bounded_gemma_tokenizer()
+    tiny_gemma3(vocab_size=tokenizer.get_vocab_size(), **more).save_pretrained(start)
+    tokenizer.add_special_tokens([IMAGE])  # not embedded, as in google/embeddinggemma-300m
+    tokenizer.save(str(start / "tokenizer.json"))
     write_json(start / "tokenizer_config.json", {"tokenizer_class": "TokenizersBackend", "pad_token": "<pad>"})
     plain: dict[str, Any] = {"bias": False, "activation_function": nn.Identity()}
     layers = [Dense(in_features=size, out_features=96, **plain), Dense(in_features=96, out_features=size, **plain)]
@@ -48,6 +50,8 @@ def test_scores_are_those_of_sentence_transformers(tmp_path: Path, scalar: int) 
     theirs = (library.encode_document(TEXTS, batch_size=1) @ library.encode_query(QUERY)).tolist()
 
     assert_scores(folder, QUERY, TEXTS, theirs, close=CLOSE)
+    image, padding = scores_of_texts(load_model(str(folder)), QUERY, [IMAGE, "<pad>"])
+    assert image == padding
 
 
 def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Path) -> None:

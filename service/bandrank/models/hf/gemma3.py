@@ -4,6 +4,7 @@ weights are stored minus one, embeddings unscaled.
 
 from typing import Any
 
+import torch
 from transformers import Gemma3TextConfig
 
 from bandrank.models.encoders.config import EncoderConfig
@@ -28,7 +29,8 @@ PARTS = llama.PARTS | {
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape. If attention is not scaled by the heads' width, the norms of queries take up the factor.
+    """The encoder's shape. If attention is not scaled by the heads' width, the norms of queries take up the factor. The
+    tokenizer's token of an image, for which the table of embeddings has no row, becomes padding.
 
     Raises ValueError for missing or unsupported settings.
     """
@@ -39,6 +41,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         )
     require_numbers(settings, REQUIRED)
     require_plain(settings, PLAIN, "Gemma 3")
+    table = weights["embed_tokens.weight"]
+    weights["embed_tokens.weight"] = torch.cat([table, table[[settings.get("pad_token_id") or 0]]])
     sizes, saved = read_sizes(settings, weights), Gemma3TextConfig.from_dict(settings)
     if (scale := (sizes["head_size"] / settings["query_pre_attn_scalar"]) ** 0.5) != 1.0:
         for name in [each for each in weights if each.endswith("self_attn.q_norm.weight")]:
