@@ -257,7 +257,7 @@ async def test_models_are_named_as_elsewhere() -> None:
         ({"input": {"text": ["man"]}}, "valid string"),
         ({"encoding_format": "hex"}, "encoding_format"),
         ({"task": 1}, "task"),
-        ({"dimensions": 16}, "have 32 dimensions, and cannot have 16"),
+        ({"dimensions": 16}, "have 32 dimensions, and cannot have 16; leave that out"),
         ({"dimensions": -1}, "dimensions"),
         ({"output_dimension": 16}, "have 32 dimensions, and cannot have 16"),
         ({"output_dtype": "int8"}, "output_dtype: Input should be 'float'"),

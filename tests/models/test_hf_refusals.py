@@ -263,9 +263,11 @@ def test_a_path_that_leads_nowhere(model: str) -> None:
 
 @pytest.mark.parametrize("model", ["a/b/c", "two words", "-"])
 def test_a_name_that_no_model_can_have(model: str) -> None:
-    """The name is neither a folder nor one that the hub allows."""
-    with pytest.raises(BadCheckpoint):
+    """The hub allows no such name. If it could be that of a shipped model, misspelt, the message names those."""
+    with pytest.raises(BadCheckpoint) as refused:
         files.find_folder(model)
+
+    assert ("/" in model) != str(refused.value).endswith("; shipped are mix-b, sparse-w4")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_a_header_names_fields_and_parameters() -> None:
     ["", ";", ",", "title,", "title;depth", "title;depth=", "title;depth=0", "title;depth=-1", "title;depth=1.5",
      "title;depth=201", "title;depth=1;depth=2", "title;budget_ms=0", "title;budget_ms=nan", "title;budget_ms=1e9",
      "title;fields=a", "title;score=odd", "title;x=y", ",".join("abcdefghijklmnopq"), "x" * 257,
-     "*", "t*", "title,a.*", "title*;depth=5"],
+     "*", "t*", "title,a.*", "title*;depth=5", "depth=5", "title, depth=5"],
 )  # fmt: skip
 def test_a_header_that_cannot_be_used(value: str) -> None:
     assert refusal(value) == SkipReason.BAD_HEADER
@@ -116,7 +116,8 @@ def test_rules(tmp_path: Path) -> None:
     assert known.options_for([], ["books"]) == of_books
     assert known.options_for([], ["books", "boats"]) == RerankOptions(fields=("body",), depth=9, budget_ms=5)
     of_boats = RerankOptions(fields=("body",), depth=3, budget_ms=5)
-    assert known.options_for([(b"x-rerank", b"; depth=3")], ["boats"]) == of_boats
+    for header in (b"; depth=3", b"depth=3"):
+        assert known.options_for([(b"x-rerank", header)], ["boats"]) == of_boats
     for indices in ([], ["docs"], ["books", "docs"]):
         assert known.options_for([], indices) is None
 

@@ -70,7 +70,9 @@ async def embed(
     reading = scorer.prepared.scorer
     own_size = reading.representation_size
     if size is not None and size != own_size:
-        raise InvalidInput(f"the embeddings of {chosen.name!r} have {own_size} dimensions, and cannot have {size}")
+        raise InvalidInput(
+            f"the embeddings of {chosen.name!r} have {own_size} dimensions, and cannot have {size}; leave that out"
+        )
     if other_task and reading.encodes_queries_apart:
         raise InvalidInput(f"{chosen.name!r} has encoders for queries and for documents, and none for {other_task!r}")
     if terms and as_queries and reading.encodes_queries_apart:

@@ -131,6 +131,8 @@ def _read_header(values: Sequence[bytes]) -> dict[str, Any]:
     except UnicodeDecodeError:
         header = values[0].decode("latin-1")  # as headers were once meant to be, and as Python's clients write them
     names, *parameters = header.split(";")
+    if "=" in names:  # there are no fields: a rule has them
+        names, parameters = "", [names, *parameters]
     if names.strip() == OFF:
         raise Skipped(SkipReason.OFF)
     asked: dict[str, Any] = {}

@@ -16,6 +16,7 @@ from tokenizers.normalizers import BertNormalizer, Lowercase, Normalizer, Strip
 from tokenizers.pre_tokenizers import ByteLevel
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object, unread
+from bandrank.models.shipped import names as shipped_names
 
 # A star matches folders too. A module's weights are small, and may be pickled even if the encoder's are not.
 SETTINGS_FILES = ["*.json", "*.txt", "*.model", "chat_template.jinja", "*/pytorch_model.bin", "artifact.metadata"]
@@ -63,6 +64,7 @@ def find_folder(model: str, revision: str | None = None) -> Path:
 def _download(model: str, revision: str | None) -> Path:
     if model.startswith((".", "/", "~")):
         raise BadCheckpoint(f"{model}: no such folder")
+    ours = "" if "/" in model else f"; shipped are {', '.join(shipped_names())}"
 
     def download(weights: str) -> Path:
         return Path(snapshot_download(model, revision=revision, allow_patterns=[*SETTINGS_FILES, weights]))
@@ -74,7 +76,7 @@ def _download(model: str, revision: str | None) -> Path:
     except LocalEntryNotFoundError as error:
         raise BadCheckpoint(
             f"{model}: neither a folder nor in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE set, or "
-            f"no network); where it can, `hf download {model} --local-dir FOLDER` makes a folder to name instead"
+            f"no network); where it can, `hf download {model} --local-dir FOLDER` makes a folder to name instead{ours}"
         ) from error
     except GatedRepoError as error:
         raise BadCheckpoint(
@@ -82,7 +84,7 @@ def _download(model: str, revision: str | None) -> Path:
             "HF_TOKEN to a token of yours"
         ) from error
     except (HfHubHTTPError, HFValidationError) as error:
-        raise BadCheckpoint(f"{model}: neither a folder nor a model on the hub: {error}") from error
+        raise BadCheckpoint(f"{model}: neither a folder nor a model on the hub: {error}{ours}") from error
     except Exception as error:  # of the disk, or of the library's HTTP client, as behind a proxy that refuses
         raise BadCheckpoint(f"{model}: cannot be downloaded: {error}") from error
     return folder
