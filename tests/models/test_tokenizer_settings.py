@@ -169,7 +169,8 @@ def test_texts_that_are_read_otherwise_are_refused(
 ) -> None:
     """Settings that change nothing are not refused."""
     folder = save_bi_encoder(tmp_path)
-    harmless = {"processing_kwargs": {"chat_template": {"x": 1}}, "tokenizer_args": {"trust_remote_code": True}}
+    of_tokenizer = {"trust_remote_code": True, "padding_side": "left"}
+    harmless = {"processing_kwargs": {"chat_template": {"x": 1}}, "tokenizer_args": of_tokenizer}
     write_json(folder / "sentence_bert_config.json", harmless)
     load_model(str(folder))
     edit_json(folder / f"{file}.json", settings)

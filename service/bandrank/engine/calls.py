@@ -21,6 +21,7 @@ class Call:
 
     top_n: the number of results; None or 0 for all.  model: its name; None for the default model.
     any_model: whether the default model stands in for one that is not served.
+    strategy: None for that of the model's last stage.
     budget_s: seconds within which the answer is due.  return_texts: whether results carry the candidates' texts.
     raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
     first_stage_weight: the weight, from 0 to 1, of the scores that candidates came with; None for the model's own.
@@ -33,7 +34,7 @@ class Call:
     top_n: int | None = None
     model: str | None = None
     any_model: bool = False
-    strategy: str = AUTO
+    strategy: str | None = AUTO
     budget_s: float | None = None
     return_texts: bool = False
     raw_scores: bool = False
@@ -99,7 +100,7 @@ async def rank_resolved(
     by_query: Mapping[str, Mapping[int, str]],
     *,
     client: Client,
-    strategy: str,
+    strategy: str | None,
     budget_s: float | None = None,
     options: Options,
 ) -> Ranking:

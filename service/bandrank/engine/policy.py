@@ -45,11 +45,17 @@ class Plan:
 
 
 def make_plan(
-    roles: Sequence[Role], strategy: str, *, num_candidates: int, budget_s: float | None, predict_s: PredictSeconds
+    roles: Sequence[Role],
+    strategy: str | None,
+    *,
+    num_candidates: int,
+    budget_s: float | None,
+    predict_s: PredictSeconds,
 ) -> Plan:
     """The plan for a request.
 
-    roles: the model's stages, the cheapest first.  budget_s: seconds within which the answer is due, or None.
+    roles: the model's stages, the cheapest first.  strategy: None for that of the last stage.
+    budget_s: seconds within which the answer is due, or None.
     predict_s: seconds until the stage at an index would have scored all candidates, after the work queued now.
     "auto" runs the last stage over all candidates if a cascade would leave them all to it and the budget allows that,
     and otherwise the cascade.
@@ -73,7 +79,9 @@ def make_plan(
 
     if strategy == AUTO:
         in_time = last == 0 or (cascade[last].depth == num_candidates and not is_late(last))
-        strategy = names[last] if in_time else CASCADE
+        strategy = None if in_time else CASCADE
+    if strategy is None:
+        strategy = names[last]
     if strategy == CASCADE and last > 0:
         return Plan(CASCADE, cascade, bounded=True)
     if strategy not in names:

@@ -58,7 +58,7 @@ class ServedModel:
         texts: Sequence[str],
         *,
         client: Client = ITSELF,
-        strategy: str = AUTO,
+        strategy: str | None = AUTO,
         budget_s: float | None = None,
         options: Options = DEFAULT,
     ) -> Ranking:
@@ -72,7 +72,7 @@ class ServedModel:
         asked: Sequence[tuple[str, Sequence[str]]],
         *,
         client: Client = ITSELF,
-        strategy: str = AUTO,
+        strategy: str | None = AUTO,
         budget_s: float | None = None,
         options: Options = DEFAULT,
     ) -> list[Ranking]:
@@ -124,7 +124,7 @@ class ServedModel:
         self,
         asked: Sequence[tuple[str, Sequence[str]]],
         client: Client,
-        strategy: str,
+        strategy: str | None,
         budget_s: float | None,
         *,
         options: Options,

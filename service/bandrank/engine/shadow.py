@@ -37,7 +37,7 @@ class Sample:
     request_id: str
     trace_id: str
     query: str
-    strategy: str
+    strategy: str | None
     options: Options
     answer: Answer
     account: Account

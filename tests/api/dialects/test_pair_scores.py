@@ -7,7 +7,7 @@ import torch
 from support.app import assert_error, running_app
 from support.dialects import IMAGE, RAW, SIGMOIDS, WORDS, ask, in_parts
 from support.models import tiny_cross_encoder
-from support.scorers import Gate, WatchedScorer, lookup
+from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 
 from bandrank.settings import Settings
 
@@ -108,6 +108,23 @@ async def test_what_makes_no_pairs_is_refused(body: dict[str, Any], says: str) -
         response = await running.client.post("/score", json=body)
 
     assert says in assert_error(response, 422, "invalid_input")
+
+
+async def test_scores_do_not_depend_on_how_many_there_are() -> None:
+    """A cascade would shift those that its last stage does not see."""
+    texts = [*WORDS, "man"]
+    pairs = [{"query": "who", "text": text} for text in texts]
+    settings = Settings(device="cpu", cascade_depth=2)
+    async with running_app(lookup(man=9.0, she=-3.0), fast=encoded_lookup(she=4.0), settings=settings) as running:
+        answers = [
+            (await running.client.post("/score", json={"text_1": "who", "text_2": some})).json()["data"]
+            for some in (texts, *texts)
+        ]
+        of_metarank = (await running.client.post("/inference/cross/tiny", json={"input": pairs})).json()["scores"]
+
+    together, *alone = [[each["score"] for each in answer] for answer in answers]
+    assert together == [score for [score] in alone]
+    assert torch.tensor(of_metarank).sigmoid().tolist() == pytest.approx(together, rel=1e-6)
 
 
 async def test_many_queries_share_one_deadline() -> None:

@@ -12,7 +12,7 @@ OF_JINA = "custom_st.Transformer"  # reads a text as the library's does, with a 
 OF_CLASSES = [f"{part}_{kind}" for part in ("model", "config", "tokenizer", "processor") for kind in ("args", "kwargs")]
 HARMLESS = {
     *("add_pooling_layer", "attn_implementation", "dtype", "torch_dtype", "trust_remote_code", "unpad_inputs"),
-    *("use_fast", "use_memory_efficient_attention"),
+    *("padding_side", "use_fast", "use_memory_efficient_attention"),
 }
 COMPUTED = ("last_hidden_state", "logits")
 VECTOR = "sentence_embedding"  # the name of the pooled one
