@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import to_json
 
 from bandrank.api.dialects.dialect import Exchange
@@ -55,10 +55,8 @@ def _texts_or_none(value: object) -> object:
 Metadata = Annotated[
     list[str] | None,
     BeforeValidator(_texts_or_none),
-    Field(
-        json_schema_extra={"items": {}},
-        description="A text for each document, ranked with it on a line behind it. Anything but texts is ignored.",
-    ),
+    WithJsonSchema({}),  # any value
+    Field(description="A text for each document, ranked with it on a line behind it. Anything but texts is ignored."),
 ]
 
 
