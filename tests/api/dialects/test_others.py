@@ -31,8 +31,10 @@ async def test_voyage_is_told_by_its_own_fields(fields: dict[str, Any]) -> None:
     assert all(item.keys() == {"index", "relevance_score"} for item in answer["data"])
 
 
-async def test_voyage_gives_texts_back_as_texts() -> None:
-    answer = (await ask("/v1/rerank", BODY | {"top_k": 2, "return_documents": True})).json()
+@pytest.mark.parametrize(("path", "limit"), [("/v1/rerank", "top_k"), ("/voyage/v1/rerank", "top_n")])
+async def test_voyage_gives_texts_back_as_texts(path: str, limit: str) -> None:
+    """Fireworks has Voyage's format, but for the name of the limit."""
+    answer = (await ask(path, BODY | {limit: 2, "return_documents": True})).json()
 
     assert column(answer["data"], "document") == ["he", "man"]
     assert column(answer["data"], "relevance_score") == BEST_TWO

@@ -58,14 +58,18 @@ def ranked(response: Any) -> list[Ranked]:
 
 
 PROVIDERS: dict[str, dict[str, str]] = {
+    "azure_ai": {},
     "cohere": {},
     "cohere v1": {"provider": "cohere", "path": "/v1/rerank"},
+    "dashscope": {"path": "/v1"},
+    "fireworks_ai": {"path": "/voyage/v1"},
     "hosted_vllm": {},
     "huggingface": {},
     "infinity": {"path": "/infinity"},
     "jina_ai": {},
     "nvidia_nim": {},
     "nvidia_nim ranking": {"provider": "nvidia_nim/ranking"},
+    "together_ai": {"path": "/v1"},
     "voyage": {"path": "/voyage"},
 }
 WAYS = {name: functools.partial(ask, **{"provider": name} | how) for name, how in PROVIDERS.items()}

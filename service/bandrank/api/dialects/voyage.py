@@ -1,7 +1,7 @@
 """Voyage's dialect: like Cohere's, but for `top_k`, and `data` where Cohere has `results`.
 
 A request without `top_k` and `truncation`, such as litellm sends for all documents, is known by its path alone: the
-base URL of that client ends with /voyage.
+base URL of that client ends with /voyage. So is Fireworks' dialect, which is the same with `top_n` for `top_k`.
 """
 
 from pydantic import BaseModel
@@ -15,10 +15,11 @@ from bandrank.engine.calls import Call
 
 
 class VoyageRequest(ForeignRequest):
-    """A query and documents. No document is too long, so `truncation` has no effect."""
+    """A query and documents. No document is too long, so `truncation` has no effect. `top_n` counts without `top_k`."""
 
     documents: Texts
     top_k: AnyLimit = None
+    top_n: AnyLimit = None
     truncation: Flag = True
     return_documents: Flag = False
 
@@ -34,7 +35,8 @@ class VoyageResponse(BaseModel):
 
 def read(request: VoyageRequest) -> Call:
     """The call of a request."""
-    return call_of(request, request.documents, top_n=request.top_k, return_texts=request.return_documents)
+    top_n = request.top_k or request.top_n
+    return call_of(request, request.documents, top_n=top_n, return_texts=request.return_documents)
 
 
 def write(exchange: Exchange[VoyageRequest]) -> bytes:
