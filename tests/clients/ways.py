@@ -103,7 +103,10 @@ WAYS = [
     *cohere("cohere-5"),
     *[
         Way(LITELLM, name, LITELLM_ERRORS, shows_texts=True)
-        for name in ("cohere", "cohere v1", "hosted_vllm", "infinity", "jina_ai", "jina_ai async", "voyage")
+        for name in (
+            *("azure_ai", "cohere", "cohere v1", "dashscope", "fireworks_ai", "hosted_vllm", "infinity"),
+            *("jina_ai", "jina_ai async", "together_ai", "voyage"),
+        )
     ],
     Way(LITELLM, "Router", LITELLM_ERRORS, retries=True, shows_texts=True),
     Way(
@@ -137,6 +140,8 @@ WAYS = [
     Way(DASHSCOPE, "async client", DASHSCOPE_ERRORS, retries=True, waits=True, shows_texts=True),
     Way(HAYSTACK, "CohereRanker", COHERE_ERRORS, retries=True, waits=True),
     Way(HAYSTACK, "JinaRanker", always("builtins.RuntimeError")),
+    Way(HAYSTACK, "NvidiaRanker", always("builtins.ValueError"), raw=True),
+    Way(HAYSTACK, "VLLMRanker", always("builtins.RuntimeError")),
     Way(HAYSTACK, "HuggingFaceTEIRanker", always("builtins.RuntimeError"), retries=True),
     Way(HAYSTACK, "HuggingFaceTEIRanker async", always("builtins.RuntimeError"), retries=True),
     Way(MIXEDBREAD, "sync", stainless_errors("mixedbread"), retries=True, waits=True, shows_texts=True),

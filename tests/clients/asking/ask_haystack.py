@@ -1,4 +1,4 @@
-"""Haystack: its rankers for Cohere, Jina and text-embeddings-inference."""
+"""Haystack: its rankers for Cohere, Jina, NIM, text-embeddings-inference and vLLM."""
 
 import asyncio
 from typing import Any
@@ -9,6 +9,8 @@ from haystack.utils import Secret
 from haystack_integrations.components.rankers.cohere import CohereRanker
 from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
 from haystack_integrations.components.rankers.jina import JinaRanker
+from haystack_integrations.components.rankers.nvidia import NvidiaRanker
+from haystack_integrations.components.rankers.vllm import VLLMRanker
 
 
 def cohere(question: Question) -> list[Ranked]:
@@ -17,6 +19,18 @@ def cohere(question: Question) -> list[Ranked]:
 
 def jina(question: Question) -> list[Ranked]:
     return run(JinaRanker(api_key=key(question), base_url=f"{question.url}/v1/rerank", model=question.model), question)
+
+
+def nvidia(question: Question) -> list[Ranked]:
+    """The library cuts the results itself, by default to five."""
+    top_k = question.top_n or len(question.documents)
+    ranker = NvidiaRanker(api_url=f"{question.url}/v1", api_key=key(question), model=question.model, top_k=top_k)
+    return run(ranker, question)
+
+
+def vllm(question: Question) -> list[Ranked]:
+    ranker = VLLMRanker(api_base_url=f"{question.url}/v1", api_key=key(question), model=question.model)
+    return run(ranker, question)
 
 
 def tei(question: Question) -> list[Ranked]:
@@ -49,6 +63,8 @@ answer_questions(
     {
         "CohereRanker": cohere,
         "JinaRanker": jina,
+        "NvidiaRanker": nvidia,
+        "VLLMRanker": vllm,
         "HuggingFaceTEIRanker": tei,
         "HuggingFaceTEIRanker async": tei_async,
     }
