@@ -1,7 +1,8 @@
-"""Search by vectors: the nearest texts, the model's wording of queries and texts, and vectors kept in files."""
+"""Search by vectors: the nearest texts, the wording of queries and texts, and vectors kept in files."""
 
 import random
 import resource
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,10 @@ def test_the_nearest_by_vectors(tmp_path: Path) -> None:
     texts = [random_text(rng, 5) for _ in range(300)]  # more than a file holds
     index = DenseIndex(load_model(str(tmp_path / "model")), texts, CPU, folder=tmp_path / "vectors")
     ((nearest, cosines),) = index.search([texts[7]], 10)
+    alike = copy(index)
+    alike.vectors = np.repeat(index.vectors[:1], 400, 0)
 
+    assert next(alike.search([texts[7]], 5))[0].tolist() == [0, 1, 2, 3, 4]
     assert nearest[0] == 7
     assert cosines[7] == pytest.approx(1.0, abs=1e-5)
     assert nearest.tolist() == np.argsort(-cosines, kind="stable")[:10].tolist()

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import Stemmer
 
+from bandrank_training.candidates import best_of
 from bandrank_training.errors import BadInput
 
 # Han characters and hiragana are written without spaces, so each is a word, as in Lucene's standard analyzer.
@@ -34,15 +35,13 @@ class BM25:
         self._frequencies = np.diff(self._index.scores["indptr"])  # document frequencies by word id
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Scores]]:
-        """Yields, for each query, the indices of the `depth` best texts, best first, and the scores of all texts. Fewer
-        are found if fewer share a word with the query.
+        """Yields, for each query, the indices of the `depth` best texts, best first, and the scores of all texts. Of
+        equals, the first come first. Fewer are found if fewer share a word with the query.
         """
-        most = min(depth, self._size)
         for words in self._words(queries):
             scores = self._index.get_scores(words) if words else np.zeros(self._size, np.float32)
-            best = np.argpartition(scores, -most)[-most:]
-            best = best[np.flip(np.argsort(scores[best]))]
-            yield best[scores[best] > 0].astype(np.int64), scores
+            best = best_of(scores, depth)
+            yield best[scores[best] > 0], scores
 
     @staticmethod
     def _words(texts: Sequence[str]) -> list[list[str]]:

@@ -3,10 +3,22 @@
 from collections.abc import Container, Mapping
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from bandrank_training.collection import BadCollection, Qrels, numbered_lines, read_run
 
 Ranking = list[tuple[str, float]]  # document ids with scores, best first
 Candidates = dict[str, list[str]]  # document ids by query
+
+
+def best_of(scores: npt.NDArray[np.float32], most: int) -> npt.NDArray[np.int64]:
+    """The indices of the highest scores, at most `most`, highest first; of equals, the first. Which of them numpy's
+    argpartition takes depends on the processor.
+    """
+    most = min(most, len(scores))
+    found = np.flatnonzero(scores >= np.partition(scores, -most)[-most])
+    return found[np.argsort(-scores[found], kind="stable")][:most]
 
 
 def first_stage(path: Path, depth: int) -> dict[str, Ranking]:

@@ -16,6 +16,7 @@ from bandrank.models.loading import LoadedModel
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
+from bandrank_training.candidates import best_of
 from bandrank_training.contents import digest, of_model
 from bandrank_training.errors import BadInput
 from bandrank_training.placement import Placement
@@ -67,12 +68,13 @@ class DenseIndex:
         self.vectors = self._encode(texts, "texts", read_candidates)
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
-        """Yields, for each query, the indices of the `depth` nearest texts, nearest first, and all texts' cosines."""
+        """Yields, for each query, the indices of the `depth` nearest texts, nearest first (of equals, the first), and
+        all texts' cosines.
+        """
         vectors = self._encode(queries, "queries", read_queries)
         for begin in range(0, len(vectors), BATCH):  # in batches, as each product reads all vectors
             for cosines in vectors[begin : begin + BATCH] @ self.vectors.T:
-                nearest = np.argpartition(-cosines, min(depth, len(cosines) - 1))[:depth]
-                yield nearest[np.argsort(-cosines[nearest], kind="stable")].astype(np.int64), cosines
+                yield best_of(cosines, depth), cosines
 
     def _encode(self, texts: Sequence[str], what: str, read: Read) -> Vectors:
         chunks = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
