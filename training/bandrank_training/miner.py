@@ -89,11 +89,17 @@ class Miner:
             usable = [item for item in known.items() if not recipe.found_only or item[0] in by_search]
             kept = dict(sorted(usable, key=lambda item: -item[1])[: recipe.max_judged])
             others = [chance.randrange(len(corpus.ids)) for _ in range(recipe.random)]
-            answered = {corpus.page[number] for number, label in known.items() if label > 0}
+            relevant = [number for number, label in known.items() if label > 0]
+            answered = {of[number] for of in (corpus.page, corpus.texts) for number in relevant}
             found = dict.fromkeys([*by_search, *others])
             judged.append(kept)
-            # Neither a relevant document that was left out nor others of its page are negatives, unless judged so.
-            negatives = [each for each in found if known.get(each) == 0 or corpus.page[each] not in answered]
+            # Neither a relevant document that was left out nor others of its page, nor copies of it on other pages, are
+            # negatives, unless judged so.
+            negatives = [
+                each
+                for each in found
+                if known.get(each) == 0 or answered.isdisjoint((corpus.page[each], corpus.texts[each]))
+            ]
             pools.append([*kept, *(each for each in negatives if each not in kept)])
             cosines.append(near[1][pools[-1]].tolist() if near else [])
             bm25.append(by_words[pools[-1]].tolist())
