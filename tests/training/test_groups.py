@@ -69,7 +69,11 @@ GOOD = {"collection": "c", "query": "q", "candidates": ["a"], "labels": None, "s
             ({"scores": []}, "no attribute"),
             ({"scores": {"x": ["2"]}}, "be finite numbers"),
             ({"scores": {"x": [math.nan]}}, "be finite numbers"),
+            ({"scores": {"x": [10**400]}}, "be finite numbers"),
+            ({"labels": [10**7]}, "of at least 0 and at most"),
             ({"query": 7}, "must be texts"),
+            ({"domain": ["d"]}, "must be texts"),
+            ({"query": "\ud800"}, "surrogates not allowed"),
         ]
     ],
 )

@@ -7,13 +7,15 @@ import gzip
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
-from math import isfinite
+from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
 from bandrank.models.checkpoint import whole
-from bandrank_training.collection import BadCollection, numbered_lines
+from bandrank_training.collection import MOST_RELEVANT, BadCollection, numbered_lines
 from bandrank_training.errors import BadInput
+
+TOO_LARGE = 2.0**127  # for float32
 
 
 class BadGroups(BadInput):
@@ -42,14 +44,18 @@ class Group:
         columns: list[Sized] = [*self.scores.values(), *([] if self.labels is None else [self.labels])]
         if any(len(column) != len(self.candidates) for column in columns):
             raise ValueError("labels and scores must have one entry for each candidate")
-        if not all(isinstance(text, str) for text in (self.collection, self.query, *self.candidates)):
-            raise ValueError("collection, query and candidates must be texts")
+        texts = self.collection, self.query, self.domain, *self.candidates
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("collection, query, domain and candidates must be texts")
+        "".join(texts).encode()  # JSON can escape lone surrogates, which are not text
         if len(set(self.candidates)) < len(self.candidates):
             raise ValueError("a candidate is there twice")
-        if not all(isinstance(label, int) and label >= 0 for label in self.labels or []):
-            raise ValueError("labels must be integers of at least 0, or null in place of the list")
-        if not all(isinstance(score, int | float) and isfinite(score) for row in self.scores.values() for score in row):
-            raise ValueError("scores must be finite numbers")
+        if not all(isinstance(label, int) and 0 <= label <= MOST_RELEVANT for label in self.labels or []):
+            most = f"of at least 0 and at most {MOST_RELEVANT:,}"
+            raise ValueError(f"labels must be integers {most}, or null in place of the list")
+        scores = chain.from_iterable(self.scores.values())
+        if not all(isinstance(score, int | float) and abs(score) < TOO_LARGE for score in scores):
+            raise ValueError("scores must be finite numbers, as float32 can hold them")
 
     @property
     def area(self) -> str:
