@@ -12,7 +12,7 @@ from support.training import corpus_reads, saved
 from bandrank.models.checkpoint import Precision, load_precision, save_precision
 from bandrank.models.loading import load_model
 from bandrank.models.quantised import linear_layers
-from bandrank_training import quantising
+from bandrank_training import progress, quantising
 from bandrank_training.__main__ import main
 from bandrank_training.quantising import Row
 from bandrank_training.scoring import Question
@@ -138,10 +138,18 @@ def test_layers_that_lose_too_much_stay_in_float32(
 
 
 @needs_native
-def test_the_layer_that_changes_scores_most_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With all layers in int8, the one that changes scores most is named, and each has a share of its own."""
+def test_the_layer_that_changes_scores_most_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With all layers in int8, the one that changes scores most is named, and each has a share of its own. A log says
+    how far the command has got.
+    """
+    monkeypatch.setattr(progress, "EVERY_S", 0)
     quantise(folder)
-    assert "all 8 layers in int8: most is changed by encoder.layers." in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "all 8 layers in int8: most is changed by encoder.layers." in said.out
+    assert "layers in int8: 3 of 8\n" in said.err
+    assert "tiny in int8: 4 of 4\n" in said.err
     model = load_model(str(folder / "scorer"))
     questions = [Question(QUERIES["q1"], list(DOCUMENTS.values()))]
 

@@ -7,10 +7,9 @@ from operator import add
 from pathlib import Path
 from statistics import mean
 
-from tqdm import tqdm
-
 from bandrank_training.batches import read_documents
 from bandrank_training.groups import BadGroups, Group, read_groups
+from bandrank_training.progress import progress
 from bandrank_training.scoring import OfflineScorer, Question
 
 CUTOFF = 10
@@ -47,7 +46,7 @@ class DevSet:
             Question(group.query, [self.texts[group.collection, name] for name in group.candidates])
             for group in self.groups
         )
-        return list(tqdm(scores, "measuring", len(self.groups), unit="query", leave=False, disable=None))
+        return list(progress(scores, "measuring", len(self.groups), unit="query", leave=False))
 
     def measure_scores(self, scores: Sequence[Sequence[float]]) -> float:
         """The mean over collections, or over a mixture's domains, of the mean nDCG@10 of their groups.

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from bandrank_training.arguments import positive
 from bandrank_training.candidates import Candidates, Ranking, first_stage, ids_of, pools, read_candidates
@@ -16,6 +15,7 @@ from bandrank_training.collection import BadCollection, Collection, Qrels, docum
 from bandrank_training.contents import digest, of_model
 from bandrank_training.measures import judged, means, measure
 from bandrank_training.placement import Placement
+from bandrank_training.progress import progress
 from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, read_evaluation, write_run
 from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.start import load_start
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         rankings = {query_id: by_first_stage[query_id] for query_id in candidates}
     else:
         ranked = rerank(score_offline(model, Placement.of(args)), collection, candidates, documents)
-        rankings = dict(tqdm(ranked, total=len(candidates), unit="query", disable=None))
+        rankings = dict(progress(ranked, stem, len(candidates), unit="query"))
     values = measure(ids_of(rankings), qrels, min_relevance=args.min_relevance)
     write_run(args.out / f"{stem}.trec", rankings, tag=tag)
     asked = Path(args.model).name if Path(args.model).is_absolute() else args.model

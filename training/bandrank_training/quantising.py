@@ -13,7 +13,6 @@ from typing import Self
 
 import numpy as np
 from scipy import stats
-from tqdm import tqdm
 
 from bandrank.dtypes import DtypeName
 from bandrank.models.checkpoint import BadCheckpoint, Precision, is_checkpoint, load_precision, save_precision
@@ -28,6 +27,7 @@ from bandrank_training.collection import Collection, Qrels, documents_of, open_c
 from bandrank_training.evaluation import rerank
 from bandrank_training.measures import MEASURES, judged, measure
 from bandrank_training.placement import CPU, Placement
+from bandrank_training.progress import progress
 from bandrank_training.results import BadEvaluation
 from bandrank_training.scoring import Question, score_offline
 from bandrank_training.sensitivity import changes_of_layers, report_of, sensitive
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dtype == INT8:
         changes = changes_of_layers(load_start(args.model), [each for one in judgements for each in one.questions()])
         exact = sensitive(changes)
-        print(report_of(changes))  # noqa: T201 - a result
+        print(report_of(changes), flush=True)  # noqa: T201 - a result, minutes before the next
     save_precision(folder, Precision(others, exact))  # no mark until it is earned
     rows = []
     try:
@@ -226,7 +226,7 @@ def _rankings(model: LoadedModel, judgements: _Judgements, dtype: DtypeName) -> 
     collection, candidates = judgements.collection, judgements.candidates
     scorer = score_offline(model, Placement(CPU.device, DTYPES[dtype]))
     ranked: Iterator[tuple[str, Ranking]] = rerank(scorer, collection, candidates, judgements.documents)
-    return dict(tqdm(ranked, f"{collection.name} in {dtype}", len(candidates), unit="query", disable=None))
+    return dict(progress(ranked, f"{collection.name} in {dtype}", len(candidates), unit="query"))
 
 
 def _overlap(one: Ranking, other: Ranking) -> float:

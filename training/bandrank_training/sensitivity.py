@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from bandrank.models.loading import LoadedModel
 from bandrank.models.prepared import prepare
 from bandrank.models.quantised import linear_layers
 from bandrank_training.placement import CPU
+from bandrank_training.progress import progress
 from bandrank_training.scoring import OfflineScorer, Question
 
 MOST = 0.05  # share of the spread of scores; layers that change scores by more stay in float32
@@ -30,7 +30,7 @@ def changes_of_layers(model: LoadedModel, questions: Sequence[Question]) -> dict
     spread = float(np.mean([each.std() for each in exact])) or math.nan
     expected = np.concatenate(exact)
     changes = {}
-    for name in tqdm(names, "layers in int8", unit="layer", disable=None):
+    for name in progress(names, "layers in int8", len(names), unit="layer"):
         near = np.concatenate(list(_scores(model, questions, exact=names - {name})))
         changes[name] = float(np.sqrt(np.mean((near - expected) ** 2))) / spread
     return {name: changes[name] for name in linear_layers(model.scorer)}
