@@ -27,7 +27,7 @@ from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.mixture import MixtureRecipe, allowed, of_length
-from bandrank_training.parts import Drawn, Part, Passage, draw
+from bandrank_training.parts import Drawn, Part, Passage, draw, measured
 from bandrank_training.recipe import DataRecipe, read_recipe
 
 PASSAGES = 60
@@ -142,19 +142,35 @@ def test_neighbours_are_joined_within_their_page(tmp_path: Path) -> None:
 
 
 def test_no_query_to_measure_with_is_trained_on(tmp_path: Path) -> None:
-    """A query of the training split is left out if it differs from a dev query in function words alone."""
+    """A query of the training split is left out if it differs from a dev query in function words alone, also from one
+    of another part.
+    """
     documents = {f"d{n}": f"{word} and more" for n, word in enumerate(WORDS[:3])}
     queries = {"q0": "what is a planet", "q1": "what is the planet", "q2": "what is a comet"}
     folder = write_collection(
         tmp_path / "col", documents=documents, queries=queries, qrels={"q0": {"d0": 1}, "q2": {"d2": 1}}, split="train"
     )
     write_collection(folder, documents=documents, queries=queries, qrels={"q1": {"d1": 1}}, split="dev")
-    made = draw(Part(str(folder), "space", 3, questions=9, dev=1.0), BeirFolder(folder), seed=1)
+    part = Part(str(folder), "space", 3, questions=9, dev=1.0)
+    made = draw(part, BeirFolder(folder), seed=1)
 
     assert {(query.text, query.split) for query in made.queries} == {
         ("what is a comet", "train"),
         ("what is the planet", "dev"),
     }
+    other = write_collection(tmp_path / "other", queries={"q": "The comet?"}, qrels={"q": {"d": 1}}, split="dev")
+    made = draw(part, BeirFolder(folder), seed=1, apart=measured(Part(str(other), "space", 3), BeirFolder(other)))
+    assert [query.text for query in made.queries] == ["what is the planet"]
+
+
+def test_no_copy_of_a_passage_holds_an_opening(tmp_path: Path) -> None:
+    """Else the copy, which has all words of the query, would be a negative of it."""
+    texts = [" ".join(sentence(random.Random(seed), 12) for _ in range(6)) for seed in (1, 1, 2)]
+    documents = {f"d{n}": text for n, text in enumerate(texts)}
+    folder = write_collection(tmp_path / "col", documents=documents, split="train")
+    made = draw(Part(str(folder), "letters", 3, openings=9, dev_split=""), BeirFolder(folder), seed=1)
+
+    assert [query.relevant for query in made.queries] == [("col/d2",)]
 
 
 def test_a_question_that_was_asked_twice_keeps_all_its_answers(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from bandrank_training.errors import BadRecipe
 from bandrank_training.forms import words
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import Mining, MiningRecipe, Source
-from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw
+from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw, measured
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import read_recipe
 from bandrank_training.start import MINILM, load_start
@@ -100,7 +100,9 @@ def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
 def _write(folder: Path, recipe: MixtureRecipe) -> None:
     start = load_start(MINILM)
     texts = TextEncoder(start.tokenizer, start.scorer)
-    drawn = [draw(part, BeirFolder(Path(part.collection)), recipe.seed) for part in recipe.parts]
+    parts = [(part, BeirFolder(Path(part.collection))) for part in recipe.parts]
+    apart = {each for part in parts for each in measured(*part)}
+    drawn = [draw(*part, recipe.seed, apart=apart) for part in parts]
     drawn = [one.keeping(list(of_length(one.passages, texts, recipe.pieces))) for one in drawn]
     drawn = _thinned(drawn, recipe)
     if not any(one.queries for one in drawn):

@@ -92,8 +92,17 @@ class Drawn:
         return Drawn(self.part, passages, [one for one in queries if one.relevant])
 
 
-def draw(part: Part, collection: BeirFolder, seed: int) -> Drawn:
-    """Draws passages and queries; ids begin with the part's name. Raises BadCollection."""
+def measured(part: Part, collection: BeirFolder) -> set[str]:
+    """What the part's queries to measure with ask, as `asked_for` has it. Raises BadCollection."""
+    judged = collection.qrels(part.dev_split) if part.dev_split else {}
+    return {asked_for(text) for query_id, text in collection.queries().items() if query_id in judged}
+
+
+def draw(part: Part, collection: BeirFolder, seed: int, *, apart: Iterable[str] = ()) -> Drawn:
+    """Draws passages and queries; ids begin with the part's name. Raises BadCollection.
+
+    apart: what other parts measure with; no query to train on asks it.
+    """
     chance = random.Random(f"{seed} {part.name}")
     passages, now_in = _join(part, _runs(part, collection, chance), chance)
     drawer = _Drawer(part, passages, chance)
@@ -104,8 +113,8 @@ def draw(part: Part, collection: BeirFolder, seed: int) -> Drawn:
         texts = ((queries.get(query_id, ""), labels) for query_id, labels in qrels.items())
         judged = by_text((text, labels) for text, labels in texts if text.strip())
         known[split] = {text: relevant for text, labels in judged.items() if (relevant := _relevant(labels, now_in))}
-    measured = {asked_for(text) for text in known["dev"]}
-    known["train"] = {text: each for text, each in known["train"].items() if asked_for(text) not in measured}
+    kept_out = {*apart, *map(asked_for, known["dev"])}
+    known["train"] = {text: each for text, each in known["train"].items() if asked_for(text) not in kept_out}
     for split, asked in known.items():
         drawer.asked(asked, split)
     drawer.unasked({each for asked in known.values() for relevant in asked.values() for each in relevant})
@@ -172,8 +181,11 @@ class _Drawer:
             self._add("requests", request(self.chance.sample(of_passage[each], count)), (each,), split)
 
     def unasked(self, asked_for: set[str]) -> None:
-        """Adds openings and titles of passages that no query asks for."""
-        free = [passage for passage in self.passages.values() if passage.id not in asked_for]
+        """Adds openings and titles of passages that no query asks for, and of which there is no copy: it would answer
+        too.
+        """
+        texts = Counter(passage.text for passage in self.passages.values())
+        free = [each for each in self.passages.values() if each.id not in asked_for and texts[each.text] == 1]
         self.chance.shuffle(free)
         titles = Counter(passage.page for passage in self.passages.values())
         rest = self._take("titles", self.part.titles, free, lambda one: self._title(one, titles))
