@@ -6,6 +6,7 @@ weighted sum.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import isfinite, isnan
 
 import torch
 from torch import Tensor
@@ -65,6 +66,11 @@ class LossRecipe:
             raise ValueError("loss 'in_batch' takes no teacher: teachers scored a query's own candidates only")
         if not self.temperature > 0:  # as nan is not
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        for name, value in self.teacher.items():
+            if not isfinite(value):
+                raise ValueError(f"teacher: {name} must have a finite weight, got {value}")
+        if self.denoise is not None and isnan(self.denoise):  # no candidate would be a negative
+            raise ValueError("denoise must be a number, got nan")
         if not self.weight >= 0:
             raise ValueError(f"weight must be at least 0, got {self.weight}")
 

@@ -126,6 +126,7 @@ class ModelLossRecipe:
     def __post_init__(self) -> None:
         if self.name not in MODEL_LOSSES:
             raise ValueError(f"model loss {self.name!r} is unknown; there are {', '.join(MODEL_LOSSES)}")
+        check_least(self, 0, "weight")
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ class TrainingRecipe:
     def __post_init__(self) -> None:
         if not self.losses and not self.model_losses:
             raise ValueError("a recipe needs at least one [[losses]]")
+        check_least(self, 0, "checkpoint_minutes")
         if self.data.max_relevant == 0 and any(loss.learns_from_labels for loss in self.losses):
             raise ValueError("data: max_relevant must be at least 1 for a loss that learns from labels")
         if self.data.group_size == 1 and any(loss.name != "in_batch" for loss in self.losses):
