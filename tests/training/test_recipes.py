@@ -24,6 +24,7 @@ from bandrank_training.recipe import BadRecipe, read_recipe
         ("train", "[optimiser]\nsteps = 0", "recipe.toml: optimiser: steps must be at least 1, got 0"),
         ("train", "[optimiser]\nsteps = 1\nlearning_rate = nan", "learning_rate must be at least 0, got nan"),
         ("train", "[data]\ngroups = 'a.jsonl'", "recipe.toml: data: groups: expected a list, got 'a.jsonl'"),
+        ("train", "[data]\ngroups = []", "recipe.toml: data: groups must name a file that `mine` wrote"),
         ("train", "[[losses]]\nname = 'x'", "recipe.toml: losses: loss 'x' is unknown; there are margin_mse,"),
         ("train", "[[losses]]\nname = 'distil'\nteacher = {a = nan}", "teacher: a must have a finite weight, got nan"),
         ("train", "[[losses]]\nname = 'contrastive'\nteacher = {a = 1}\ndenoise = nan", "denoise must be a number"),

@@ -55,6 +55,8 @@ class DataRecipe:
     without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.groups:
+            raise ValueError("groups must name a file that `mine` wrote")
         check_least(self, 1, "group_size", "batch_rows", "batch_groups", "max_candidate_tokens")
         check_least(self, 0, "max_relevant")
 

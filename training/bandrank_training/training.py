@@ -149,7 +149,8 @@ class Trainer:
         clip_grad_norm_(self._clipped, settings.max_norm)
         if not math.isfinite(loss.item() + norm.item()):
             numbers = f"loss {loss.item()}, gradient {norm.item()}"
-            raise BadRecipe(f"step {self.progress.step + 1}: {numbers}; a smaller learning_rate may help")
+            smaller = "learning_rate" if self.progress.step else "weight of a loss or of a teacher"
+            raise BadRecipe(f"step {self.progress.step + 1}: {numbers}; a smaller {smaller} may help")
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.progress.step += 1
