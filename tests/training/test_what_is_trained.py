@@ -179,7 +179,7 @@ def test_a_loss_that_is_no_number_ends_the_run(toy: Path, tmp_path: Path) -> Non
     trainer = Trainer(recipe(toy, tmp_path / "out", losses=[{"name": "ranknet", "weight": float("inf")}]), device=CPU)
     before = {name: weight.clone() for name, weight in trainer.scorer.state_dict().items()}
 
-    with pytest.raises(BadRecipe, match="step 1: loss inf, gradient .*; a smaller weight of a loss"):
+    with pytest.raises(BadRecipe, match=r"step 1: loss inf, gradient .*; a smaller weight of a loss"):
         trainer.run()
     assert all(torch.equal(weight, before[name]) for name, weight in trainer.scorer.state_dict().items())
 
