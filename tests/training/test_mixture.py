@@ -224,27 +224,6 @@ def test_no_domain_has_more_than_its_share(counts: dict[str, int], share: float)
         assert kept == counts
 
 
-def test_passages_of_a_page_that_answers_are_no_negatives(tmp_path: Path) -> None:
-    """Passages of other pages are negatives, also one that only the vectors find, but no copy of one that answers."""
-    folder = write_collection(tmp_path / "col", queries={"q": "cat"}, qrels={"q": {"a0": 1}}, split="train")
-    rows = [{"_id": f"{page}{n}", "text": f"cat {page} {n}", "page": page} for page in "ab" for n in range(3)]
-    rows += [{"_id": "c", "text": "dog"}, {"_id": "copy", "text": "cat a 0", "page": "b"}]
-    write_lines(folder / "corpus.jsonl", *map(json.dumps, rows))
-    save_bi_encoder(tmp_path / "model")
-    recipe = MiningRecipe(str(tmp_path / "out.jsonl"), (Source(str(folder), domain="pets"),), depth=8, random=0)
-    mine(replace(recipe, retriever=str(tmp_path / "model")))
-
-    (group,) = read_groups(tmp_path / "out.jsonl")
-    assert set(group.candidates) == {"a0", "b0", "b1", "b2", "c"}
-    assert group.domain == group.area == "pets"
-    assert set(group.scores) == {"bm25", "bm25_share", "retriever"}
-    assert max(group.scores["bm25_share"]) <= 1
-    assert max(group.scores["retriever"]) <= 1.0001
-    mine(recipe)
-    (group,) = read_groups(tmp_path / "out.jsonl")
-    assert set(group.candidates) == {"a0", "b0", "b1", "b2"}
-
-
 def test_the_share_of_bm25_does_not_grow_with_the_query(tmp_path: Path) -> None:
     """A query with all its words twice has twice the score and the same share."""
     folder = write_collection(

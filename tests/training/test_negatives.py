@@ -1,8 +1,11 @@
 """Mining: which documents are negatives of a query, and which queries become one or are kept out of training."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
-from support.collections import write_collection
+from support.collections import write_collection, write_lines
+from support.models import save_bi_encoder
 
 from bandrank_training.groups import Group, read_groups
 from bandrank_training.mining import mine
@@ -68,6 +71,27 @@ def test_a_query_set_apart_is_not_trained_on_in_another_case(tmp_path: Path) -> 
 
     assert len(trained) == 6
     assert not {words(group) for group in trained} & {words(apart)}
+
+
+def test_passages_of_a_page_that_answers_are_no_negatives(tmp_path: Path) -> None:
+    """Passages of other pages are negatives, also one that only the vectors find, but no copy of one that answers."""
+    folder = write_collection(tmp_path / "col", queries={"q": "cat"}, qrels={"q": {"a0": 1}}, split="train")
+    rows = [{"_id": f"{page}{n}", "text": f"cat {page} {n}", "page": page} for page in "ab" for n in range(3)]
+    rows += [{"_id": "c", "text": "dog"}, {"_id": "copy", "text": "cat a 0", "page": "b"}]
+    write_lines(folder / "corpus.jsonl", *map(json.dumps, rows))
+    save_bi_encoder(tmp_path / "model")
+    recipe = MiningRecipe(str(tmp_path / "out.jsonl"), (Source(str(folder), domain="pets"),), depth=8, random=0)
+    mine(replace(recipe, retriever=str(tmp_path / "model")))
+
+    (group,) = read_groups(tmp_path / "out.jsonl")
+    assert set(group.candidates) == {"a0", "b0", "b1", "b2", "c"}
+    assert group.domain == group.area == "pets"
+    assert set(group.scores) == {"bm25", "bm25_share", "retriever"}
+    assert max(group.scores["bm25_share"]) <= 1
+    assert max(group.scores["retriever"]) <= 1.0001
+    mine(recipe)
+    (group,) = read_groups(tmp_path / "out.jsonl")
+    assert set(group.candidates) == {"a0", "b0", "b1", "b2"}
 
 
 def words(group: Group) -> str:
