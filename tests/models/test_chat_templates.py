@@ -20,6 +20,7 @@ from bandrank.models.loading import load_model
 KINDS = {"": "base.modules.transformer.Transformer", "1_LogitScore": "cross_encoder.modules.logit_score.LogitScore"}
 CONTENT = '{{ messages | selectattr("role", "eq", "ROLE") | map(attribute="content") | first }}'
 PART = '{{ (messages | selectattr("role", "eq", "ROLE") | first).content[0].text }}'
+TRIMMED = CONTENT.replace("ROLE", "query").replace("first", "first | trim")
 TEMPLATE = f"""\
 <|im_start|>system
 Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer \
@@ -65,11 +66,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def scores(folder: Path) -> list[float]:
+def scores(folder: Path, instruction: str = "") -> list[float]:
     """Returns our scores of the documents."""
     model = load_model(str(folder))
     as_served(model.scorer)
-    return scores_of_texts(model, QUERY, DOCUMENTS)
+    return scores_of_texts(model, QUERY, DOCUMENTS, instruction)
 
 
 @pytest.mark.parametrize(("template", "form"), [(TEMPLATE, "flat"), (IN_PARTS, "structured")])
@@ -98,6 +99,11 @@ def test_another_template_is_refused(folder: Path) -> None:
     assert r"where that of the published models has 'ry>: which pair?" in message
 
 
+def test_white_space_around_texts_must_stay(folder: Path) -> None:
+    """A template that trims a text would score another one than we do."""
+    assert "has 'which pair?" in refusal(folder, TEMPLATE.replace(CONTENT.replace("ROLE", "query"), TRIMMED))
+
+
 def test_a_template_that_cannot_take_a_pair_is_refused(folder: Path) -> None:
     lost = "its text lacks the query or the document"
     assert lost in refusal(folder, TEMPLATE.replace('"document"', '"passage"').replace("| first }}<", "| join }}<"))
@@ -113,6 +119,19 @@ def test_the_task_may_be_a_prompt(folder: Path) -> None:
     load_model(str(folder))
     (folder / "config_sentence_transformers.json").unlink()
     assert "that has 'find the honey" in refusal(folder, TEMPLATE.replace(TASK, "find the honey"))
+
+
+def test_the_task_may_be_another(folder: Path) -> None:
+    """The default prompt of a model that was trained for another task is its instruction; a request's replaces it."""
+    library = {"prompts": {"mine": "find the honey"}, "default_prompt_name": "mine"}
+    edit_json(folder / "config_sentence_transformers.json", library)
+    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    theirs = CrossEncoder(str(folder), device="cpu")
+    pairs = [(QUERY, document) for document in DOCUMENTS]
+
+    for instruction in ("", TASK):
+        expected = theirs.predict(pairs, prompt=instruction or None, activation_fn=torch.nn.Identity())
+        assert scores(folder, instruction) == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize(

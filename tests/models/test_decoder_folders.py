@@ -249,9 +249,13 @@ def embedding_folder(folder: Path, model: Any) -> Path:
 
 @pytest.mark.parametrize("instruction", ["", "Find the opposite."])
 def test_a_decoder_as_bi_encoder(tmp_path: Path, instruction: str) -> None:
-    """As in Qwen/Qwen3-Embedding-0.6B, scores are cosines of the states of <|endoftext|> behind each text."""
+    """As in Qwen/Qwen3-Embedding-0.6B, scores are cosines of the states of <|endoftext|> behind each text, whether or
+    not the pooling includes the prompt.
+    """
     theirs = tiny_decoder(Qwen3Model, PUBLISHED[TIED])
-    model = load_model(str(embedding_folder(tmp_path, theirs)))
+    folder = embedding_folder(tmp_path, theirs)
+    edit_json(folder / "1_Pooling" / "config.json", {"include_prompt": not instruction})
+    model = load_model(str(folder))
     as_served(model.scorer)
     query, texts = "where do bees live?", ["In hives.", "", "bees " * 300, "?"]
 

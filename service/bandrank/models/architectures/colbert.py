@@ -72,10 +72,6 @@ class ColBERT(LateInteractionScorer):
 
     def __init__(self, config: ColBERTConfig) -> None:
         super().__init__(config)
-        farthest = config.max_query_tokens - config.least_tokens  # from the last [MASK] row to a token of the query
-        local = [window for window in self.encoder.windows if window is not None]
-        if config.augment and not config.attend_to_masks and min(local, default=farthest) < farthest:
-            raise ValueError(f"[MASK] rows of {config.max_query_tokens} see no token within a window of {min(local)}")
         if config.augment and not config.attend_to_masks and not config.encoder.masks_keys:
             raise ValueError(
                 "causal attention and DeBERTa cannot mask [MASK] rows as keys; attend_to_masks needs no masks"

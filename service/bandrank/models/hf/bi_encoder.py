@@ -35,11 +35,12 @@ def read(model: Model, modules: list[str]) -> Scorer:
     library = read_object(folder / "config_sentence_transformers.json", optional=True)
     pooling = read_object(paths[1] / "config.json")
     query_wording, candidate_wording = wordings(library)
-    if not pooling.get("include_prompt", True) and (query_wording, candidate_wording) != (PLAIN, PLAIN):
+    mode = read_pooling(pooling)
+    prompted = mode != "last" and (query_wording, candidate_wording) != (PLAIN, PLAIN)
+    if prompted and not pooling.get("include_prompt", True):
         raise BadCheckpoint(f"{folder}: a pooling that leaves the tokens of a prompt out is not supported")
     named, normalised = library.get("similarity_fn_name"), "Normalize" in modules
     similarity, why = read_similarity(model, named, normalised=normalised)
-    mode = read_pooling(pooling)
     dense_layers = [dense.read(path) for path in paths[2 : 2 + layers]]
     if matrix := model.family.projection:  # behind the pooling, which all but maxima let it pass
         if mode == "max":

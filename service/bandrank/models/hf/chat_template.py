@@ -8,7 +8,7 @@ from typing import Any
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object
-from bandrank.models.hf.files import transformer_settings
+from bandrank.models.hf.files import STRIPS_TEXTS, own_class, transformer_settings
 from bandrank.models.hf.model import Model
 
 Roles = tuple[str, str]
@@ -70,16 +70,19 @@ def require_words(
 ) -> bool:
     """Whether a model has a template of its own. Raises BadCheckpoint if the template words a pair differently.
 
-    words: gives the whole text of a query and a document.  task, roles: as in `_rendered_pair`.
+    words: gives the whole text of a query and a document.  task, roles: as in `_rendered_pair`.  White space around
+    both must stay, unless the model's code drops it anyway.
     """
-    query, document = "which pair?", "This one."
-    rendered = _rendered_pair(model.folder, query, document, task, roles)
-    if rendered is not None and rendered != (known := words(query, document)):
-        end = next(i for i, (a, b) in enumerate(zip_longest(rendered, known)) if a != b)
-        raise model.refuse(
-            f"a chat template that has {rendered[end : end + 40]!r} where that of the published models has "
-            f"{known[end : end + 40]!r} is not supported"
-        )
+    pair = "which pair?", "This one."
+    spaced = f" {pair[0]}\n", f" {pair[1]}\n"
+    for query, document in (pair,) if own_class(model.settings) == STRIPS_TEXTS else (pair, spaced):
+        rendered = _rendered_pair(model.folder, query, document, task, roles)
+        if rendered is not None and rendered != (known := words(query, document)):
+            end = next(i for i, (a, b) in enumerate(zip_longest(rendered, known)) if a != b)
+            raise model.refuse(
+                f"a chat template that has {rendered[end : end + 40]!r} where that of the published models has "
+                f"{known[end : end + 40]!r} is not supported"
+            )
     return rendered is not None
 
 

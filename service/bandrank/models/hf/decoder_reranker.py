@@ -13,7 +13,7 @@ the query, and an instruction behind the query; the score is the logit of token 
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,11 @@ from bandrank.models.hf.chat_template import (
 )
 from bandrank.models.hf.files import STRIPS_TEXTS, load_tokenizer, own_class
 from bandrank.models.hf.model import Model
-from bandrank.models.hf.prompts import require_no_prompt
+from bandrank.models.hf.prompts import default_prompt, require_no_prompt
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
 from bandrank.models.known import is_asked_as_known
 from bandrank.models.scorer import Scorer
-from bandrank.models.wording import PLAIN, Wording
+from bandrank.models.wording import PLAIN, TEXT, Wording
 
 log = logging.getLogger(__name__)
 
@@ -172,8 +172,10 @@ def read(model: Model, modules: list[str]) -> Scorer:
     if modules not in ([], ["Transformer"], ["Transformer", "LogitScore"]):
         raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
     text = _prompt(model)
-    task = require_no_prompt(model, text.task)
     asks = own_class(model.settings) or (modules and puts_into_messages(model.folder))  # others join pairs plainly
+    if asks and read_template(model.folder) and text.query.instructed and (task := default_prompt(model)):
+        text = replace(text, query=Wording(TEXT.join(text.query.around(task)), text.query.instructed), task=task)
+    task = require_no_prompt(model, text.task)
     templated = asks and require_words(model, text.around, task, roles=text.roles)
     if modules and not templated:
         log.warning(

@@ -34,11 +34,15 @@ def wordings(library: Mapping[str, Any]) -> tuple[Wording, Wording]:
     return Wording(query + TEXT), Wording(document + TEXT)
 
 
+def default_prompt(model: Model) -> str:
+    """The prompt that a re-ranker's folder names as the default; empty if there is none. Raises BadCheckpoint."""
+    library = read_object(model.folder / "config_sentence_transformers.json", optional=True)
+    return str((library.get("prompts") or {}).get(library.get("default_prompt_name")) or "")
+
+
 def require_no_prompt(model: Model, known: str = "") -> str:
     """The default prompt of a re-ranker, which is empty or `known`. Raises BadCheckpoint for another one."""
-    library = read_object(model.folder / "config_sentence_transformers.json", optional=True)
-    prompt = (library.get("prompts") or {}).get(library.get("default_prompt_name")) or ""
-    if prompt not in ("", known):
+    if (prompt := default_prompt(model)) not in ("", known):
         raise model.refuse(f"a re-ranker with the default prompt {prompt!r} is not supported")
     return prompt
 
