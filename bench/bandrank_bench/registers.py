@@ -8,7 +8,7 @@ A change that costs registers shows as a difference in that file; tests/kernels/
 import argparse
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -68,7 +68,7 @@ def digests() -> dict[str, str]:
     return {family.file: family.digest for family in FAMILIES}
 
 
-def table() -> dict[str, dict[str, object]]:
+def table() -> Mapping[str, Mapping[str, object]]:
     """By kernel, the registers and, if any, the spilled bytes on each of ALL_ARCHS; None where it does not ship."""
     jobs = [(family.kernels, arch) for family in FAMILIES for arch in family.archs]
     rows: dict[str, dict[str, str]] = {kernel.expression: {} for family in FAMILIES for kernel in family.kernels}
@@ -78,7 +78,7 @@ def table() -> dict[str, dict[str, object]]:
             for name, used in measured.items():
                 rows[name][arch] = entry(used)
     kernels = {name: [row.get(arch) for arch in ALL_ARCHS] for name, row in rows.items()}
-    return {"compiler": {"nvrtc": nvrtc_version()}, "sources": {**digests()}, "kernels": {**kernels}}
+    return {"compiler": {"nvrtc": nvrtc_version()}, "sources": digests(), "kernels": kernels}
 
 
 def entry(used: Assembly) -> str:
@@ -86,7 +86,7 @@ def entry(used: Assembly) -> str:
     return str(used.registers) + (f" + {used.spilled_bytes} bytes" if used.spilled_bytes else "")
 
 
-def as_text(measured: dict[str, dict[str, object]]) -> str:
+def as_text(measured: Mapping[str, Mapping[str, object]]) -> str:
     """JSON with one line per kernel."""
     parts = []
     for name, rows in measured.items():

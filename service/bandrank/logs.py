@@ -15,7 +15,7 @@ from typing import Any, Literal, TextIO
 
 LogFormat = Literal["text", "json"]
 ACCESS = "bandrank.access"  # the logger of answered requests
-PATIENCE_S = 0.1
+PATIENCE_S = 0.1  # with a reader of the log that is behind
 OWN_HANDLERS = ("transformers", "huggingface_hub")  # libraries that would write lines of their own format
 
 # The ids of the request that the current task answers and of the trace it belongs to, if any.
@@ -79,10 +79,11 @@ class StderrHandler(logging.StreamHandler[TextIO]):
             return
         try:
             records = [self._of_lost(), record] if self._lost else [record]
-            lines = ["" for _ in range(self._broken)] + [self.format(each) for each in records]
+            lines = ([""] if self._broken else []) + [self.format(each) for each in records]
             text = "".join(line + self.terminator for line in lines).encode("utf-8", "backslashreplace")
             written = _write(descriptor, text, 0.0 if self._lost else PATIENCE_S)
-            self._broken = written < len(text) if written else self._broken
+            if written:
+                self._broken = written < len(text)
             self._lost = 0 if written == len(text) else self._lost + 1
         except Exception:  # noqa: BLE001 - as the library does
             self.handleError(record)

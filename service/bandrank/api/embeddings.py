@@ -183,16 +183,23 @@ def _read(kind: type[Kind], body: Json, max_texts: int) -> Kind:
 
 
 async def write_list(
-    write: Callable[[int, int], bytes], count: int, numbers: int, service: Service, account: Account, *, also: str = ""
+    write: Callable[[int, int], bytes],
+    count: int,
+    numbers: int,
+    service: Service,
+    account: Account,
+    *,
+    before: bytes = b"",
+    also: str = "",
 ) -> bytearray:
     """The JSON of a list in parts, between which others get a turn.
 
-    write(start, end): the JSON of items start .. end - 1, without brackets; `numbers` in each.  also: what else than
-    sending fewer texts makes the answer smaller. Raises InputTooLarge if it gets larger than an answer may be, and what
-    `Account.hold` raises.
+    write(start, end): the JSON of items start .. end - 1, without brackets; `numbers` in each.  before: what stands
+    before the list.  also: what else than sending fewer texts makes the answer smaller.
+    Raises InputTooLarge if it gets larger than an answer may be, and what `Account.hold` raises.
     """
     step = max(1, PART_NUMBERS // max(1, numbers))
-    answer = bytearray(b"[")
+    answer = bytearray(before + b"[")
     for start in range(0, count, step):
         part = await service.pace.run(account.client, write, start, min(start + step, count))
         account.hold(ANSWER_BYTES * len(part))
@@ -208,9 +215,14 @@ async def write_list(
 async def _write(embedded: Embeddings, encoding: Encoding, service: Service, account: Account) -> memoryview:
     """Writes the JSON of the EmbeddingsResponse. Raises what `write_list` raises."""
     vectors = embedded.ragged.values.numpy()
-    also = ", or ask for encoding_format base64"
     answer = await write_list(
-        partial(_part, vectors, encoding), len(vectors), vectors.shape[1], service, account, also=also
+        partial(_part, vectors, encoding),
+        len(vectors),
+        vectors.shape[1],
+        service,
+        account,
+        before=b'{"object":"list","data":',
+        also=", or ask for encoding_format base64",
     )
     cut = embedded.truncated_tokens
     rest = {
@@ -223,7 +235,6 @@ async def _write(embedded: Embeddings, encoding: Encoding, service: Service, acc
             cache_misses=embedded.cache_misses,
         ),
     }
-    answer[:0] = b'{"object":"list","data":'
     answer += b"," + to_json(rest)[1:]
     return memoryview(answer)
 

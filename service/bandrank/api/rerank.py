@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from bandrank.api.admission import REFUSALS, SECURED, RankingAccount
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects import DIALECTS, dialect_of
-from bandrank.api.dialects.costs import CUT_HEADERS, cut_headers
+from bandrank.api.dialects.costs import CUT_HEADERS, cut_headers, cuts_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_lengths
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.parsing import Json, check_fields, load, media_type, read_body, validated
@@ -88,7 +88,7 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
         account.hold(ANSWER_BYTES * size)
         content = await service.pace.run(account.client, dialect.write, exchange)
         when_sent = partial(service.when_answered, call, answered)
-        headers = {**dialect.headers(exchange), **cut_headers(answered.ranking)}
+        headers = {**dialect.headers(exchange), **cut_headers(cuts_of(answered.ranking))}
         return JsonInParts(content, headers, when_sent=when_sent)
 
     return router

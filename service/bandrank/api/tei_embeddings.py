@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 
 from bandrank.api.admission import REFUSALS, SECURED, RankingAccount
 from bandrank.api.description import errors, new_router
-from bandrank.api.dialects.costs import CUT_HEADERS
+from bandrank.api.dialects.costs import cut_headers
 from bandrank.api.dialects.dialect import Float32s
 from bandrank.api.dialects.fields import Flag, Limit, Texts
 from bandrank.api.dialects.foreign import NamesModel
@@ -124,6 +124,5 @@ def _terms(ragged: Ragged, start: int, end: int) -> bytes:
 
 def _cut_headers(embedded: Embeddings) -> dict[str, str]:
     """How many tokens were cut, and from how many texts; empty if none were."""
-    cut = [tokens for tokens in embedded.truncated_tokens if tokens]
-    counts = {"truncated_tokens": sum(cut), "truncated_candidates": len(cut)}
-    return {CUT_HEADERS[name]: str(count) for name, count in counts.items() if count}
+    cut = embedded.truncated_tokens
+    return cut_headers({"truncated_tokens": sum(cut), "truncated_candidates": sum(tokens > 0 for tokens in cut)})

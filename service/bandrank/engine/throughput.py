@@ -46,7 +46,8 @@ class Throughput:
         self._sums[lane, size] = rows, seconds
         row_s = seconds / rows
         best_row_s = min(known[size].best_row_s, row_s) if size in known else row_s
-        speeds = known | {size: _Speed(row_s, best_row_s, now := self._clock())}
+        now = self._clock()
+        speeds = known | {size: _Speed(row_s, best_row_s, now)}
         for larger, old in known.items():
             # Where requests are cut to a budget, no batch of a size that was slow once may ever show otherwise.
             if size < larger <= size + NEAR and old.row_s > row_s and now - old.reported > BELIEVED_S:

@@ -1,5 +1,6 @@
 """What an answer says about its cost, and about what was cut."""
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, Field
@@ -92,9 +93,9 @@ def cuts_of(ranking: Ranking) -> dict[str, int]:
     }
 
 
-def cut_headers(ranking: Ranking) -> dict[str, str]:
-    """The same as headers, for answers without a field for it; empty if nothing was cut."""
-    return {CUT_HEADERS[name]: str(count) for name, count in cuts_of(ranking).items() if count}
+def cut_headers(cuts: Mapping[str, int]) -> dict[str, str]:
+    """Such counts as headers, for answers without a field for them; empty if nothing was cut."""
+    return {CUT_HEADERS[name]: str(count) for name, count in cuts.items() if count}
 
 
 def meta_of(exchange: Exchange[Any]) -> Meta:
