@@ -1,5 +1,7 @@
 """Which inputs of an int8 layer are kept in several bytes (outlier channel splitting, Zhao et al. 2019)."""
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,17 +18,16 @@ def split_for(inputs: Tensor) -> Split | None:
     Each added byte goes to the input that is most often the largest or the least of its row.
     inputs: (n, in_features).
     """
-    num_bytes = torch.ones(inputs.shape[1], dtype=torch.int64)
-    shares = inputs.clone()
+    rows = inputs.numpy()  # numpy finds a row's largest number several times faster than torch
+    num_bytes, shares = np.ones(rows.shape[1], np.int64), rows.copy()
     for _ in range(COPIES):
-        outliers = torch.cat([shares.argmax(1), shares.argmin(1)])
-        worst = outliers.bincount(minlength=len(num_bytes)).argmax()
+        worst = np.bincount(np.concatenate([shares.argmax(1), shares.argmin(1)])).argmax()
         num_bytes[worst] += 1
-        shares[:, worst] = inputs[:, worst] / num_bytes[worst]
+        shares[:, worst] = rows[:, worst] / num_bytes[worst]
     enough = FINER + COPIES / len(num_bytes)
-    return Split.of(num_bytes) if _mean_span(inputs) > enough * _mean_span(shares) else None
+    return Split.of(torch.from_numpy(num_bytes)) if _mean_span(rows) > enough * _mean_span(shares) else None
 
 
-def _mean_span(rows: Tensor) -> Tensor:
+def _mean_span(rows: npt.NDArray[np.float32]) -> float:
     """The mean distance from the least number of a row, or zero, to its largest, or zero."""
-    return (rows.amax(1).clamp(min=0) - rows.amin(1).clamp(max=0)).mean()
+    return float((rows.max(1).clip(min=0) - rows.min(1).clip(max=0)).mean())
