@@ -16,7 +16,7 @@ from support.tokenizer import TOKENIZER_FILE
 from bandrank import dtype_choice
 from bandrank.dtype_choice import choose_dtype
 from bandrank.errors import BadSetting
-from bandrank.models import checkpoint
+from bandrank.models import checkpoint, timing
 from bandrank.models.checkpoint import BadCheckpoint, Precision, load_precision, save_precision
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.sample import sample_request
@@ -135,6 +135,28 @@ def test_measuring_changes_nothing(marked: LoadedModel) -> None:
     assert {name: each.dtype for name, each in marked.scorer.state_dict().items()} == {
         name: each.dtype for name, each in before.items()
     }
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("float32", "int8"),
+    [
+        pytest.param([3.0, 3.0], [1.0, 1.0], id="clear"),
+        pytest.param([3.0, 3.0], [9.0, 1.0], id="a pause at first"),
+        pytest.param([1.2, 1.2, 1.2, 1.2], [1.0, 1.0, 1.0, 1.0], id="close"),
+    ],
+)
+def test_rounds_end_once_a_dtype_is_clearly_the_fastest(
+    float32: list[float], int8: list[float], marked: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One round is never enough: the machine may have paused in it."""
+    left = {torch.float32: [*float32, 0.0], torch.int8: [*int8, 0.0]}
+    monkeypatch.setattr(timing, "_seconds", lambda prepared, _batch: left[prepared.dtype].pop(0))
+
+    seconds = seconds_by_dtype(marked.scorer, CPU, [*left])
+
+    assert seconds == {torch.float32: min(float32), torch.int8: min(int8)}
+    assert [len(each) for each in left.values()] == [1, 1]
 
 
 def test_what_is_measured_is_no_longer_than_the_scorer_reads() -> None:
