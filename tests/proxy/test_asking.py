@@ -229,7 +229,7 @@ def test_a_deeper_search_is_the_clients_but_for_its_page() -> None:
     """The body stays as it is written, and the other parameters keep their order."""
     body = b'{ "query":{"match":{"n":"1.0e-7"}}, "size" : 5,"min_score":1.0e-7 }'
 
-    assert deeper(body, b"a=%20&size=3&b&from=0") == (b"a=%20&b&from=0&size=50", body)
+    assert deeper(body, b"a=%20&size=3&b;from=0") == (b"a=%20&b&from=0&size=50", body)
 
 
 def test_texts_that_the_client_leaves_out_are_asked_for() -> None:
@@ -275,6 +275,7 @@ def test_numbers_are_nobodys_words() -> None:
         (b'{"sort":{"date":"asc"}}', b"", "sorted"),
         (b'{"sort":["_score",{"id":"asc"}]}', b"", "sorted"),
         (b"{}", b"sort=date", "sorted"),
+        (b"{}", b"q=a;sort=date", "sorted"),
         (b'{"pit":{"id":"x"}}', b"", "paged"),
         (b'{"retriever":{"standard":{"sort":["date"]}}}', b"", "sorted"),
         (b'{"retriever":{"standard":{"search_after":[1]}}}', b"", "paged"),

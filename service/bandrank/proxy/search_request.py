@@ -70,7 +70,7 @@ def read_search(
     page_in_body: whether the deeper search asks for its page in the body, because it has no query string of its own.
     Raises Skipped for a search whose hits cannot be put in another order without changing what they mean.
     """
-    parameters = query_string.split(b"&")
+    parameters = re.split(b"[&;]", query_string)  # as the engines do
     if len(parameters) > MAX_PARAMETERS:
         raise Skipped(SkipReason.LARGE_REQUEST)
     given = {_parameter_name(part): unquote_plus(part.partition(b"=")[2].decode("latin-1")) for part in parameters}
