@@ -18,7 +18,7 @@ from bandrank.api.dialects.fields import Limit, TextOrObject, TextsOrObjects
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import AnyErrorBody, FaultsBody, OpenAIErrorBody
-from bandrank.api.parsing import Json, check_fields, load, media_type, read_body, validated
+from bandrank.api.parsing import Json, check_fields, load, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
@@ -167,10 +167,8 @@ for path in (PATH, *OTHER_PATHS):
 async def read_texts(request: Request, kind: type[Kind], service: Service, account: Account) -> Kind:
     """The validated request to embed texts.
 
-    Raises what `media_type` and `read_body` raise, InvalidInput, and InputTooLarge for too many texts before looking at
-    any.
+    Raises what `read_body` raises, InvalidInput, and InputTooLarge for too many texts before looking at any.
     """
-    media_type(request)
     raw = await read_body(request, service.max_body_bytes, account, service.pace)
     return await service.pace.run(account.client, _read, kind, raw, service.max_candidates)
 

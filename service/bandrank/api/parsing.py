@@ -62,10 +62,8 @@ async def read_json(
 ) -> Kind:
     """The validated request in a body of JSON, which is not one for a ranking.
 
-    any_fields: do not bound the number of fields. Raises what `media_type`, `read_body`, `check_fields` and `parse`
-    raise.
+    any_fields: do not bound the number of fields. Raises what `read_body`, `check_fields` and `parse` raise.
     """
-    media_type(request)
     body = await read_body(request, max_bytes, account, pace)
     if not any_fields:
         await pace.run(account.client, check_fields, body)
@@ -73,11 +71,12 @@ async def read_json(
 
 
 async def read_body(request: Request, max_bytes: int, account: Account, pace: Pace) -> bytearray:
-    """The whole body. The account holds it as it arrives, and then what parsing it will take.
+    """A whole body of JSON. The account holds it as it arrives, and then what parsing it will take.
 
     Raises InputTooLarge if it has more than `max_bytes`, and keeps none of it then; InvalidInput if it has too many
-    values; and what `Account.hold` raises.
+    values; and what `media_type` and `Account.hold` raise.
     """
+    media_type(request)
     body = bytearray()  # grows in place: joining the chunks at the end would hold the event loop, and twice the memory
     size = most_values = 0
     async for chunk in request.stream():

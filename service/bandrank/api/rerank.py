@@ -16,7 +16,7 @@ from bandrank.api.dialects import DIALECTS, dialect_of
 from bandrank.api.dialects.costs import CUT_HEADERS, cut_headers, cuts_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_lengths
 from bandrank.api.disconnects import hung_up, unless_gone
-from bandrank.api.parsing import Json, check_fields, load, media_type, read_body, validated
+from bandrank.api.parsing import Json, check_fields, load, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import bodies_schema
 from bandrank.api.service import ServiceOfApp
@@ -70,7 +70,6 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
         If the path takes several formats, the fields of the body tell them apart.
         """
         start = time.monotonic()
-        media_type(request)
         header_s = _budget_of_header(request)
         body = await read_body(request, service.max_body_bytes, account, service.pace)
         dialect, wanted, call = await service.pace.run(account.client, _read, dialects, body, service.max_candidates)
