@@ -78,7 +78,7 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
         try:
             client = service.admission.admit(request, KeyScope.ADMIN)
         except BandrankError as error:
-            return _answer(error)
+            return answer_of(error)
         return Response(await service.exposition(client), headers=HEADERS, media_type=CONTENT_TYPE)
 
     own = [Route(HEALTH, healthz), Route(READY, readyz), Route(METRICS, metrics)]
@@ -114,11 +114,4 @@ async def _watch(service: Service) -> None:
 
 
 def _said(facts: dict[str, str], why_not: str | None) -> Response:
-    return JSONResponse(facts, headers=HEADERS) if why_not is None else _answer(NotReady(why_not))
-
-
-def _answer(error: BandrankError) -> Response:
-    status, headers, body = answer_of(error)
-    response = Response(body, status)
-    response.raw_headers = headers
-    return response
+    return JSONResponse(facts, headers=HEADERS) if why_not is None else answer_of(NotReady(why_not))

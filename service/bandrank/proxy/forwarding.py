@@ -68,7 +68,7 @@ class Forwarding:
             if client.started:  # the closed connection tells the client
                 log.warning("an answer was cut short: %s", error)
             else:
-                await client.answer(*answer_of(error))
+                await answer_of(error)(scope, receive, send)
         finally:
             for mark in marks:
                 self._metrics.requests.labels(mark.outcome).inc()
