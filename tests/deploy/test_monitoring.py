@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.routing import Route
 from support.app import running_app
 from support.deploy import DEPLOY, ROOT, load_yaml, needs_program, run
 from support.plain_http import get
@@ -104,14 +105,16 @@ class TestPrometheusFiles:
     async def test_every_path_of_work_alerts(self) -> None:
         """Each path that takes bodies either ranks, and shares one alert, or is in the alert of single paths."""
         async with running_app(lookup()) as running:
-            methods: dict[str, set[str]] = running.app.state.methods
+            routes = [route for route in running.app.routes if isinstance(route, Route)]
         rules = [rule for group in load_yaml(RULES)["groups"] for rule in group["rules"]]
         (expression,) = (rule["expr"] for rule in rules if rule.get("alert") == "BandrankPathFailing")
         over, under = re.findall(r'path=~"([^"]+)"', expression)
 
         assert over == under
-        assert {path for path in methods if re.fullmatch(over, path)} == {
-            path for path, of_path in methods.items() if of_path & {"POST", "PUT", "DELETE"} and path not in DIALECTS
+        assert {route.path for route in routes if re.fullmatch(over, route.path)} == {
+            route.path
+            for route in routes
+            if {*(route.methods or ())} & {"POST", "PUT", "DELETE"} and route.path not in DIALECTS
         }
 
     def test_addresses_are_services_of_the_stack(self) -> None:

@@ -66,14 +66,10 @@ def create_app(service: Service) -> FastAPI:
         redirect_slashes=False,  # a redirect goes to whatever Host a client sends
     )
     app.state.service = service
-    methods: dict[str, set[str]] = {}
-    for route in routes:
-        if isinstance(route, Route):
-            methods.setdefault(route.path, set()).update(route.methods or ())
+    paths = dict.fromkeys(route.path for route in app.routes if isinstance(route, Route))
     add_handlers(app, _error_body)
-    app.state.methods = methods
     app.add_middleware(Paced, pace=service.pace, probes=PROBES)
-    app.add_middleware(RequestMetrics, metrics=service.metrics, paths=[*methods, OPENAPI_PATH])
+    app.add_middleware(RequestMetrics, metrics=service.metrics, paths=paths)
     return app
 
 

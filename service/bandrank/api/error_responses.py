@@ -8,6 +8,7 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 from starlette.types import Scope
 
 from bandrank.api.error_bodies import AnyErrorBody
@@ -37,7 +38,9 @@ def add_handlers(app: FastAPI, kind_of: Callable[[str, int], type[AnyErrorBody]]
     async def http_error(request: Request, error: HTTPException) -> Response:
         headers = dict(error.headers or {})
         if "Allow" in headers:  # the framework names the methods of only one of the path's routes
-            headers["Allow"] = ", ".join(sorted(app.state.methods.get(path_of(request.scope), {headers["Allow"]})))
+            template = path_of(request.scope)
+            routes = [route for route in app.routes if isinstance(route, Route) and route.path == template]
+            headers["Allow"] = ", ".join(sorted({method for route in routes for method in route.methods or ()}))
         message, path = str(error.detail), request.scope["path"][:SHOWN_PATH]
         if error.status_code == HTTPStatus.NOT_FOUND:  # clients build paths that they do not show to users
             message = f"there is nothing at {path!r}; look at the base URL of the client"
