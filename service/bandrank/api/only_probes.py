@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bandrank.api.access_log import AccessLog
@@ -36,11 +37,9 @@ class OnlyProbes:
         await self._refusal(scope, receive, send)
 
 
-async def refuse(_: Scope, __: Receive, send: Send) -> None:
+async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
     """Answers 503 and closes the connection."""
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close"), (b"retry-after", b"1")]
-    said = "too many connections; keep fewer open, or try again"
-    body = ErrorBody.of(said, "too_many_connections").model_dump_json().encode()
-    headers.append((b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    body = ErrorBody.of("too many connections; keep fewer open, or try again", "too_many_connections")
+    headers = {"Connection": "close", "Retry-After": "1"}
+    answer = Response(body.model_dump_json(), 503, headers, media_type="application/json")
+    await answer(scope, receive, send)
