@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import to_json
 
 from bandrank.api.dialects.dialect import Exchange
-from bandrank.api.dialects.fields import TEXT_OR_OBJECT
+from bandrank.api.dialects.fields import TEXT_OR_OBJECT, NonEmpty
 from bandrank.api.dialects.parts import is_in_parts, joined
 from bandrank.errors import InvalidInput
 
@@ -33,7 +33,7 @@ RankFields = Annotated[
     ),
     AfterValidator(_distinct),
 ]
-Documents = Annotated[list[Document], Field(fail_fast=True, min_length=1)]  # a million faults would take gigabytes
+Documents = NonEmpty[Document]
 # As in vLLM; a single object is in parts.
 DocumentsOrOne = Annotated[
     Documents,

@@ -1,8 +1,10 @@
 """Types of request fields, as strict as our own and as lenient as the clients of other services need them to be."""
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, WithJsonSchema
+
+T = TypeVar("T")
 
 # A character that str.strip() leaves; readers of a pattern disagree on what \S is.
 NOT_BLANK = r"[^\t-\r\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
@@ -72,7 +74,7 @@ Priority = Annotated[
     ),
 ]
 # fail_fast: a million faults would take gigabytes
-Texts = Annotated[list[str], Field(fail_fast=True, min_length=1)]
+NonEmpty = Annotated[list[T], Field(fail_fast=True, min_length=1)]
+Texts = NonEmpty[str]
 TextOrObject = Annotated[str, BeforeValidator(text_of), WithJsonSchema(TEXT_OR_OBJECT)]
-TextsOrObjects = Annotated[list[TextOrObject], Field(fail_fast=True, min_length=1)]
-QueryTexts = Annotated[list[Query], Field(fail_fast=True, min_length=1)]
+TextsOrObjects = NonEmpty[TextOrObject]

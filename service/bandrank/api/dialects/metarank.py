@@ -4,12 +4,11 @@ The scores are raw, as Metarank's own are.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.fields import Query
+from bandrank.api.dialects.fields import NonEmpty, Query
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 from bandrank.engine.registry import CallCandidate
@@ -26,7 +25,7 @@ class MetarankPair:
 class MetarankRequest(BaseModel):
     """Pairs to score. Fields not named here are ignored."""
 
-    input: Annotated[list[MetarankPair], Field(fail_fast=True, min_length=1)]
+    input: NonEmpty[MetarankPair]
 
 
 class MetarankResponse(BaseModel):

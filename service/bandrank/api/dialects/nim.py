@@ -4,13 +4,12 @@ No passage is too long, whatever `truncate` says.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.fields import AnyLimit, Query
+from bandrank.api.dialects.fields import AnyLimit, NonEmpty, Query
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -34,7 +33,7 @@ class NimRequest(NamesModel):
     """A query and passages. Fields not named here are ignored, such as `truncate`; `top_k` is litellm's addition."""
 
     query: NimQuery
-    passages: Annotated[list[NimPassage], Field(fail_fast=True, min_length=1)]
+    passages: NonEmpty[NimPassage]
     top_k: AnyLimit = None
 
 

@@ -15,7 +15,7 @@ from pydantic.config import JsonDict
 
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.fields import Query, QueryTexts, Texts
+from bandrank.api.dialects.fields import NonEmpty, Query, Texts
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.dialects.parts import A_QUERY, A_TEXT, Schema, each_joined
 from bandrank.api.dialects.vllm import VllmRequest, warnings_of
@@ -35,7 +35,7 @@ def _texts(one: Schema) -> WithJsonSchema:
 
 Side = Annotated[str | Texts | None, Field(union_mode="left_to_right"), BeforeValidator(each_joined), _texts(A_TEXT)]
 Queries = Annotated[
-    Query | QueryTexts | None, Field(union_mode="left_to_right"), BeforeValidator(each_joined), _texts(A_QUERY)
+    Query | NonEmpty[Query] | None, Field(union_mode="left_to_right"), BeforeValidator(each_joined), _texts(A_QUERY)
 ]
 A_PAIR_OF_SIDES: JsonDict = {
     "anyOf": [{"required": [*pair], "properties": dict.fromkeys(pair, NOT_NULL)} for pair in SIDES]

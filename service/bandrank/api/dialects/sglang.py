@@ -6,10 +6,10 @@ Nothing in a body tells it from Cohere's, so it has a path of its own: the base 
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, TypeAdapter, WithJsonSchema
 
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.fields import NOT_BLANK, AnyLimit, Flag, Instruction, not_blank
+from bandrank.api.dialects.fields import NOT_BLANK, AnyLimit, Flag, Instruction, NonEmpty, not_blank
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.dialects.parts import PARTS, SAYS_SOMETHING, joined
 from bandrank.engine.calls import Call
@@ -33,7 +33,7 @@ class SglangRequest(ForeignRequest):
     """A query and documents, each a text or its parts. Results repeat documents unless `return_documents` is false."""
 
     query: QueryOrParts
-    documents: Annotated[list[TextOrParts], Field(fail_fast=True, min_length=1)]
+    documents: NonEmpty[TextOrParts]
     top_n: AnyLimit = None
     return_documents: Flag = True
     instruct: Instruction = None
