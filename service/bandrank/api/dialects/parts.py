@@ -60,10 +60,6 @@ def each_joined(value: Any) -> Any:
     return [joined(each) for each in value] if isinstance(value, list) else joined(value)
 
 
-def _of_query(value: Any) -> Any:
-    return joined(value) if is_in_parts(value) else text_of(value)
-
-
 def _text_of(part: object) -> str:
     """The text of a part. Raises ValueError, naming the type of a part that is not a text."""
     kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
@@ -77,7 +73,7 @@ def _text_of(part: object) -> str:
 # A query that may be an object, with a text or in parts, and is a text once it has been read.
 TextOfQuery = Annotated[
     str,
-    BeforeValidator(_of_query),
+    BeforeValidator(lambda value: text_of(joined(value))),
     AfterValidator(not_blank),
     WithJsonSchema({"anyOf": [*A_QUERY["anyOf"], WITH_TEXT]}),
 ]
