@@ -243,7 +243,7 @@ def _write(query: str, text: str, explained: Explanation, total_s: float) -> byt
             occluded=explained.num_occluded,
         ),
     )
-    return json_of(response, exclude_none=True)
+    return json_of(response)
 
 
 def _stage(stage: StageExplanation, query: str, text: str) -> StageOut:

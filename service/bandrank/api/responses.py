@@ -10,9 +10,12 @@ PART_BYTES = 256 << 10
 ANSWER_BYTES = 3  # memory for each byte of texts: the JSON, a copy while it is made, and what waits to be read
 
 
-def json_of(response: BaseModel, *, exclude_none: bool = False, by_alias: bool | None = None) -> bytes:
-    """Like `model_dump_json`, but in bytes: a string would be one more copy of an answer that may be large."""
-    return response.__pydantic_serializer__.to_json(response, exclude_none=exclude_none, by_alias=by_alias)
+def json_of(response: BaseModel) -> bytes:
+    """The JSON of a response, without the fields that are None.
+
+    Like `model_dump_json`, but in bytes: a string would be one more copy of an answer that may be large.
+    """
+    return response.__pydantic_serializer__.to_json(response, exclude_none=True, by_alias=True)
 
 
 class JsonInParts(Response):

@@ -209,7 +209,7 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
             tokens=Tokens(input_tokens=ranking.num_tokens),
         ),
     )
-    return json_of(response, exclude_none=True)
+    return json_of(response)
 
 
 def _cohere(version: str) -> Dialect[CohereRequest]:

@@ -90,7 +90,7 @@ def write(exchange: Exchange[DashScopeRequest]) -> bytes:
         usage=Usage.of(exchange.answer.ranking.num_tokens),
         request_id=request_id.get(),
     )
-    return json_of(response, exclude_none=True)
+    return json_of(response)
 
 
 DASHSCOPE = Dialect(DashScopeRequest, DashScopeResponse, read, write, document=document, error=DashScopeErrorBody)

@@ -58,7 +58,7 @@ def write(exchange: Exchange[InfinityRequest]) -> bytes:
         id=f"infinity-{uuid.uuid4()}",
         created=int(time.time()),
     )
-    return json_of(response, exclude_none=True)
+    return json_of(response)
 
 
 INFINITY = Dialect(InfinityRequest, InfinityResponse, read, write, invalid=FaultsBody)

@@ -71,7 +71,7 @@ def write(exchange: Exchange[MixedbreadRequest]) -> bytes:
         top_k=len(results),
         return_input=exchange.call.return_texts,
     )
-    return json_of(response, exclude_none=True)
+    return json_of(response)
 
 
 MIXEDBREAD = Dialect(MixedbreadRequest, MixedbreadResponse, read, write, fields=("input",), document=document)

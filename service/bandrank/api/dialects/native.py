@@ -220,7 +220,7 @@ def write(exchange: Exchange[RerankRequest]) -> bytes:
         usage=Usage.of(answer.ranking.num_tokens),
         meta=meta_of(exchange),
     )
-    return json_of(response, exclude_none=True)
+    return json_of(response)
 
 
 NATIVE = Dialect(RerankRequest, RerankResponse, read, write, fields=("candidates",))

@@ -140,7 +140,7 @@ def write(exchange: Exchange[PairsRequest]) -> bytes:
         usage=Usage.of(exchange.answer.ranking.num_tokens),
         meta=PairsMeta(warnings=warnings) if warnings else None,
     )
-    return json_of(response, exclude_none=True)
+    return json_of(response)
 
 
 def _listed(side: str | list[str]) -> list[str]:

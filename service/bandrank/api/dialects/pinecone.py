@@ -67,7 +67,7 @@ def write(exchange: Exchange[PineconeRequest]) -> bytes:
         data=[PineconeResult(index, score, as_sent(exchange, index)) for index, score, _ in exchange.ranked],
         usage=PineconeUsage(),
     )
-    return json_of(response, exclude_none=True)
+    return json_of(response)
 
 
 PINECONE = Dialect(PineconeRequest, PineconeResponse, read, write, document=as_sent)

@@ -46,7 +46,7 @@ def write(exchange: Exchange[VoyageRequest]) -> bytes:
         model=exchange.answer.model,
         usage=Usage.of(exchange.answer.ranking.num_tokens),
     )
-    return json_of(response, exclude_none=True)
+    return json_of(response)
 
 
 VOYAGE = Dialect(VoyageRequest, VoyageResponse, read, write, fields=("top_k", "truncation"))

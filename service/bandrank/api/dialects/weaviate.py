@@ -49,7 +49,7 @@ def write(exchange: Exchange[WeaviateRequest]) -> bytes:
     response = WeaviateResponse(
         query=request.query, scores=[WeaviateScore(*each) for each in scores], property=request.field
     )
-    return json_of(response, by_alias=True)
+    return json_of(response)
 
 
 WEAVIATE = Dialect(WeaviateRequest, WeaviateResponse, read, write, fields=("property",))
