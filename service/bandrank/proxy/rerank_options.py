@@ -20,6 +20,7 @@ NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 
 # No wildcards: fields that the engine finds for one could not be told from those that the client asks for.
 FieldName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^*]*$")]
+FieldNames = Annotated[tuple[FieldName, ...], Field(min_length=1, max_length=16)]
 
 
 class RerankOptions(BaseModel):
@@ -32,7 +33,7 @@ class RerankOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    fields: Annotated[tuple[FieldName, ...], Field(min_length=1, max_length=16)]
+    fields: FieldNames
     depth: PositiveInt
     model: str | None = None
     strategy: str = AUTO
@@ -46,7 +47,7 @@ class Rule(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     index: Annotated[str, Field(min_length=1)]
-    fields: Annotated[tuple[FieldName, ...], Field(min_length=1, max_length=16)]
+    fields: FieldNames
     depth: PositiveInt | None = None
     model: str | None = None
     strategy: str | None = None
