@@ -288,15 +288,18 @@ def test_a_client_of_http_1_0_gets_no_chunks(proxy: Proxied, engine: ScriptedSer
     assert received == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nok"
 
 
-def test_a_client_that_expects_100_gets_it(proxy: Proxied, engine: ScriptedServer) -> None:
+@pytest.mark.parametrize("blanks", [b"", b" \t"])  # behind a value, of which they are no part (RFC 9112, 5)
+def test_a_client_that_expects_100_gets_it(proxy: Proxied, engine: ScriptedServer, blanks: bytes) -> None:
     """The proxy answers 100 itself: the client waits for it before it sends the body, and the engine is not asked."""
+    headers = [b"Expect: 100-continue" + blanks, b"X-Note: a b" + blanks, b"Content-Length: 2"]
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
-        connection.sendall(request(b"PUT /a", b"Expect: 100-continue", b"Content-Length: 2"))
+        connection.sendall(request(b"PUT /a", *headers))
         assert connection.recv(1024) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(b"hi")
         assert body_of(read_message(connection.recv)) == b"ok"
 
     assert "expect" not in headers_of(engine.got[0])
+    assert b"\r\nx-note: a b\r\n" in engine.got[0]
 
 
 TOKENS = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=20).map(lambda name: f"x-{name}".encode())

@@ -194,7 +194,7 @@ class BoundedProtocol(WithoutUpgrades):
         self._named_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
+        super().on_header(name, value.rstrip(b" \t"))  # the parser leaves blanks there (RFC 9112, 5)
         self._named_bytes += len(name) + len(value) + 4  # a colon, a space and the end of the line
         if len(self.headers) > self._limits.max_headers or self._named_bytes > self._limits.max_header_bytes:
             self._refuse(431, "headers")
