@@ -16,7 +16,9 @@ from support.redis_server import free_port, redis_server
 from bandrank import __version__
 from bandrank.__main__ import USAGE, main
 from bandrank.api.keys import KeyFile
+from bandrank.errors import BadSetting
 from bandrank.models.shipped import FAST, FOLDER
+from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 
 
@@ -258,23 +260,23 @@ def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_kernels_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
-    capsys.readouterr()
+    model = str(save_cross_encoder(tmp_path / "model"))
+    settings = Settings(model=model, device="cpu", kernels="cuda")
 
-    assert main(["check", *model, "--kernels", "cuda"]) == 2
-    assert re.search(r"^bandrank: BANDRANK_KERNELS cannot be cuda for .*torch sees no GPU", capsys.readouterr().err)
-    assert main(["check", *model, "--kernels", "vectorized"]) == 0
+    with pytest.raises(BadSetting, match=r"kernels cannot be cuda for .*torch sees no GPU"):
+        assemble(load_models(settings), settings)
+    assert main(["check", "--model", model, "--device", "cpu", "--kernels", "vectorized"]) == 0
     assert "plain torch: 'vectorized' was asked for" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_graphs_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
-    capsys.readouterr()
+    model = str(save_cross_encoder(tmp_path / "model"))
+    settings = Settings(model=model, device="cpu", cuda_graphs="on")
 
-    assert main(["check", *model, "--cuda-graphs", "on"]) == 2
-    assert re.search(r"^bandrank: BANDRANK_CUDA_GRAPHS cannot be on for .*torch sees no GPU", capsys.readouterr().err)
-    assert main(["check", *model, "--cuda-graphs", "off"]) == 0
+    with pytest.raises(BadSetting, match=r"cuda_graphs cannot be on for .*torch sees no GPU"):
+        assemble(load_models(settings), settings)
+    assert main(["check", "--model", model, "--device", "cpu", "--cuda-graphs", "off"]) == 0
     assert re.search(r"CUDA graphs +not used: they are switched off", capsys.readouterr().out)
 
 

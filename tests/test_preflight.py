@@ -43,6 +43,8 @@ NO_KEYS = "no API keys are set (BANDRANK_KEYS): anyone who can reach {} may rank
         ("serve", ["--port", "x"], "BANDRANK_PORT must be a valid integer"),
         ("serve", ["--device", "gpu"], "BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got 'gpu'"),
         ("serve", ["--device", "meta"], "BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got 'meta'"),
+        ("serve", ["--device", "cpu", "--kernels", "cuda"], "BANDRANK_KERNELS cannot be cuda: the device is cpu"),
+        ("serve", ["--device", "cpu", "--cuda-graphs", "on"], "BANDRANK_CUDA_GRAPHS cannot be on: the device is cpu"),
         (
             "serve",
             ["--shadow-model", "sparse-w4", "--shadow-strategy", "bogus"],

@@ -22,8 +22,8 @@ STEPS = {  # of answering a request
     "tokenize": "Per request: turning its texts into token ids.",
     "cache": "Per request: looking up representations, in Redis too.",
     "encode": "Per request: encoding the candidates that were not cached, from the queue on.",
-    "queue": "Per request: from the queue until a batch first takes it.",
-    "score": "Per request: from there until its last score.",
+    "queue": "Per request: waiting in the queue until a batch first takes it.",
+    "score": "Per request: from the first batch that takes it until its last score.",
 }
 OPERATIONS = ("get", "set", "delete")
 TAU = (-0.5, 0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0)
@@ -71,8 +71,8 @@ class Metrics:
         self.truncated_tokens = counter("truncated_tokens", "Word pieces cut from texts longer than the model takes.")
         self.stages = counter("stages", "Stages run for answered requests.", stage=())
         self.stage_candidates = counter("stage_candidates", "Candidates that a stage scored.", stage=())
-        self.stage_seconds = seconds("stage_seconds", "Per stage of a request.", stage=())
-        self.degraded = counter("degraded", "Answers of which the budget or the load cut a stage short.")
+        self.stage_seconds = seconds("stage_seconds", "Whole stage of a request.", stage=())
+        self.degraded = counter("degraded", "Answers in which the budget or the load cut a stage short.")
         self.occluded_texts = counter("occluded_texts", "Texts without some of their words, scored to explain others.")
         self.embedded_texts = counter("embedded_texts", "Texts whose embeddings were answered.")
         self.dropped_tasks = counter(
@@ -97,8 +97,8 @@ class Metrics:
         )
         self.refused_connections = counter(
             "refused_connections",
-            "HTTP connections that were closed for what their client did. displaced: silent, it made room for another; "
-            "too_many: there was no room, or none for a request but a probe.",
+            "HTTP connections that the service refused or broke off. displaced: a silent one made room for another; "
+            "too_many: there was no room, or room for probes only.",
             reason=(
                 *("malformed", "headers", "slow_headers", "slow_body", "unread_answer", "handshake"),
                 *("displaced", "too_many"),
@@ -106,7 +106,7 @@ class Metrics:
         )
         self.refused_requests = counter(
             "refused_requests",
-            "Requests without a key that is known, that their client may not send, or beyond the rate of its key; "
+            "Requests refused for want of a known key, of a scope, or by the rate of a key; "
             "ranking: those that bandrank_requests_total counts as well.",
             reason=("unauthorized", "forbidden", "rate"),
             kind=("ranking", "other"),
@@ -136,9 +136,7 @@ class Metrics:
         ProcessCollector(registry=self.registry, namespace="bandrank")
         self.ready = gauge("ready", "1 when the last self-test passed and requests are taken, else 0.")
         self.build_info = gauge("build_info", "Always 1; what is served.", version=(), model=(), device=(), dtype=())
-        self.cuda_kernels = gauge(
-            "cuda_kernels", "1 where CUDA kernels compute a scorer's attention, 0 where plain torch does.", scorer=()
-        )
+        self.cuda_kernels = gauge("cuda_kernels", "1 if CUDA kernels compute a scorer's attention, else 0.", scorer=())
         self._device_memory = gauge(
             "device_memory_bytes", "Memory of the scoring device; 0 on a CPU.", kind=DEVICE_MEMORY
         )
@@ -197,22 +195,18 @@ class Metrics:
         def histogram(name: str, text: str, buckets: Sequence[float], **more: Sequence[str]) -> Histogram:
             return self._add(partial(Histogram, buckets=buckets), name, text, **names, **more)
 
-        self.shadow_sampled = counter("shadow_sampled", "Answered requests that were to be scored by the shadow, too.")
-        self.shadow_scored = counter("shadow_scored", "Of these, those that it scored.")
-        self.shadow_dropped = counter(
-            "shadow_dropped",
-            "Of these, those that were given up, because of what pended already, memory, size, time, or a stop.",
-            reason=(),
-        )
-        self.shadow_failed = counter("shadow_failed", "Of these, those that the shadow could not score.")
-        self.shadow_pending = self._add(Gauge, "shadow_pending", "Of these, those that the shadow has yet to score.")
+        self.shadow_sampled = counter("shadow_sampled", "Answered requests that the shadow was to score, too.")
+        self.shadow_scored = counter("shadow_scored", "Sampled requests that the shadow scored.")
+        self.shadow_dropped = counter("shadow_dropped", "Sampled requests that were given up.", reason=())
+        self.shadow_failed = counter("shadow_failed", "Sampled requests that the shadow could not score.")
+        self.shadow_pending = self._add(Gauge, "shadow_pending", "Sampled requests that the shadow has yet to score.")
         self.shadow_rows = self._add(Counter, "shadow_rows", "Rows the shadow computed; batch_tokens leaves them out.")
         self.shadow_kendall_tau = histogram(
-            "shadow_kendall_tau", "Kendall's tau-b of answer and shadow; of requests where it is defined.", TAU
+            "shadow_kendall_tau", "Kendall's tau-b of answer and shadow, where it is defined.", TAU
         )
         self.shadow_overlap = histogram(
             "shadow_overlap",
-            "The part of the first k of the answer that is among the shadow's first k; of more than k candidates.",
+            "Share of the answer's first k that the shadow has in its first k, if there are more than k candidates.",
             TENTHS,
             k=(),
         )
@@ -220,7 +214,7 @@ class Metrics:
             "shadow_score_drift", "Mean absolute difference of the candidates' scores, as sigmoids.", DRIFT
         )
         self.shadow_score_shift = histogram(
-            "shadow_score_shift", "Mean of the shadow's scores less that of the answer's, as sigmoids.", SHIFT
+            "shadow_score_shift", "Mean of the shadow's scores minus that of the answer's, as sigmoids.", SHIFT
         )
 
     def _add(self, kind: Callable[..., Kind], name: str, text: str, /, **labels: Sequence[str]) -> Kind:

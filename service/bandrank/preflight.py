@@ -20,12 +20,15 @@ log = logging.getLogger("bandrank")
 
 
 def preflight_models(settings: Settings) -> None:
-    """Raises BadSetting for a list of models, a device, a Redis address or a shadow strategy that cannot be used, as
-    far as can be told before a model is loaded.
+    """Raises BadSetting for a list of models, a device, kernels or graphs on it, a Redis address or a shadow strategy
+    that cannot be used, as far as can be told before a model is loaded.
     """
     if settings.shadow_among(settings.served_models()) is not None:
         check_shadow_strategy(settings)
-    choose_device(settings.device)
+    if (device := choose_device(settings.device)).type == "cpu":
+        for name, asked in (("kernels", "cuda"), ("cuda_graphs", "on")):
+            if getattr(settings, name) == asked:
+                raise BadSetting(name, f"cannot be {asked}: the device is {device}")
     connect_redis(settings, Metrics())
 
 

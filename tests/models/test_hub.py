@@ -148,7 +148,7 @@ def test_a_model_that_is_not_in_the_cache(loaded: Loaded, question: str, model: 
 
     assert answers[question] == {
         "error": f"{model}: neither a folder nor in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE "
-        f"set, or no network); where it can, `hf download {model} --local-dir FOLDER` makes a folder to name instead"
+        f"set, or no network); run `hf download {model} --local-dir FOLDER` where it can, and give the folder instead"
     }
 
 

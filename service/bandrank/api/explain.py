@@ -137,9 +137,10 @@ class WordsOut(BaseModel):
     contributions times their weights. The contributions of all spans need not add up to the score, because words act
     together.
 
-    Words are left out one at a time or, if there are many, in windows of several: at most 64 windows, and so few that
-    all these texts together have some 16,000 tokens. If a candidate has more than some 2,000 tokens, a stage scores its
-    parts, of about 450 tokens each, and words are left out of the part that scores highest, the stage's excerpt.
+    Words are left out one at a time or, if there are many, in windows of several: at most 64 windows, or fewer if
+    all these texts together would exceed some 16,000 tokens. If a candidate has more than some 2,000 tokens, a
+    stage scores its parts, of about 450 tokens each, and words are left out of the part that scores highest, the
+    stage's excerpt.
     """
 
     method: str = "occlusion"

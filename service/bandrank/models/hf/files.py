@@ -76,7 +76,7 @@ def _download(model: str, revision: str | None) -> Path:
     except LocalEntryNotFoundError as error:
         raise BadCheckpoint(
             f"{model}: neither a folder nor in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE set, or "
-            f"no network); where it can, `hf download {model} --local-dir FOLDER` makes a folder to name instead{ours}"
+            f"no network); run `hf download {model} --local-dir FOLDER` where it can, and give the folder instead{ours}"
         ) from error
     except GatedRepoError as error:
         raise BadCheckpoint(
