@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.accounts import ACCOUNT
 from support.redis_server import RedisServer
 from support.scorers import EncodedLookupScorer, encoded_lookup, lookup
 from support.serving import files_of
@@ -58,7 +59,7 @@ async def best_by_id(server: RedisServer, ids: list[str]) -> tuple[str, int]:
     """Ranks by id on another replica; returns the best id and how many representations that replica had to compute."""
     encoded: list[int] = []
     serving = assemble(models(encoded), settings(server))
-    texts, _ = await serving.registry.resolve([CallCandidate(id=name) for name in ids])
+    texts, _ = await serving.registry.resolve([CallCandidate(id=name) for name in ids], ACCOUNT)
     ranking = await serving.models.default.rank("who", texts)
     await serving.models.close()
     return ids[ranking.candidates[0].index], sum(encoded)

@@ -92,7 +92,7 @@ class ServedModel:
         return rankings
 
     async def locate(
-        self, best: Mapping[int, BestPassage], texts: Mapping[int, str], *, client: Client = ITSELF
+        self, best: Mapping[int, BestPassage], texts: Mapping[int, str], *, client: Client
     ) -> dict[int, Passage]:
         """Finds the characters of best passages, by candidate index; the caller keeps the engine admitted.
 
