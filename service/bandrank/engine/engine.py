@@ -77,7 +77,6 @@ class Engine:
             on_death=on_death,
         )
         self.running_since = -math.inf  # in monotonic seconds: the end of the latest pause of the process
-        self.max_waiting_rows = max_waiting_rows
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._closing = False
