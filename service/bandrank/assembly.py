@@ -52,7 +52,7 @@ def representation_cache(
     if not model.scorer.precomputes:
         return None
     return RepresentationCache(
-        fingerprint(model.scorer, model.tokenizer, settings.cache_dtype),
+        fingerprint(model.scorer, model.tokenizer.to_str(), settings.cache_dtype),
         RepresentationCodec(
             model.scorer.representation_size,
             settings.cache_dtype,
