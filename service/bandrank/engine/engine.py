@@ -72,7 +72,6 @@ class Engine:
             self.queue,
             max_batch_rows=max_batch_rows,
             metrics=self.metrics,
-            clock=clock,
             device=device,
             on_death=on_death,
         )
