@@ -134,7 +134,7 @@ class CandidateRegistry:
         return texts
 
     async def stored(self) -> None:
-        """Returns when every representation that was computed is in Redis. Raises NotReady if some are not."""
+        """Returns when every computed representation is in Redis. Raises what `RepresentationSource.stored` raises."""
         for source in self._sources:
             await source.stored()
 
