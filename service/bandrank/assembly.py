@@ -42,7 +42,8 @@ def add_text_scorer(engine: Engine, model: LoadedModel, dtype: torch.dtype, sett
     if settings.cuda_graphs == "on" and expected and (reason := prepared.why_no_graphs()):
         raise BadSetting("cuda_graphs", f"cannot be on for {model.name}: {reason}")
     cache = representation_cache(model, settings, redis=engine.redis, metrics=engine.metrics)
-    return add_prepared(engine, model.name, prepared, TextEncoder(model.tokenizer, model.scorer), settings, cache)
+    encoder = TextEncoder(model.tokenizer, model.scorer)
+    return add_prepared(engine, model.name, prepared, encoder, settings, cache=cache)
 
 
 def representation_cache(
@@ -52,7 +53,7 @@ def representation_cache(
     if not model.scorer.precomputes:
         return None
     return RepresentationCache(
-        fingerprint(model.scorer, model.tokenizer, settings.cache_dtype),
+        fingerprint(model.scorer, model.tokenizer.to_str(), settings.cache_dtype),
         RepresentationCodec(
             model.scorer.representation_size,
             settings.cache_dtype,
@@ -66,12 +67,13 @@ def representation_cache(
     )
 
 
-def add_prepared(  # noqa: PLR0917
+def add_prepared(
     engine: Engine,
     name: str,
     prepared: PreparedScorer,
     encoder: TextEncoder,
     settings: Settings,
+    *,
     cache: RepresentationCache | None,
 ) -> AnyTextScorer:
     """Adds a text scorer around a scorer on the engine's device. cache: of representations; may outlive the engine."""

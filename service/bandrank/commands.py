@@ -50,6 +50,7 @@ def run(command: str, settings: Settings, corpus: str | None) -> int:
             preflight(settings, proxy=command == "proxy")
         if corpus is not None:
             preflight_corpus(Path(corpus), settings)
+            settings = settings.model_copy(update={"shadow_model": ""})  # nothing is precomputed for it
         preflight_models(settings)
         loaded = load_models(settings)
         if corpus is not None:
@@ -196,7 +197,6 @@ def describe(device: torch.device) -> str:
 
 def precompute(path: Path, loaded: Sequence[LoadedScorers], settings: Settings) -> int:
     """Fills Redis from a file; returns 1 if it was interrupted, after which it can be run again. Raises BadSetting."""
-    loaded = [each for each in loaded if each.served]
     if not any(model.scorer.precomputes for each in loaded for model in (each.fast, each.main) if model is not None):
         raise BadSetting("fast_model", f"must be set: {loaded[0].main.name} does not precompute")
 

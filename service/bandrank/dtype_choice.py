@@ -39,12 +39,13 @@ def choose_dtype(name: Dtype, device: torch.device, model: LoadedModel) -> torch
             )
     elif device.type == "cpu":
         dtype = _fastest(device, model)
+    elif scorer.overflows_float16:
+        dtype = torch.bfloat16
+        log.info("%s computes in bfloat16, because it may overflow float16", model.name)
     else:
-        dtype = torch.bfloat16 if scorer.overflows_float16 else torch.float16
+        dtype = torch.float16
     if scorer.overflows_float16 and dtype == torch.float16:
         log.warning("%s computes in float16, as asked for, and may overflow; bfloat16 does not", model.name)
-    elif scorer.overflows_float16 and dtype == torch.bfloat16:
-        log.info("%s computes in bfloat16, because it may overflow float16", model.name)
     return dtype
 
 

@@ -48,9 +48,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         counter, gauge = partial(self._add, Counter), partial(self._add, Gauge)
-        seconds, proxy_seconds = (
-            partial(self._add, partial(Histogram, buckets=buckets)) for buckets in (SECONDS, PROXY_SECONDS)
-        )
+        seconds, tokens, tasks = map(self._histogram, (SECONDS, TOKENS, TASKS))
 
         self.requests = counter(
             "requests", "Answered requests to rank by HTTP status; 499: the client hung up.", status=STATUSES
@@ -63,7 +61,6 @@ class Metrics:
             "http_request_seconds", "Whole request, by path; refused ones (4xx, 503) left out.", path=()
         )
         self.step_seconds = {step: seconds(f"{step}_seconds", text) for step, text in STEPS.items()}
-        tokens, tasks = (partial(self._add, partial(Histogram, buckets=buckets)) for buckets in (TOKENS, TASKS))
         self.batch_tokens = tokens("batch_tokens", "Rows the model computed in a batch.")
         self.batch_tasks = tasks("batch_tasks", "Tasks that shared a batch: what stages of requests score or encode.")
         self.candidates = counter("candidates", "Candidates scored in answered requests.")
@@ -132,7 +129,7 @@ class Metrics:
         self.cache_pending_write_bytes = gauge("cache_pending_write_bytes", "Size of what waits to be sent to Redis.")
         self._add_redis()
         self._add_shadow()
-        self.proxy = ProxyMetrics(counter, proxy_seconds)
+        self.proxy = ProxyMetrics(counter, self._histogram(PROXY_SECONDS))
         ProcessCollector(registry=self.registry, namespace="bandrank")
         self.ready = gauge("ready", "1 when the last self-test passed and requests are taken, else 0.")
         self.build_info = gauge("build_info", "Always 1; what is served.", version=(), model=(), device=(), dtype=())
@@ -171,8 +168,7 @@ class Metrics:
 
     def _add_redis(self) -> None:
         counter, gauge = partial(self._add, Counter), partial(self._add, Gauge)
-        redis_seconds = partial(self._add, partial(Histogram, buckets=REDIS_SECONDS))
-        self.redis_seconds = redis_seconds(
+        self.redis_seconds = self._histogram(REDIS_SECONDS)(
             "redis_seconds", "Per call to Redis, however it ended.", operation=OPERATIONS
         )
         self.redis_errors = counter(
@@ -193,7 +189,7 @@ class Metrics:
             return self._add(Counter, name, text, **names, **more)
 
         def histogram(name: str, text: str, buckets: Sequence[float], **more: Sequence[str]) -> Histogram:
-            return self._add(partial(Histogram, buckets=buckets), name, text, **names, **more)
+            return self._histogram(buckets)(name, text, **names, **more)
 
         self.shadow_sampled = counter("shadow_sampled", "Answered requests that the shadow was to score, too.")
         self.shadow_scored = counter("shadow_scored", "Sampled requests that the shadow scored.")
@@ -216,6 +212,10 @@ class Metrics:
         self.shadow_score_shift = histogram(
             "shadow_score_shift", "Mean of the shadow's scores minus that of the answer's, as sigmoids.", SHIFT
         )
+
+    def _histogram(self, buckets: Sequence[float]) -> Callable[..., Histogram]:
+        """`_add` for histograms with these buckets."""
+        return partial(self._add, partial(Histogram, buckets=buckets))
 
     def _add(self, kind: Callable[..., Kind], name: str, text: str, /, **labels: Sequence[str]) -> Kind:
         """Registers a series. labels: of each label, the values that start at 0."""

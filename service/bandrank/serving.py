@@ -153,11 +153,6 @@ def assemble(
     Raises BadSetting for settings that this machine cannot meet.
     """
     metrics, device = Metrics(), choose_device(settings.device)
-    dtypes: dict[int, torch.dtype] = {}
-    for each in loaded:
-        for model in filter(None, (each.main, each.fast)):
-            if id(model) not in dtypes:
-                dtypes[id(model)] = choose_dtype(each.dtype, device, model)
     engine = Engine(
         device,
         max_batch_rows=settings.max_batch_rows or None,
@@ -172,19 +167,19 @@ def assemble(
     )
     scorers: dict[int, AnyTextScorer] = {}
 
-    def scorer_of(model: LoadedModel) -> AnyTextScorer:
+    def scorer_of(model: LoadedModel, dtype: Dtype) -> AnyTextScorer:
         if id(model) not in scorers:
-            scorers[id(model)] = add_text_scorer(engine, model, dtypes[id(model)], settings)
+            scorers[id(model)] = add_text_scorer(engine, model, choose_dtype(dtype, device, model), settings)
         return scorers[id(model)]
 
     def served(each: LoadedScorers) -> ServedModel:
-        main = scorer_of(each.main)
+        main = scorer_of(each.main, each.dtype)
         if each.fast is None:
             stages = [Stage(Role(FAST if each.main.scorer.precomputes else ACCURATE), main)]
         else:
             weight = each.main.fusion.weight if each.main.fusion is not None else None
             accurate = Role(ACCURATE, each.cascade_depth, weight)
-            stages = [Stage(Role(FAST), scorer_of(each.fast)), Stage(accurate, main)]
+            stages = [Stage(Role(FAST), scorer_of(each.fast, each.dtype)), Stage(accurate, main)]
         for stage in stages:
             metrics.declare_stage(stage.role.name)
         names = [model.name for model in (each.main, each.fast) if model is not None]

@@ -235,14 +235,8 @@ class Settings(BaseModel):
             return (ModelSettings(name=public_name(self.model), **facts),)
         if beside := sorted(map(variable, SINGLE_MODEL & self.model_fields_set)):
             raise BadSetting("models", f"cannot be set beside {', '.join(beside)}")
-        return read_models(
-            Path(self.models),
-            cascade_depth=self.cascade_depth,
-            dtype=self.dtype,
-            first_stage_weight=self.first_stage_weight,
-            similarity=self.similarity,
-            vector_size=self.vector_size,
-        )
+        shared = self.model_dump(include={*ModelSettings.model_fields} - SINGLE_MODEL)
+        return read_models(Path(self.models), **shared)
 
     def shadow_among(self, served: Sequence[ModelSettings]) -> ModelSettings | None:
         """The shadow: one of the served models, or another one; None if there is none. Raises BadSetting."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from starlette.types import Message
+from support.accounts import ACCOUNT
 from support.app import RunningApp, ask_and_hang_up, assert_openai_error, client_of, running_app
 from support.models import tiny_bi_encoder, tiny_cross_encoder
 from support.scorers import Gate, encoded_lookup, lookup
@@ -127,7 +128,7 @@ async def test_many_queries_wait_for_the_tokenizer_once(monkeypatch: pytest.Monk
     async with served(worded(tiny_bi_encoder()), settings=Settings(device="cpu", tokenizer_threads=1)) as model:
         ranking = asyncio.create_task(model.rank("who", large, client=Client("other")))
         await until(lambda: bool(sliced))
-        await embed(Models([model]), [f"she {number}" for number in range(20)], as_queries=True)
+        await embed(Models([model]), [f"she {number}" for number in range(20)], as_queries=True, account=ACCOUNT)
         before = len(sliced)
         await ranking
 

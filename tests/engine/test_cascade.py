@@ -249,6 +249,18 @@ async def test_a_stage_that_was_slow_once_gets_another_chance() -> None:
             assert ranking.reports[1].num_candidates == depth
 
 
+async def test_a_stage_scores_as_many_as_fit_though_fewer_would_seem_to_take_longer() -> None:
+    """A row is expected to take 5 s in a batch of up to 15 rows, and 0.5 s in a larger one; all candidates have 20."""
+    texts = [f"{word} {word}" for word in WORDS]
+    async with cascade(depth=len(texts)) as model:
+        for rows, seconds in ((8, 40.0), (20, 10.0)):
+            model.engine.queue.throughput.report("tiny score", rows, seconds)
+        ranking = await model.rank("who", texts, strategy="cascade", budget_s=20.0)
+
+    assert ranking.reports[1].num_candidates == len(texts)
+    assert not ranking.degraded
+
+
 async def test_a_budget_bounds_the_accurate_strategy_too() -> None:
     """If the accurate stage would be late, the fast stage runs first and its scores stand in for candidates not
     reached.

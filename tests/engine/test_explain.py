@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 import torch
+from support.accounts import ACCOUNT
 from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder
 from support.redis_server import RedisServer
 from support.scorers import LookupScorer, encoded_lookup, lookup, word_id
@@ -47,6 +48,10 @@ async def score_of(model: ServedModel, text: str, strategy: str = "auto") -> flo
     return candidate.score
 
 
+async def explanation_of(model: ServedModel, text: str, strategy: str = "auto") -> Explanation:
+    return await explain(model, QUERY, text, strategy=strategy, account=ACCOUNT)
+
+
 async def check_differences(model: ServedModel, text: str, explained: Explanation) -> None:
     """Checks that each contribution is what the served score loses without those words."""
     whole = Scope(0, len(text), 1.0)
@@ -62,7 +67,7 @@ async def test_a_contribution_is_what_the_score_loses(variant: str) -> None:
     """This holds for every kind of scorer, and explaining the same text again gives the same numbers."""
     text = "The man! She said that " + random_text(random.Random(1), 12)
     async with served(VARIANTS[variant]()) as model:
-        explained, again = await explain(model, QUERY, text), await explain(model, QUERY, text)
+        explained, again = await explanation_of(model, text), await explanation_of(model, text)
         alone = await score_of(model, text)
 
         assert explained.score == alone
@@ -77,7 +82,7 @@ async def test_a_long_candidate_is_explained_by_its_best_passage() -> None:
     """The score, with or without a window of words, is always that of the best passage of the text that is left."""
     text = random_text(random.Random(2), 150)
     async with served(VARIANTS["cross_encoder sparse"]()) as model:  # in passages of at most 64 tokens
-        explained = await explain(model, QUERY, text)
+        explained = await explanation_of(model, text)
 
         assert explained.score == await score_of(model, text)
         assert len(explained.contributions) == 50 <= MAX_GAPS
@@ -90,7 +95,7 @@ async def test_the_work_for_a_text_of_some_passages_is_bounded() -> None:
     rows.
     """
     async with served(tiny_cross_encoder(num_layers=1)) as model:
-        explained = await explain(model, QUERY, random_text(random.Random(4), 900))
+        explained = await explanation_of(model, random_text(random.Random(4), 900))
 
     assert 8 <= len(explained.contributions) < MAX_GAPS
     assert sum(report.num_tokens for report in explained.occlusion) < MAX_ROWS
@@ -101,8 +106,8 @@ async def test_a_long_text_is_explained_by_an_excerpt() -> None:
     """Words are left out of the excerpt that scores highest, and contributions are to the excerpt's own score."""
     text = random_text(random.Random(5), 5000)
     async with served(tiny_cross_encoder(num_layers=1)) as model:
-        explained = await explain(model, QUERY, text)
-        again = await explain(model, QUERY, text)
+        explained = await explanation_of(model, text)
+        again = await explanation_of(model, text)
         [stage] = explained.stages
         assert stage.excerpt is not None
         excerpt = text[stage.excerpt.start : stage.excerpt.end]
@@ -131,7 +136,7 @@ async def test_the_excerpt_has_what_the_score_is_of() -> None:
     scores = {word_id("man"): 3.0}
     text = " ".join(["he"] * 3000 + ["man"] + ["she"] * 3000)
     async with served(AnywhereScorer(scores)) as model:
-        explained = await explain(model, QUERY, text)
+        explained = await explanation_of(model, text)
 
     [stage] = explained.stages
     assert stage.excerpt is not None
@@ -146,7 +151,7 @@ async def test_stages_look_at_different_parts() -> None:
     text = " ".join(["he"] * 3000 + ["man"] + ["she"] * 3000)
     fast, accurate = tiny_bi_encoder(similarity="dot"), AnywhereScorer({word_id("man"): 3.0})
     async with served(accurate, fast=fast, fusion=Fusion("tiny-fast", WEIGHT)) as model:
-        explained = await explain(model, QUERY, text)
+        explained = await explanation_of(model, text)
 
     of_fast, of_accurate = explained.stages
     assert of_fast.excerpt is None
@@ -165,7 +170,7 @@ async def test_what_is_cut_is_left_out_and_counted() -> None:
     """No window lies in the part that is not read, and leaving a window out lets none of that part in."""
     text = "he " * 30 + "man " * 30
     async with served(tiny_cross_encoder(positions=32, max_query_tokens=8, long_candidates="truncate")) as model:
-        explained = await explain(model, QUERY, text)
+        explained = await explanation_of(model, text)
         [stage] = explained.stages
 
         assert stage.report.truncated_candidate_tokens == [60 - 25]
@@ -177,7 +182,7 @@ async def test_stages_add_up_where_their_scores_are_added() -> None:
     text = random_text(random.Random(3), 9)
     accurate, fast = tiny_cross_encoder(), tiny_bi_encoder(similarity="dot")
     async with served(accurate, fast=fast, fusion=Fusion("tiny-fast", WEIGHT)) as model:
-        explained = await explain(model, QUERY, text)
+        explained = await explanation_of(model, text)
 
         assert explained.score == await score_of(model, text)
         await check_differences(model, text, explained)
@@ -190,10 +195,10 @@ async def test_stages_add_up_where_their_scores_are_added() -> None:
 async def test_a_stage_that_only_chooses_has_weight_0() -> None:
     """The score of such a stage is shown with weight 0, and the stage scores no text with a gap."""
     async with served(lookup(man=3.0), fast=encoded_lookup(man=2.0)) as model:
-        explained = await explain(model, QUERY, "man she", strategy="cascade")
-        accurate = await explain(model, QUERY, "man she")
+        explained = await explanation_of(model, "man she", strategy="cascade")
+        accurate = await explanation_of(model, "man she")
         with pytest.raises(UnknownStrategy):
-            await explain(model, QUERY, "man", strategy="best")
+            await explanation_of(model, "man", strategy="best")
 
     assert [(stage.stage, stage.score, stage.weight) for stage in explained.stages] == [
         ("fast", 2.0, 0.0),
@@ -228,7 +233,7 @@ async def test_what_an_explanation_is_expected_to_need_is_near_what_it_takes(
 
         monkeypatch.setattr(queue, "admitted", admit)
         monkeypatch.setattr(queue, "put", note)
-        await explain(model, QUERY, text)
+        await explanation_of(model, text)
 
     assert 0.9 * sum(taken) <= sum(expected) <= 3 * sum(taken)
 
@@ -241,7 +246,7 @@ async def test_a_candidate_without_words_has_a_score_alone(
     """There is nothing to leave out, nor is there an excerpt, however many tokens the white space takes."""
     monkeypatch.setattr("bandrank.engine.explain.WHOLE_ROWS", whole_rows)
     async with served(tiny_cross_encoder(), fast=tiny_bi_encoder(), fusion=Fusion("tiny-fast", 1.0)) as model:
-        explained = await explain(model, QUERY, text)
+        explained = await explanation_of(model, text)
 
         assert explained.score == await score_of(model, text)
     assert (explained.contributions, explained.occlusion) == ([], [])
@@ -252,8 +257,8 @@ async def test_shortened_texts_stay_out_of_all_caches(server: RedisServer) -> No
     encoded: list[int] = []
     fast = encoded_lookup(lambda tokens: encoded.append(len(tokens)), man=2.0)
     async with served(fast, settings=Settings(device="cpu", redis_url=server.url)) as model:
-        cold = await explain(model, QUERY, "man she he")
-        warm = await explain(model, QUERY, "man she he")
+        cold = await explanation_of(model, "man she he")
+        warm = await explanation_of(model, "man she he")
         await model.rank(QUERY, ["she he"])
         seen = Scrape(b"".join(model.engine.metrics.exposition()).decode())
         miss_rate = model.stages[0].scorer.source.miss_rate
@@ -279,4 +284,4 @@ async def test_an_explanation_has_a_deadline() -> None:
     settings = Settings(device="cpu", request_timeout_s=1.0)
     async with served(tiny_cross_encoder(), settings=settings, clock=clock) as model:
         with pytest.raises(DeadlineExceeded):
-            await explain(model, QUERY, "man she")
+            await explanation_of(model, "man she")

@@ -108,7 +108,7 @@ def test_a_batch_begins_behind_another_once_all_parts_of_that_have_begun() -> No
     tasks = [task_of([rows], lane=ahead) for rows in (1.0, 2.0, 3.0)]
     late = [task_of([rows], lane=behind) for rows in (4.0, 5.0)]
     queue = open_queue(*tasks, clock=clock)
-    worker = ScoringWorker(queue, max_batch_rows=10, metrics=Metrics(), clock=clock)
+    worker = ScoringWorker(queue, max_batch_rows=10, metrics=Metrics())
     worker.start()
     try:
         wait_until(lambda: not queue.waiting_tasks)
@@ -139,7 +139,7 @@ def test_a_batch_that_waits_for_a_request_is_taken_ahead_once_that_has_ended() -
     lane = PartsLane("parts", True, Device())
     queue = TaskQueue(max_waiting_rows=99, max_wait_s=math.inf, clock=Clock(), max_batch_rows=1)
     queue.put(task_of([1.0] * 20, lane=lane))
-    worker = ScoringWorker(queue, max_batch_rows=1, metrics=Metrics(), clock=Clock())
+    worker = ScoringWorker(queue, max_batch_rows=1, metrics=Metrics())
     with queue.admitted(Ticket(Client("polite"), math.inf), {lane: 1.0}):
         worker.start()
         wait_until(lambda: lane.device.events)
@@ -205,7 +205,7 @@ def test_an_answer_does_not_wait_for_another_request() -> None:
     """The queue stays open and empty while the worker hands out the results."""
     task = task_of([1.0, 1.0], lane=Device().lane("gpu"))
     queue = open_queue(task)
-    worker = ScoringWorker(queue, max_batch_rows=1, metrics=Metrics(), clock=Clock())
+    worker = ScoringWorker(queue, max_batch_rows=1, metrics=Metrics())
     worker.start()
     assert task.future.result(timeout=HANG_S) == [0.0, 1.0]
     queue.close()
@@ -217,7 +217,7 @@ def test_a_thread_that_waits_keeps_no_task_in_memory(overlaps: bool) -> None:
     task = task_of([1.0], lane=Device(on_wait=lambda _: [0]).lane("gpu", overlaps=overlaps))
     kept = weakref.ref(task)
     queue = open_queue(task)
-    worker = ScoringWorker(queue, max_batch_rows=1, metrics=Metrics(), clock=Clock())
+    worker = ScoringWorker(queue, max_batch_rows=1, metrics=Metrics())
     worker.start()
     assert task.future.result(timeout=HANG_S) == [0.0]
     del task
@@ -342,7 +342,7 @@ def test_time_that_two_batches_share_counts_once() -> None:
     clock = Clock()
     device = Device(clock=clock, seconds=2.0)
     queue = open_queue(task_of([1.0] * 10, lane=device.lane("gpu")), clock=clock)
-    work_off(queue, max_batch_rows=1, clock=clock)
+    work_off(queue, max_batch_rows=1)
 
     assert clock.now == 20
     assert queue.throughput.seconds("gpu", 1) == pytest.approx(2.0)

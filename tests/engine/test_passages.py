@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from support.accounts import ACCOUNT
 from support.dense_bert import full_score
 from support.models import random_text, save_cross_encoder, tiny_bi_encoder, tiny_cross_encoder, tiny_hf_cross_encoder
 from support.scorers import encoded_lookup
@@ -48,7 +49,7 @@ async def ask(
     candidates = [CallCandidate(text) for text in texts]
     call = Call(query, candidates, options=replace(options, best_passages=True), **more)  # type: ignore[arg-type]
     models = Models([model])
-    return await answer(call, models, CandidateRegistry(CandidateStore(None, max_bytes=0), models))
+    return await answer(call, models, CandidateRegistry(CandidateStore(None, max_bytes=0), models), ACCOUNT)
 
 
 async def test_the_characters_of_a_passage_have_its_score_alone(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ async def test_each_candidate_may_have_a_query_of_its_own() -> None:
     async with served(tiny_cross_encoder(positions=64)) as model:
         models = Models([model])
         registry = CandidateRegistry(CandidateStore(None, max_bytes=0), models)
-        found = await answer(Call("", candidates, options=Options(best_passages=True)), models, registry)
+        found = await answer(Call("", candidates, options=Options(best_passages=True)), models, registry, ACCOUNT)
         alone = [await ask(model, [text], query=query) for text, query in zip(texts, queries, strict=True)]
 
     spans = {index: (passage.start, passage.end) for index, passage in found.passages.items()}
@@ -182,7 +183,7 @@ async def test_scores_that_are_mixed_in_choose_whose_passage_is_told() -> None:
             options=Options(best_passages=True),
         )
         models = Models([model])
-        found = await answer(call, models, CandidateRegistry(CandidateStore(None, max_bytes=0), models))
+        found = await answer(call, models, CandidateRegistry(CandidateStore(None, max_bytes=0), models), ACCOUNT)
         alone = await ask(model, texts)
 
     assert found.passages.keys() == {0}

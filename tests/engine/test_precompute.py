@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.accounts import ACCOUNT
+from support.models import save_bi_encoder
 from support.redis_server import RedisServer
 from support.scorers import EncodedLookupScorer, encoded_lookup, lookup
 from support.serving import files_of
 
+from bandrank.__main__ import main
 from bandrank.commands import precompute
 from bandrank.engine.precompute import LINES_AT_ONCE
 from bandrank.engine.registry import CallCandidate
@@ -58,7 +61,7 @@ async def best_by_id(server: RedisServer, ids: list[str]) -> tuple[str, int]:
     """Ranks by id on another replica; returns the best id and how many representations that replica had to compute."""
     encoded: list[int] = []
     serving = assemble(models(encoded), settings(server))
-    texts, _ = await serving.registry.resolve([CallCandidate(id=name) for name in ids])
+    texts, _ = await serving.registry.resolve([CallCandidate(id=name) for name in ids], ACCOUNT)
     ranking = await serving.models.default.rank("who", texts)
     await serving.models.close()
     return ids[ranking.candidates[0].index], sum(encoded)
@@ -240,3 +243,11 @@ def test_a_file_that_cannot_be_unpacked_is_reported(
     assert told.endswith("; what is stored is kept, correct the file and run it again")
     if not path.read_bytes().startswith(b"no gzip"):
         assert server.do("DBSIZE") > LINES_AT_ONCE
+
+
+def test_a_shadow_is_not_loaded(server: RedisServer, tmp_path: Path) -> None:
+    """Nothing is precomputed for it, and it need not even be there."""
+    path = write(tmp_path / "corpus.jsonl", [{"_id": "a", "text": "man"}])
+    model = ["--model", str(save_bi_encoder(tmp_path / "model")), "--device", "cpu", "--redis-url", server.url]
+
+    assert main(["precompute", str(path), *model, "--shadow-model", str(tmp_path / "missing")]) == 0

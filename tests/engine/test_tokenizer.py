@@ -276,6 +276,15 @@ def test_what_lies_beyond_the_characters_that_are_read_counts_as_truncated() -> 
 
 
 @pytest.mark.anyio
+async def test_no_text_is_explained_beyond_the_characters_that_are_read() -> None:
+    with tokenizer_of(TRUNCATING, limits=TextLimits(query=8, candidate=6)) as tokenizer:
+        query, candidate = await tokenizer.read("the man is", "he " * 50, client=CLIENT)
+
+    assert (query.read_to, candidate.read_to) == (8, 6)
+    assert [token.piece for token in candidate.tokens] == ["he", "he", "[SEP]"]
+
+
+@pytest.mark.anyio
 async def test_slices_give_the_ids_of_the_whole() -> None:
     texts = [text_of(6000, seed=seed) for seed in range(20)]
     assert sum(map(len, texts)) > 3 * SLICE_CHARACTERS

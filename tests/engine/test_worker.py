@@ -2,7 +2,6 @@
 
 import random
 import sys
-import time
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -219,7 +218,7 @@ def test_one_candidate_too_large_for_the_memory_leaves_batches_large(most: int, 
     giant, *others = [random_task(scorer, rng, num_candidates=n) for n in (1, 4, 4, 4)]
     giant.candidates[0][0], giant.rows = POISON, [3000]
     queue = open_queue(*others, giant)
-    worker = ScoringWorker(queue, max_batch_rows=most, metrics=Metrics(), clock=time.monotonic)
+    worker = ScoringWorker(queue, max_batch_rows=most, metrics=Metrics())
     queue.close()
     worker.start()
     worker.join()

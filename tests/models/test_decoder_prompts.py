@@ -108,9 +108,7 @@ def test_readings(case: tuple[TextEncoder, Pair], length: int) -> None:
     short = TextEncoder(encoder.tokenizer, type(scorer)(config))
     query, document = "né bees? " * length, "the 7 suns 🐝 " * length
 
-    asked, candidate = read_pair(
-        short, query, document, query_characters=1 << 20, candidate_characters=1 << 20, instruction="why?"
-    )
+    asked, candidate = read_pair(short, query, document, instruction="why?")
 
     read = [[token.id for token in reading.tokens] for reading in (asked, candidate)]
     assert read == [*ids_of(short, query, document, "why?")]

@@ -7,16 +7,10 @@ from support.models import random_text, tiny_cross_encoder
 from support.tokenizer import SENTENCE_ID, tiny_tokenizer
 from support.variants import VARIANTS
 
-from bandrank.models.readings import Reading, read_pair
+from bandrank.models.readings import read_pair
 from bandrank.models.texts import TextEncoder
 
-FAR = 1 << 20
 TEXTS = ["", "  ", "The man!  She said: über 🐝 they're\n", " Who. Is he? \u2003She was.  ", "蜜蜂 and the man"]
-
-
-def read(encoder: TextEncoder, query: str, text: str, characters: int = FAR) -> tuple[Reading, Reading]:
-    """Returns the readings of a query and a candidate."""
-    return read_pair(encoder, query, text, query_characters=characters, candidate_characters=characters)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -26,7 +20,7 @@ def test_the_ids_are_those_that_are_served(variant: str) -> None:
     rng = random.Random(1)
     for text in [*TEXTS, random_text(rng, 300), " ".join(f"{random_text(rng, 9)}." for _ in range(40))]:
         for query in ("who is the man", random_text(rng, 600)):
-            asked, candidate = read(encoder, query, text)
+            asked, candidate = read_pair(encoder, query, text)
             query_ids, _ = encoder.query(query)
             (ids,), (cut,) = encoder.candidates(encoder.pieces([text]), query_tokens=len(query_ids))
 
@@ -39,7 +33,7 @@ def test_the_ids_are_those_that_are_served(variant: str) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_places_are_those_of_the_pieces(variant: str, text: str) -> None:
     """A piece stands for the characters at its place, in code points; a token that was added has no place."""
-    _, candidate = read(TextEncoder(tiny_tokenizer(), VARIANTS[variant]()), "who", text)
+    _, candidate = read_pair(TextEncoder(tiny_tokenizer(), VARIANTS[variant]()), "who", text)
 
     placed = [token for token in candidate.tokens if token.start is not None]
     for token in placed:
@@ -56,23 +50,21 @@ def test_places_are_those_of_the_pieces(variant: str, text: str) -> None:
 
 
 def test_what_is_cut_begins_where_reading_ends() -> None:
-    """A query and a candidate are cut at their limits of tokens, and no text is read beyond its limit of characters."""
+    """A query and a candidate are cut at their limits of tokens."""
     model = tiny_cross_encoder(positions=32, max_query_tokens=5, long_candidates="truncate")
     encoder = TextEncoder(tiny_tokenizer(), model)
     query, text = "who is the man that she was", "he " * 50
-    asked, candidate = read(encoder, query, text)
-    _, first = read(encoder, "who", text, characters=6)
+    asked, candidate = read_pair(encoder, query, text)
 
     assert query[: asked.read_to] == "who is the man "
     assert len(candidate.tokens) == 32 - 1 - 5
     assert candidate.read_to == 3 * 25
-    assert (first.read_to, len(first.tokens)) == (6, 3)
 
 
 def test_a_sentence_token_stands_for_no_characters() -> None:
     """A sentence token is placed before each sentence."""
     encoder = TextEncoder(tiny_tokenizer(), VARIANTS["cross_encoder sentences"]())
-    _, candidate = read(encoder, "who", "  He is. She was! ")
+    _, candidate = read_pair(encoder, "who", "  He is. She was! ")
 
     before = [
         following.start

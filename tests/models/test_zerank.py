@@ -54,7 +54,7 @@ def test_the_ids_are_those_of_the_whole_text(encoder: TextEncoder, query: str, d
 def test_tokens_have_their_places_in_the_text_as_given(encoder: TextEncoder) -> None:
     """Places count the white space that is dropped."""
     query, document = " bees?", "\n By the sun.  "
-    readings = read_pair(encoder, query, document, query_characters=99, candidate_characters=99)
+    readings = read_pair(encoder, query, document)
 
     for text, reading in zip((query, document), readings, strict=True):
         spans = [(token.start, token.end) for token in reading.tokens if token.start is not None]

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from support.accounts import ACCOUNT
 from support.serving import files_of
 from support.tasks import until
 
@@ -33,7 +34,7 @@ class Shadowed:
     async def ask(self, texts: Sequence[str], *, strategy: str = "auto") -> Answer:
         """Ranks texts, and offers the answer to the shadow."""
         call = Call("who", [CallCandidate(text) for text in texts], strategy=strategy)
-        answered = await answer(call, self.serving.models, self.serving.registry)
+        answered = await answer(call, self.serving.models, self.serving.registry, ACCOUNT)
         self.shadow.offer("request", call, answered)
         return answered
 

@@ -1,6 +1,5 @@
 """Runs a scoring thread by itself, on a queue that refuses nothing."""
 
-import time
 from collections.abc import Callable
 
 import torch
@@ -28,15 +27,12 @@ def work_off(
     queue: TaskQueue,
     *,
     max_batch_rows: int = 4096,
-    clock: Callable[[], float] = time.monotonic,
     device: torch.device = CPU,
     on_death: Callable[[], None] = lambda: None,
 ) -> Metrics:
     """Scores the queued tasks in a thread, and returns when the thread has ended."""
     metrics = Metrics()
-    worker = ScoringWorker(
-        queue, max_batch_rows=max_batch_rows, metrics=metrics, clock=clock, device=device, on_death=on_death
-    )
+    worker = ScoringWorker(queue, max_batch_rows=max_batch_rows, metrics=metrics, device=device, on_death=on_death)
     queue.close()
     worker.start()
     worker.join()

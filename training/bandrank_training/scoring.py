@@ -120,7 +120,7 @@ class OfflineScorer:
         for (model, scorer), cache in zip(self._models, self._caches, strict=True):
             role = Role(model.name, weight=model.fusion.weight if model.fusion else None)
             encoder = TextEncoder(model.tokenizer, model.scorer, self._max_candidate_tokens)
-            stages.append(Stage(role, add_prepared(engine, model.name, scorer, encoder, SETTINGS, cache)))
+            stages.append(Stage(role, add_prepared(engine, model.name, scorer, encoder, SETTINGS, cache=cache)))
         engine.start()
         return ServedModel(last.name, tuple(stages), engine, prepared.dtype)
 

@@ -221,7 +221,7 @@ async def xinference_model(name: str, service: ServiceOfApp) -> XinferenceModel:
 def _stats(engine: Engine) -> InfinityStats:
     waiting_rows = engine.queue.waiting_rows
     return InfinityStats(
-        queue_fraction=waiting_rows / engine.max_waiting_rows,
+        queue_fraction=waiting_rows / engine.queue.max_waiting_rows,
         queue_absolute=math.ceil(waiting_rows),
         results_pending=engine.queue.num_admitted,
         batch_size=engine.worker.max_batch_rows,

@@ -79,9 +79,8 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
             model=call.model or request.path_params.get("model"),
             any_model=call.any_model and service.any_model,
             budget_s=None if budget_s is None else budget_s - (time.monotonic() - start),
-            account=account,
         )
-        answered = await unless_gone(hung_up(request), answer(call, service.models, service.registry))
+        answered = await unless_gone(hung_up(request), answer(call, service.models, service.registry, account))
         exchange = Exchange(wanted, call, answered, time.monotonic() - start)
         size = await service.pace.run(account.client, _documents_size, dialect, exchange, service.max_answer_bytes)
         account.hold(ANSWER_BYTES * size)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bandrank.engine.clients import ITSELF, Client
+from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account
 from bandrank.engine.mixing import mix
 from bandrank.engine.options import DEFAULT, Options
@@ -26,7 +26,6 @@ class Call:
     raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
     first_stage_weight: the weight, from 0 to 1, of the scores that candidates came with; None for the model's own.
     options: how the texts are read and scored; the reports say whether an instruction was read.
-    account: the client's; None for the service itself.
     """
 
     query: str
@@ -40,7 +39,6 @@ class Call:
     raw_scores: bool = False
     first_stage_weight: float | None = None
     options: Options = DEFAULT
-    account: Account | None = None
 
 
 @dataclass(frozen=True)
@@ -60,29 +58,30 @@ class Answer:
     passages: Mapping[int, Passage] = field(default_factory=dict)
 
 
-async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Answer:
-    """Ranks the candidates of a call. Raises what `Models.find`, `CandidateRegistry.resolve` and
-    `ServedModel.rank_each` raise.
+async def answer(call: Call, models: Models, registry: CandidateRegistry, account: Account) -> Answer:
+    """Ranks the candidates of a call.
+
+    account: its client's.  Raises what `Models.find`, `CandidateRegistry.resolve` and `ServedModel.rank_each` raise.
     """
     model = models.find(call.model, or_default=call.any_model)
     start = model.engine.clock()
-    texts, unresolved = await registry.resolve(call.candidates, call.account)
+    texts, unresolved = await registry.resolve(call.candidates, account)
     by_query: dict[str, dict[int, str]] = {}
+    scores: dict[int, float] = {}
     for index, (candidate, text) in enumerate(zip(call.candidates, texts, strict=True)):
         if text is not None:
             by_query.setdefault(call.query if candidate.query is None else candidate.query, {})[index] = text
-    scores = {index: each.score for index, each in enumerate(call.candidates) if each.score is not None}
-    known = {index: score for index, score in scores.items() if texts[index] is not None}
+            if candidate.score is not None:
+                scores[index] = candidate.score
     weight = model.first_stage_weight if call.first_stage_weight is None else call.first_stage_weight
-    mixed = weight if known else 0.0
-    client = ITSELF if call.account is None else call.account.client
+    mixed = weight if scores else 0.0
     budget_s = None if call.budget_s is None else start + call.budget_s - model.engine.clock()
 
     async def rank() -> Ranking:
         ranking = await rank_resolved(
-            model, by_query, client=client, strategy=call.strategy, budget_s=budget_s, options=call.options
+            model, by_query, client=account.client, strategy=call.strategy, budget_s=budget_s, options=call.options
         )
-        return mix(ranking, known, mixed)
+        return mix(ranking, scores, mixed)
 
     if not call.options.best_passages:
         return Answer(model.name, await rank(), texts, unresolved, mixed)
@@ -91,7 +90,7 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
         top = [candidate.index for candidate in ranking.candidates[: call.top_n or None]]
         best = {index: ranking.passages[index] for index in top if index in ranking.passages}
         ranked = {index: text for index, text in enumerate(texts) if text is not None}
-        passages = await model.locate(best, ranked, client=client)
+        passages = await model.locate(best, ranked, client=account.client)
     return Answer(model.name, ranking, texts, unresolved, mixed, passages)
 
 

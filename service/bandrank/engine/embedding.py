@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bandrank.engine.clients import ITSELF
 from bandrank.engine.memory import Account
 from bandrank.engine.options import Options
 from bandrank.engine.representation_source import RepresentationSource
@@ -43,7 +42,7 @@ async def embed(
     model: str | None = None,
     any_model: bool = False,
     size: int | None = None,
-    account: Account | None = None,
+    account: Account,
 ) -> Embeddings:
     """Embeds texts, at least one, encoding and caching them as it would candidates to rank.
 
@@ -52,7 +51,7 @@ async def embed(
     them, they are not cached.  other_task: what they are for, if for neither side of a search; empty otherwise.
     terms: whether a SPLADE is asked for its terms, and not a bi-encoder for its vectors.
     model, any_model: as in a `Call`.  size: the numbers that a vector must have; None for the model's own size.
-    account: the client's; None for the service itself.
+    account: the client's; holds the memory of the embeddings.
     Raises NoEmbeddings for a model without such a scorer, InvalidInput for a size that it does not give, a task that
     neither of its two encoders is for and queries that no encoder reads, and what `Models.find`, `Account.hold` and
     `RepresentationSource.represent` raise.
@@ -77,13 +76,13 @@ async def embed(
         raise InvalidInput(f"{chosen.name!r} has encoders for queries and for documents, and none for {other_task!r}")
     if terms and as_queries and reading.encodes_queries_apart:
         raise InvalidInput(f"{chosen.name!r} reads queries by a table of weights, and embeds documents only")
-    if account is not None and not terms:
+    if not terms:
         account.hold(NUMBER_BYTES * own_size * len(texts))
     worded = reading.query_template.wording != reading.candidate_template.wording
     apart = as_queries and (worded or reading.encodes_queries_apart)
     engine = chosen.engine
     async with engine.admitted():
-        ticket = Ticket(ITSELF if account is None else account.client, engine.clock() + engine.request_timeout_s)
+        ticket = Ticket(account.client, engine.clock() + engine.request_timeout_s)
         with engine.queue.admitted(ticket, scorer.expected("", texts, Options(keep=not apart))):
             represent = source.represent_queries if apart else source.represent
             sourced = await represent(texts, ticket=ticket)
@@ -92,7 +91,7 @@ async def embed(
     engine.metrics.cache_candidates.labels("hit").inc(sourced.cache_hits)
     engine.metrics.cache_candidates.labels("miss").inc(sourced.cache_misses)
     ragged = source.to_ragged([sourced.candidates])
-    if account is not None and terms:
+    if terms:
         account.hold(NUMBER_BYTES * ragged.values.numel())
     return Embeddings(
         model=chosen.name,

@@ -72,12 +72,10 @@ class Engine:
             self.queue,
             max_batch_rows=max_batch_rows,
             metrics=self.metrics,
-            clock=clock,
             device=device,
             on_death=on_death,
         )
         self.running_since = -math.inf  # in monotonic seconds: the end of the latest pause of the process
-        self.max_waiting_rows = max_waiting_rows
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._closing = False

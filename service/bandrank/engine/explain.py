@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bandrank.engine.clients import ITSELF
 from bandrank.engine.memory import Account
 from bandrank.engine.occlusion import Scope, Window, excerpts, windows
 from bandrank.engine.options import Options
@@ -110,22 +109,20 @@ async def explain(
     *,
     strategy: str = AUTO,
     instruction: str = "",
-    account: Account | None = None,
+    account: Account,
 ) -> Explanation:
     """Explains the score that a strategy gives to a candidate ranked alone.
 
-    instruction: for scorers that take one.
-    account: holds the memory of texts and tokens.  Raises what `ServedModel.rank` and `Account.hold` raise.
+    instruction: for scorers that take one.  account: the client's; holds the memory of texts and tokens.
+    Raises what `ServedModel.rank` and `Account.hold` raise.
     """
     engine = model.engine
-    client = ITSELF if account is None else account.client
     async with engine.admitted():
-        ticket = Ticket(client, engine.clock() + engine.request_timeout_s)
+        ticket = Ticket(account.client, engine.clock() + engine.request_timeout_s)
         roles = [stage.role for stage in model.stages]
         plan = make_plan(roles, strategy, num_candidates=1, budget_s=None, predict_s=lambda _: math.inf)
         stages = _weighed([model.stages[step.stage] for step in plan.steps], query, instruction, ticket)
-        if account is not None:
-            account.hold(TOKEN_BYTES * _most_tokens(stages, text))
+        account.hold(TOKEN_BYTES * _most_tokens(stages, text))
         with engine.queue.admitted(ticket, _expected(stages, text)):
             explained = [await _explain_stage(each, text) for each in stages]
             occluded = await _occlude(text, stages, explained, account)
@@ -193,7 +190,7 @@ class _Occluded:
 
 
 async def _occlude(
-    text: str, stages: Sequence[_WeighedStage], explained: Sequence[StageExplanation], account: Account | None
+    text: str, stages: Sequence[_WeighedStage], explained: Sequence[StageExplanation], account: Account
 ) -> _Occluded:
     """Scores the text without each window of words, in every stage that counts and reads these words."""
     reports: list[StageReport] = []
@@ -210,8 +207,7 @@ async def _occlude(
     for weighed, each in zip(stages, with_excerpts, strict=True):
         if (scope := scopes.get(each.stage)) is None or not (within := [gap for gap in gaps if gap in scope]):
             continue
-        if account is not None:
-            account.hold(len(within) * sys.getsizeof(scope.of(text)))
+        account.hold(len(within) * sys.getsizeof(scope.of(text)))
         scores, report = await weighed.score([scope.without(text, gap) for gap in within], keep=False)
         reports.append(report)
         whole = each.score if each.excerpt is None else each.excerpt.score

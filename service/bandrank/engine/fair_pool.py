@@ -48,10 +48,9 @@ class FairPool:
             yield math.inf
             return
         if (excess := sizes.excess(client, size)) > 0:
-            seconds = self._speed.seconds(LANE, excess)
+            wait_s = min(self._speed.seconds(LANE, excess), MAX_RETRY_AFTER_S)
             raise Overloaded(
-                f"{sizes.held:.0f} characters wait to be tokenised; try again in {seconds:.1f} s",
-                retry_after_s=min(seconds, MAX_RETRY_AFTER_S),
+                f"{sizes.held:.0f} characters wait to be tokenised; try again in {wait_s:.1f} s", retry_after_s=wait_s
             )
         sizes.hold(client, size)
         try:

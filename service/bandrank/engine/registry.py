@@ -86,7 +86,7 @@ class CandidateRegistry:
         return computed
 
     async def resolve(
-        self, candidates: Sequence[CallCandidate], account: Account | None = None
+        self, candidates: Sequence[CallCandidate], account: Account
     ) -> tuple[list[str | None], list[Unresolved]]:
         """The text of each candidate, sent with it or registered before, and the candidates that have none.
 
@@ -114,7 +114,7 @@ class CandidateRegistry:
             )
         return texts, missing
 
-    async def _look_up(self, ids: Sequence[str], account: Account | None) -> dict[str, str | None]:
+    async def _look_up(self, ids: Sequence[str], account: Account) -> dict[str, str | None]:
         """The texts of distinct ids. Raises NotReady, and InputTooLarge before texts beyond the limit are read."""
         left_bytes = self.max_resolved_bytes
 
@@ -125,8 +125,7 @@ class CandidateRegistry:
                 raise InputTooLarge(
                     f"the texts of the ids are larger than {self.max_resolved_bytes} bytes; name fewer per request"
                 )
-            if account is not None:
-                account.hold(size)
+            account.hold(size)
 
         texts: dict[str, str | None] = {}
         for start in range(0, len(ids), RESOLVED_AT_ONCE):
@@ -135,7 +134,7 @@ class CandidateRegistry:
         return texts
 
     async def stored(self) -> None:
-        """Returns when every representation that was computed is in Redis. Raises NotReady if some are not."""
+        """Returns when every computed representation is in Redis. Raises what `RepresentationSource.stored` raises."""
         for source in self._sources:
             await source.stored()
 

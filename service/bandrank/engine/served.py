@@ -92,7 +92,7 @@ class ServedModel:
         return rankings
 
     async def locate(
-        self, best: Mapping[int, BestPassage], texts: Mapping[int, str], *, client: Client = ITSELF
+        self, best: Mapping[int, BestPassage], texts: Mapping[int, str], *, client: Client
     ) -> dict[int, Passage]:
         """Finds the characters of best passages, by candidate index; the caller keeps the engine admitted.
 
@@ -142,7 +142,9 @@ class ServedModel:
                 strategy,
                 num_candidates=len(texts),
                 budget_s=budget_s,
-                predict_s=partial(self._predict_s, ticket, query, texts, options, expected),
+                predict_s=partial(
+                    self._predict_s, query=query, texts=texts, ticket=ticket, options=options, expected=expected
+                ),
             )
             plans.append(plan)
             for lane, rows in self._expected(plan, query, texts, options).items():
@@ -166,14 +168,15 @@ class ServedModel:
                 for each in running:  # after a failure the others are of no use
                     each.cancel()
 
-    def _predict_s(  # noqa: PLR0917
+    def _predict_s(
         self,
-        ticket: Ticket,
+        index: int,
+        *,
         query: str,
         texts: Sequence[str],
+        ticket: Ticket,
         options: Options,
         expected: Mapping[AnyLane, float],
-        index: int,
     ) -> float:
         """Seconds until a stage will have scored texts, after the work ahead of the request and the work that the
         request is expected to need so far.

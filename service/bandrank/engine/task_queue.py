@@ -308,10 +308,10 @@ class TaskQueue:
         if before_s > max(0.0, most_s):
             raise self._overloaded(before_s - max(0.0, most_s))
 
-    def _overloaded(self, retry_after_s: float) -> Overloaded:
+    def _overloaded(self, excess_s: float) -> Overloaded:
+        wait_s = min(excess_s, MAX_RETRY_AFTER_S)
         return Overloaded(
-            f"this request would wait too long behind others; try again in {retry_after_s:.1f} s",
-            retry_after_s=min(retry_after_s, MAX_RETRY_AFTER_S),
+            f"this request would wait too long behind others; try again in {wait_s:.1f} s", retry_after_s=wait_s
         )
 
     def _drop_late(self) -> None:

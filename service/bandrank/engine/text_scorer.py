@@ -249,8 +249,9 @@ class TextScorer(Generic[Candidates]):
             return len(rows)
         time_left = answer_by - self.queue.clock() - self.queue.wait_s(ticket, sum(rows) * self.lane.row_cost)
         throughput, lane = self.queue.throughput, self.lane.name
-        fitting = sum(CAUTION * throughput.seconds(lane, sofar) <= time_left for sofar in accumulate(rows))
-        return max(fitting, int(throughput.age_s(lane) > BELIEVED_S))
+        seconds = [CAUTION * throughput.seconds(lane, sofar) for sofar in accumulate(rows)]
+        fitting = [number for number, each in enumerate(seconds, start=1) if each <= time_left]
+        return max(fitting, default=int(throughput.age_s(lane) > BELIEVED_S))
 
 
 AnyTextScorer: TypeAlias = TextScorer[RaggedIds] | TextScorer[list[Payload]]

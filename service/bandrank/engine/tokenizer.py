@@ -141,17 +141,9 @@ class RequestTokenizer:
         self, query: str, candidate: str, *, client: Client, instruction: str = ""
     ) -> tuple[Reading, Reading]:
         """The tokens of a query and a candidate with their places in the texts. Raises what `FairPool.admit` raises."""
-        limits = self._limits
-        size = min(len(query), limits.query) + len(instruction) + min(len(candidate), limits.candidate)
-        work = partial(
-            read_pair,
-            self._encoder,
-            query,
-            candidate,
-            query_characters=limits.query,
-            candidate_characters=limits.candidate,
-            instruction=instruction,
-        )
+        query, candidate = query[: self._limits.query], candidate[: self._limits.candidate]
+        size = len(query) + len(instruction) + len(candidate)
+        work = partial(read_pair, self._encoder, query, candidate, instruction=instruction)
         with self._pool.admit(client, size) as turn:
             return await self._pool.run(client, turn, size, work)
 

@@ -104,7 +104,6 @@ class ScoringWorker:
         *,
         max_batch_rows: int,
         metrics: Metrics,
-        clock: Callable[[], float],
         device: torch.device = CPU,
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
@@ -112,7 +111,7 @@ class ScoringWorker:
         self._device = device
         self._limit = BatchLimit(max_batch_rows)
         self._metrics = metrics
-        self._clock = clock
+        self._clock = queue.clock
         self.on_death = on_death
         queue.on_change = self._wake
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)

@@ -29,23 +29,15 @@ class Reading:
     read_to: int
 
 
-def read_pair(
-    encoder: TextEncoder,
-    query: str,
-    candidate: str,
-    *,
-    query_characters: int,
-    candidate_characters: int,
-    instruction: str = "",
-) -> tuple[Reading, Reading]:
-    """The readings of a query and of a candidate that is scored for it. *_characters: the most that are read of each.
+def read_pair(encoder: TextEncoder, query: str, candidate: str, *, instruction: str = "") -> tuple[Reading, Reading]:
+    """The readings of a query and of a candidate that is scored for it.
 
     The ids are those of `TextEncoder.query` and `TextEncoder.candidates`.
     """
     scorer = encoder.scorer
-    asked = _read(encoder, scorer.query_template, query[:query_characters], instruction=instruction)
+    asked = _read(encoder, scorer.query_template, query, instruction=instruction)
     limit = encoder.candidate_limit(len(asked.tokens))
-    return asked, _read(encoder, scorer.candidate_template, candidate[:candidate_characters], limit)
+    return asked, _read(encoder, scorer.candidate_template, candidate, limit)
 
 
 def _read(

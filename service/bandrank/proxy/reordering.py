@@ -101,11 +101,10 @@ class Reordering:
             model=search.options.model,
             strategy=search.options.strategy,
             budget_s=ENGINE_SHARE * budget_s,
-            account=account,
         )
         try:
             async with asyncio.timeout(budget_s):
-                answered = await answer(call, self._service.models, self._service.registry)
+                answered = await answer(call, self._service.models, self._service.registry, account)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets its hits
             return _engine_order(len(hits), _reason_of(error))
         ranked, mark = answered.ranking.candidates, replace(mark, degraded=answered.ranking.degraded)

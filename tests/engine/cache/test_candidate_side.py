@@ -94,7 +94,7 @@ QUERY_FIELDS: dict[str, set[str]] = {
 
 def fingerprint_of(scorer: Scorer) -> bytes:
     """The fingerprint of a scorer with the tiny tokenizer and float32 payloads."""
-    return fingerprint(scorer, tiny_tokenizer(), "float32")
+    return fingerprint(scorer, tiny_tokenizer().to_str(), "float32")
 
 
 @torch.inference_mode()

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from hashlib import blake2b
-from typing import Protocol
 
 from bandrank.dtypes import PayloadDtype
 from bandrank.engine.cache.codec import VERSION
@@ -13,13 +12,6 @@ from bandrank.models.scorer import Scorer
 
 FINGERPRINT_VERSION = 2  # says what is hashed; version 1 included the query side
 BUCKETS = 64  # hash tags: enough to spread entries over a cluster, few enough that a request needs few commands
-
-
-class SerializableTokenizer(Protocol):
-    """The part of a tokenizer that the fingerprint needs."""
-
-    def to_str(self) -> str:
-        """The content of its tokenizer.json."""
 
 
 def digest(text: str) -> bytes:
@@ -32,11 +24,12 @@ def cut_digest(text: str, num_tokens: int) -> bytes:
     return blake2b(text.encode(), digest_size=16, salt=num_tokens.to_bytes(16, "little")).digest()
 
 
-def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype: PayloadDtype) -> bytes:
+def fingerprint(scorer: Scorer, tokenizer: str, payload_dtype: PayloadDtype) -> bytes:
     """16 bytes that stand for everything a candidate's payload depends on, apart from its text.
 
     Training only a scorer's query side leaves its fingerprint unchanged. The fingerprint covers the dtype of a prepared
     scorer's weights, in which it computes, but not their device.
+    tokenizer: the content of its tokenizer.json.
     """
     hasher = blake2b(digest_size=16)
     side = scorer.candidate_side()
@@ -47,7 +40,7 @@ def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype:
         "candidate_template": asdict(scorer.candidate_template),
         "payload_dtype": payload_dtype,
     }
-    texts = json.dumps(facts, sort_keys=True), tokenizer.to_str()
+    texts = json.dumps(facts, sort_keys=True), tokenizer
     add_parts(hasher, [text.encode() for text in texts])
     add_parts(hasher, parts_of_weights(side.weights))
     return hasher.digest()
