@@ -14,8 +14,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,20 +21,20 @@ from collections.abc import Collection as Ids
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import httpx
 import numpy as np
 from demo_collection import SPLITS, Collection, DemoError, FirstStage, load_collection
 from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
 
+from bandrank_bench.service import free_port, running
+from bandrank_training.arguments import positive
 from bandrank_training.measures import measure
 
 SMALL_COLLECTION = Path(__file__).resolve().parent.parent / "tests" / "data" / "demo"
 CUTOFF = 10  # of the lists that are shown
 MEASURE = "nDCG@10"
 SMALL_CORPUS = 1000  # passages; in a smaller corpus 50 candidates are most of it, and BM25 has sorted out nothing
-START_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that the service is stopped too
     try:
         run(options)
-    except DemoError as error:
+    except (DemoError, RuntimeError) as error:  # the latter of a service that does not start
         print(f"\ndemo failed: {error}", file=sys.stderr)
         return 1
     except httpx.HTTPError as error:
@@ -87,14 +85,6 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: %(default)s)")
     parser.add_argument("--url", help="use the service at this URL instead of starting one")
     return parser.parse_args(argv)
-
-
-def positive(text: str) -> int:
-    """An integer of at least 1, for argparse."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
 
 
 def run(options: argparse.Namespace) -> None:
@@ -157,58 +147,13 @@ def service(options: argparse.Namespace) -> Iterator[str]:
         yield options.url
         return
     port = free_port()
-    url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "bandrank", "serve", "--host", "127.0.0.1", "--port", str(port)]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            wait_until_ready(process, url, log, START_TIMEOUT_S)
-            yield url
-        finally:
-            status = stop(process)
-        if status != 0:
-            raise DemoError(f"the service ended with status {status} after SIGTERM, expected 0{tail(log)}")
-
-
-def free_port() -> int:
-    """A port of the loopback interface on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: IO[bytes], timeout_s: float) -> None:
-    """Returns when /readyz answers 200. Raises DemoError when the process ends first or the time is over."""
-    started = time.monotonic()
-    print(f"service: {url}, loading the model ...", flush=True)
-    while True:
-        with contextlib.suppress(httpx.TransportError):  # nobody listens yet
-            if httpx.get(f"{url}/readyz", timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
-                print(f"service: {url}, ready after {time.monotonic() - started:.1f} s", flush=True)
-                return
-        if process.poll() is not None:
-            raise DemoError(f"the service ended with status {process.returncode} before it was ready{tail(log)}")
-        if time.monotonic() - started > timeout_s:
-            raise DemoError(f"the service was not ready after {timeout_s:.0f} s{tail(log)}")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.2)  # the pause before the next look; ends at once when the process does
-
-
-def stop(process: subprocess.Popen[bytes]) -> int:
-    """Asks the process to finish by SIGTERM and returns its exit status; kills it after 30 s."""
-    process.terminate()
-    try:
-        return process.wait(timeout=30.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
-
-
-def tail(log: IO[bytes]) -> str:
-    """The last lines of the service's output, as the end of an error message."""
-    log.seek(0)
-    last = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()][-20:]
-    return "; its last lines:" + "".join(f"\n    {line}" for line in last) if last else ""
+    print(f"service: http://127.0.0.1:{port}, loading the model ...", flush=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="bandrank-demo-") as folder,
+        running(command, os.environ, Path(folder) / "service.log", port=port, ready="/readyz") as started,
+    ):
+        yield started.url
 
 
 def show_examples(outcomes: Sequence[Outcome], collection: Collection) -> None:

@@ -56,7 +56,6 @@ class Workload:
         self._subjects = [Subject(tuple(s["questions"]), tuple(s["sentences"])) for s in subjects]
         self._questions = [(n, q) for n, subject in enumerate(self._subjects) for q in subject.questions]
         random.Random(seed).shuffle(self._questions)
-        self._num_documents = num_documents
         self._candidate_counts = tuple(candidate_counts)
         self._question_rank = Zipf(len(self._questions), exponent)
         self._document_rank = Zipf(num_documents, exponent)

@@ -18,6 +18,7 @@ from statistics import fmean
 import torch
 
 from bandrank.dtypes import FloatName
+from bandrank.models.checkpoint import write_whole
 from bandrank.models.placement import DTYPES
 from bandrank_bench import machine
 from bandrank_bench.output import bullets, say, table, write_page
@@ -124,7 +125,7 @@ def curve(folder: Path, start: str, args: argparse.Namespace) -> Iterable[Point]
             scorer = score_offline(load_start(str(out)), placement, max_candidate_tokens=MOST_TOKENS)
             after = dev.by_query(dev.scores(scorer))
             point = Point(folder.resolve().name, count, before, after, minutes, chosen.name)
-            done.write_text(json.dumps(asdict(point)), encoding="utf-8")
+            write_whole(done, json.dumps(asdict(point)).encode())
         point = Point(**json.loads(done.read_text(encoding="utf-8")))
         say(
             f"{point.collection}, {count}: {fmean(point.before):.4f}, {fmean(point.after):.4f}, {point.minutes:.1f} min"

@@ -46,9 +46,6 @@ CONFIG = CrossEncoderConfig(
 )
 REPEATS, CALLS_S = 15, 0.02  # samples of each stage, each the mean of so many seconds of calls
 AIM_US = 250  # of W1
-# All stages together at commit 738f842, when token ids were lists of Python's integers: by the same measurement, on
-# 2026-11-23, in the same minute as the page of that day and on its machine.
-BEFORE = {"W0": 249.0, "W1": 589.0, "short": 1631.0}
 
 Stages = dict[str, Callable[[], object]]
 
@@ -104,13 +101,13 @@ def stages(num_candidates: int, num_tokens: int) -> Stages:
     }
 
 
-def measure(stages: Stages, repeats: int) -> dict[str, float]:
+def measure(stages: Stages) -> dict[str, float]:
     """The median microseconds of each stage."""
     measured = {}
     for name, stage in stages.items():
         stage()
         number = max(1, round(CALLS_S / min(timeit.repeat(stage, number=1, repeat=3))))
-        measured[name] = median(timeit.repeat(stage, number=number, repeat=repeats)) / number * 1e6
+        measured[name] = median(timeit.repeat(stage, number=number, repeat=REPEATS)) / number * 1e6
     return measured
 
 
@@ -118,9 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-host.md"))
-    parser.add_argument("--repeats", type=int, default=REPEATS)
     options = parser.parse_args(arguments)
-    measured = {name: measure(stages(*shape), options.repeats) for name, shape in SHAPES.items()}
+    measured = {name: measure(stages(*shape)) for name, shape in SHAPES.items()}
     write_page(options.out, page(measured))
     return 0
 
@@ -131,14 +127,12 @@ def page(measured: Mapping[str, Mapping[str, float]]) -> str:
     names = [*measured["W1"]]
     rows = [[name, *(f"{times[name]:.0f}" for times in measured.values())] for name in names]
     rows.append(["together", *(f"{sum(times.values()):.0f}" for times in measured.values())])
-    rows.append(["together, before token ids were arrays", *(f"{BEFORE[name]:.0f}" for name in measured)])
     parts = [
         "# The host's part of a request",
         "What the host does for a request before a GPU can compute it, measured without a GPU: microseconds of each "
         "stage, from cached token ids to inputs in the buffer from which they are copied to the device. Each number is "
         f"the median of {REPEATS} samples. The columns are the number of candidates, and of token ids in each; the "
-        f"query has {QUERY_TOKENS}. The aim is {AIM_US} us for 100 x 75. The last row was measured on 2026-11-23, on "
-        "an AMD EPYC (family 26, model 2) with 2 logical CPUs.\n\n"
+        f"query has {QUERY_TOKENS}. The aim is {AIM_US} us for 100 x 75.\n\n"
         "Written by `python -m bandrank_bench host`.",
         bullets(machine.describe()),
         table(["stage, us", *head], rows),

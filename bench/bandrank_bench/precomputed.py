@@ -127,7 +127,7 @@ def compare(
     """Times every system; returns the seconds of clean samples. Each round has a new query and the same candidates."""
 
     def over_http(client: httpx.Client) -> Callable[[str], object]:
-        return lambda query: ask(client, query, passages)
+        return lambda query: ask(client, body_of(query, passages)).json()
 
     def in_process(score: Score) -> Callable[[str], object]:
         return lambda query: score(query, passages)
@@ -151,11 +151,9 @@ def compare(
     return {name: [one.seconds for one in kept if one.system == name] for name in systems}
 
 
-def ask(client: httpx.Client, query: str, texts: Sequence[str]) -> dict[str, float]:
-    """Sends a request; returns the milliseconds that the service reports."""
-    response = client.post("/rerank", content=body_of(query, texts), headers=JSON).raise_for_status()
-    timings: dict[str, float] = response.json()["meta"]["timings_ms"]
-    return timings
+def ask(client: httpx.Client, body: bytes) -> httpx.Response:
+    """Sends a request; returns the answer, unparsed."""
+    return client.post("/rerank", content=body, headers=JSON).raise_for_status()
 
 
 def body_of(query: str, texts: Sequence[str]) -> bytes:
@@ -169,13 +167,11 @@ def repeat(client: httpx.Client, writer: Writer, passages: list[str]) -> Latency
     """
     latency = Latency()
     for number in range(REPEATS):
-        query = WORKLOADS["W1"].request(writer, 5000 + number).query
-        body = body_of(query, passages)
+        body = body_of(WORKLOADS["W1"].request(writer, 5000 + number).query, passages)
         started = time.perf_counter()
-        response = client.post("/rerank", content=body, headers=JSON).raise_for_status()
+        response = ask(client, body)
         latency.total_ms.append((time.perf_counter() - started) * 1e3)
-        steps: dict[str, float] = response.json()["meta"]["timings_ms"]
-        for name, value in steps.items():
+        for name, value in response.json()["meta"]["timings_ms"].items():
             latency.steps_ms[name].append(value)
     return latency
 

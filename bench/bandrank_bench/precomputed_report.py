@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 
+from bandrank_bench.aims import Aim, aims_table
 from bandrank_bench.machine import with_instructions
 from bandrank_bench.output import bullets, table
 
@@ -51,8 +52,8 @@ def report(
     slow = {kind: median(seconds[CROSS_ENCODER + kind]) for kind in ("", INT8) if seconds.get(CROSS_ENCODER + kind)}
     kinds = {name: INT8 if name.endswith(INT8) else "" for name in seconds}
     ratios = {name: slow[kinds[name]] / median(taken) for name, taken in seconds.items() if taken}
-    aims = [(f"{name}, engine", target, ratios.get(name)) for name, target in AIMS.items()]
-    aims += [(name, HTTP_AIM, ratios.get(name)) for name in latencies]
+    aims = [Aim(f"{name}, engine", target, ratios.get(name), at_least=True) for name, target in AIMS.items()]
+    aims += [Aim(name, HTTP_AIM, ratios.get(name), at_least=True) for name in latencies]
     blocks = [
         with_instructions("# Benchmarks of scorers that precompute", facts),
         f"How fast scorers that precompute rank {NUM_CANDIDATES} candidates of mixed length (W1 of "
@@ -63,13 +64,7 @@ def report(
         "Written by `python -m bandrank_bench precomputed --out FILE`.",
         bullets(facts),
         "## Aims",
-        table(
-            ["times as fast as the sparse cross-encoder", "target", "measured", "reached"],
-            [
-                [name, f"{target:.0f}", f"{got:.0f}" if got else "-", "yes" if got and got >= target else "no"]
-                for name, target, got in aims
-            ],
-        ),
+        aims_table(aims, "times as fast as the sparse cross-encoder"),
         f"## {NUM_CANDIDATES} candidates, systems in turns",
         table(
             ["system", "clean samples", "ms", "x sparse cross-encoder"],

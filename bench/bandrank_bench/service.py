@@ -14,7 +14,7 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0  # the first start may compile kernels
 STOP_TIMEOUT_S = 90.0  # a graceful stop answers what was admitted, for up to the request timeout
 
 

@@ -1,14 +1,13 @@
 """What the demo sends, what it accepts as an answer, and what it prints."""
 
 import re
-import subprocess
 import sys
-import tempfile
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from demo import Outcome, clip, free_port, report, rerank, side_by_side, wait_until_ready
+from demo import Outcome, clip, parse_options, report, rerank, service, side_by_side
 from demo_collection import Collection, DemoError
 
 PASSAGES = {"p1": "green tea", "p2": "black tea", "p3": "coffee"}
@@ -50,12 +49,15 @@ def test_an_answer_that_is_no_permutation_ends_the_demo(status: int, answer: dic
         rerank(client_of(status, **answer), "coffee?", ["p1", "p2", "p3"], PASSAGES)
 
 
-def test_a_service_that_ends_early_is_reported_with_its_output() -> None:
+def test_a_service_that_ends_early_is_reported_with_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting ends when the process does, and the message holds its status and its output."""
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen([sys.executable, "-c", "import sys; sys.exit('no such model')"], stderr=log)
-        with pytest.raises(DemoError, match=r"(?s)status 1 before it was ready.*no such model"):
-            wait_until_ready(process, f"http://127.0.0.1:{free_port()}", log, timeout_s=60.0)
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho no such model\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    with pytest.raises(RuntimeError, match=r"(?s)exit status 1.*no such model"), service(parse_options([])):
+        pass
 
 
 def test_the_lists_show_what_is_relevant_and_how_far_it_moved() -> None:
