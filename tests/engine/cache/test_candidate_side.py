@@ -26,7 +26,7 @@ WORDINGS = {"query_wording": Wording("find {text}"), "candidate_wording": Wordin
 CALIBRATION = {"score_scale": 2.0, "score_bias": 0.5}
 OTHER_VALUES: dict[str, dict[str, Any]] = {
     "bi_encoder": ENCODER
-    | {"cls_id": 7, "sep_id": 8, "pooling": "max", "similarity": "euclidean", "max_tokens": 40}
+    | {"cls_id": 7, "sep_id": 8, "pooling": "max", "joined": ("max",), "similarity": "euclidean", "max_tokens": 40}
     | {"dense": (DenseConfig(8),), "size": 8}
     | WORDINGS
     | CALIBRATION,
