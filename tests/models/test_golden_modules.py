@@ -110,6 +110,15 @@ def test_every_pooling(pooling: str | list[str], cosine: bool, tmp_path: Path) -
     assert_alike(saved(tmp_path, ENCODER, pooling=pooling, cosine=cosine))
 
 
+def test_positions_that_yarn_scales(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "GTE without token types")
+    plain, length = found(load_model(str(folder))), "original_max_position_embeddings"
+    rope = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, length: 64}
+    edit_json(folder / "config.json", {"rope_parameters": rope})
+
+    assert (found(assert_alike(folder)) - plain).abs().max() > 100 * CLOSE
+
+
 def test_poolings_that_switches_join(tmp_path: Path) -> None:
     """In the order of the switches; a dense module reads them all."""
     folder = saved(tmp_path, ENCODER, pooling=["cls", "mean"], dense="two")
