@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bandrank.dtype_choice import choose_dtype
 from bandrank.models.checkpoint import read_json
 from bandrank.models.loading import load_model
+from bandrank.models.scorer import LIGHT_ROWS
 from bandrank.models.windowed import windowed
 
 CPU = torch.device("cpu")
@@ -70,6 +71,7 @@ def test_what_sentence_transformers_saves(behind: tuple[nn.Module, ...], place: 
         write_json(folder / "modules.json", [modules[0] | {"path": place}, *modules[1:]])
     model = assert_alike(folder)
 
+    assert model.scorer.row_cost == LIGHT_ROWS
     assert choose_dtype("int8", CPU, model) == choose_dtype("auto", CPU, model) == torch.float32
     with pytest.raises(ValueError, match="do not stand between two tokens"):
         windowed(model.scorer, 4)
