@@ -21,9 +21,9 @@ from bandrank.models.wording import PLAIN
 
 def read(model: Model, modules: list[str]) -> Scorer:
     """The bi-encoder that these modules form. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
-    folder, encoder = model.root, model.encoder
+    folder, encoder, is_static = model.root, model.encoder, model.family is static.STATIC
     layers = modules.count("Dense")
-    pooled = [static.MODULE] if model.family is static.STATIC else ["Transformer", "Pooling"]
+    pooled = [static.MODULE] if is_static else ["Transformer", "Pooling"]
     plain = [*pooled, *["Dense"] * layers]
     if modules not in (plain, [*plain, "Normalize"]):
         raise model.refuse(f"modules {modules} are not supported, only {', '.join(pooled)}, Dense and Normalize")
@@ -34,7 +34,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     for path in paths:
         require_on_vector(path)
     library = read_object(folder / "config_sentence_transformers.json", optional=True)
-    pooling = {} if model.family is static.STATIC else read_object(of_pooling / "config.json")
+    pooling = {} if is_static else read_object(of_pooling / "config.json")
     query_wording, candidate_wording = wordings(library)
     mode, *joined = read_poolings(pooling)
     prompted = {mode, *joined} != {"last"} and (query_wording, candidate_wording) != (PLAIN, PLAIN)
@@ -52,7 +52,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     size = _kept(model, model.size or library.get("truncate_dim"), whole)
     if size is not None and normalised and (model.similarity or named) == "dot":
         raise model.refuse("the dot product of vectors that are cut behind a Normalize module is not supported")
-    limits = static.read_limits(model) if model.family is static.STATIC else _limits(model)
+    limits = static.read_limits(model) if is_static else _limits(model)
     config = BiEncoderConfig(
         **limits,
         encoder=encoder,
