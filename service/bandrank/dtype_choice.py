@@ -8,6 +8,7 @@ import torch
 
 from bandrank.errors import BadSetting
 from bandrank.model_settings import Dtype
+from bandrank.models.encoders.static import StaticTable
 from bandrank.models.loading import LoadedModel
 from bandrank.models.placement import DTYPES
 from bandrank.models.quantised import why_no_layers, why_not_quantised
@@ -22,11 +23,14 @@ IN_HARDWARE = {torch.bfloat16: ("avx512_bf16", "amx_bf16"), torch.float16: ("avx
 
 def choose_dtype(name: Dtype, device: torch.device, model: LoadedModel) -> torch.dtype:
     """The named dtype. On a GPU, "auto" is float16, or bfloat16 for a scorer that overflows it; on a CPU, it is the
-    fastest of float32 and the dtypes that the checkpoint is marked fit for, as timed now.
+    fastest of float32 and the dtypes that the checkpoint is marked fit for, as timed now. For static embeddings, which
+    have no layers, int8 is float32.
 
     Raises BadSetting for int8 where it cannot be computed.
     """
     scorer = model.scorer
+    if name == "int8" and isinstance(getattr(scorer, "encoder", None), StaticTable):
+        return torch.float32
     if name == "int8" and (reason := why_no_int8(device, model)):
         raise BadSetting("dtype", f"cannot be int8 for {model.name}: {reason}")
     if name != "auto":

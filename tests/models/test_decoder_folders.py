@@ -193,10 +193,16 @@ def test_another_gemma_is_refused(tmp_path: Path, settings: dict[str, Any], mess
     [
         ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
         ({"use_sliding_window": True}, "within a sliding window is not supported"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rotary positions of .*'yarn'.* are not supported"),
+        (
+            {"rope_parameters": {"rope_type": "longrope", "factor": 4.0}},
+            "rotary positions of .*'longrope'.* are not supported",
+        ),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "factor of rotary positions must be a number"),
         # Qwen's model cards add this for longer texts, here to a file that transformers 5 has saved.
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rotary positions of .*'yarn'.* are not supported"),
+        (
+            {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}},
+            "rotary positions of .*'longrope'.* are not supported",
+        ),
         ({"attention_bias": True}, "attention with a bias is not supported in qwen3"),
         ({"num_key_value_heads": None}, "config.json has no number for num_key_value_heads"),
         ({"num_hidden_layers": 1}, "config.json names 1 layers, the weights have 2"),

@@ -136,7 +136,10 @@ def test_other_templates_are_refused(tmp_path: Path, template: str) -> None:
         ({"layer_types": [GLOBAL]}, "windows must be those of 3 layers, got 1"),
         ({"layer_types": None}, "layers of types .* are not supported"),
         ({"per_layer_config": {"2": {"head_dim": 32, "skip": ["mlp"]}}}, r"that differ in \['head_dim', 'skip'\]"),
-        ({"rope_parameters": SCALED | {LOCAL: {"rope_type": "yarn", "rope_theta": 1e4}}}, "rotary positions of .*yarn"),
+        (
+            {"rope_parameters": SCALED | {LOCAL: {"rope_type": "longrope", "rope_theta": 1e4}}},
+            "rotary positions of .*longrope",
+        ),
         ({"rope_parameters": {LOCAL: SCALED[LOCAL]}}, "rope_theta of rotary positions must be a number"),
         ({"rope_parameters": None}, "rope_theta of rotary positions must be a number"),
     ],
@@ -153,7 +156,7 @@ def test_other_roles_are_refused(tmp_path: Path) -> None:
 
     assert windowed(scorer, 4).config.encoder == scorer.config.encoder
     edit_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "max"})
-    assert_refused(folder, "maxima of states that the encoder projects are not supported")
+    assert_refused(folder, "maxima, or joined poolings, of states that the encoder projects are not supported")
     write_modules(folder, {"": "models.Transformer", "2_Dense": "models.Dense"})
     assert_refused(folder, "a ColBERT of states that the encoder projects is not supported")
     (folder / "modules.json").unlink()

@@ -109,7 +109,10 @@ def test_settings_that_are_refused(settings: dict[str, Any], message: str, tmp_p
 @pytest.mark.parametrize(
     ("rope", "message"),
     [
-        ({"rope_type": "yarn", "rope_theta": 20000.0, "factor": 4.0}, "rotary positions of .*yarn.* are not supported"),
+        (
+            {"rope_type": "longrope", "rope_theta": 20000.0, "factor": 4.0},
+            "rotary positions of .*longrope.* are not supported",
+        ),
         ({"rope_type": "default", "rope_theta": 0}, "rope_theta must be a number above 0, got 0"),
     ],
 )

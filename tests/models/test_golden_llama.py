@@ -2,6 +2,7 @@
 on the whole text of each pair.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from transformers import LlamaModel
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import SequenceCrossEncoder
-from bandrank.models.layers.positions import Rotary, SlowRotary
+from bandrank.models.layers.positions import Rotary, SlowRotary, YarnRotary
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.windowed import windowed
 
 CLOSE = 1e-5  # float32 through three layers, of scores about 1
 ROPE = LLAMA["rope_scaling"]
+LENGTH = "original_max_position_embeddings"
 # Queries with their candidates, of which one has none: an empty one, long and short ones, and texts whose first and
 # last pieces could join with what stands beside them.
 TEXTS = {
@@ -92,11 +94,17 @@ def test_positions_as_they_were_published_and_as_they_are_saved_now(folder: Path
     """The base stands beside the numbers of the scaling, or among them, or there is no scaling."""
     published = {"rope_scaling": ROPE, "rope_theta": 500_000.0, "rope_parameters": None}
     scaled, rope = SlowRotary(500_000.0, 32.0, trained=8192), ROPE | {"rope_theta": 500_000.0}
+    yarn = {"type": "yarn", "factor": 4.0, LENGTH: 64}
     forms: list[tuple[dict[str, Any], Rotary]] = [
         ({}, scaled),
         ({"rope_scaling": None, "rope_theta": None, "rope_parameters": rope}, scaled),
         ({"rope_scaling": rope, "rope_theta": None}, scaled),
         ({"rope_scaling": None}, Rotary(500_000.0)),
+        ({"rope_scaling": yarn}, YarnRotary(500_000.0, 4.0, trained=64, attention_factor=0.1 * math.log(4.0) + 1)),
+        (
+            {"rope_scaling": yarn | {"attention_factor": 0.7, "beta_fast": 16}, LENGTH: 32},
+            YarnRotary(500_000.0, 4.0, trained=32, fast=16.0, attention_factor=0.7),
+        ),
     ]
     for settings, rotary in forms:
         edit_json(folder / "config.json", published | settings)
@@ -110,6 +118,11 @@ def test_pairs_are_turned_as_by_the_library() -> None:
     found = SlowRotary(500_000.0, 32.0, trained=8192).frequencies(exponents)
 
     assert torch.equal(found, tiny_llama(hidden_size=256, head_dim=64).rotary_emb.inv_freq)
+    for trained in (2048, 64, 4):
+        yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0, LENGTH: trained}
+        library = tiny_llama(hidden_size=256, head_dim=64, rope_scaling=None, rope_parameters=yarn).rotary_emb
+        ours = YarnRotary(10_000.0, 4.0, trained=trained, attention_factor=library.attention_scaling)
+        assert torch.equal(ours.frequencies(exponents), library.inv_freq)
     kept = found / Rotary(500_000.0).frequencies(exponents)
     assert {1.0, 1 / 32} < {*kept.tolist()}
 
@@ -149,7 +162,10 @@ def test_what_is_known_of_a_model(model: LoadedModel) -> None:
         ({"temperature": 0}, "temperature must be a number above 0, got 0"),
         ({"num_key_value_heads": None}, "no number for num_key_value_heads"),
         ({"num_key_value_heads": 3}, "num_kv_heads 3 must divide num_heads 4"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rotary positions of .*'yarn'.* are not supported"),
+        (
+            {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}},
+            "rotary positions of .*'longrope'.* are not supported",
+        ),
         ({"rope_scaling": ROPE | {"low_freq_factor": None}}, "low_freq_factor of rotary positions must be a number"),
         ({"rope_scaling": ROPE | {"high_freq_factor": 1.0}}, "fast pairs must turn more often than slow ones"),
     ],

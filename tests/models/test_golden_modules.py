@@ -9,11 +9,13 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from support.bert_likes import KNOWN, save_fast_tokenizer, tiny
-from support.models import HIDDEN_SIZE, as_served, edit_json, random_text, randomise, score_batch
+from support.models import HIDDEN_SIZE, as_served, edit_json, random_text, randomise, score_batch, write_json
+from support.refusals import assert_refused
 from torch import nn
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import BiEncoder
+from bandrank.models.checkpoint import read_json
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.known import trained_for_dot
 from bandrank.models.loading import LoadedModel, load_model
@@ -22,7 +24,7 @@ from bandrank.models.texts import TextEncoder
 
 CLOSE = 1e-5  # of cosines; dot products are compared by their size
 ENCODER = "DistilBERT"  # for tests in which any encoder would do
-POOLINGS = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+POOLINGS = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", ["max", "cls"]]
 # sentence-transformers/LaBSE has one module, of 768 outputs with a tanh.
 DENSE: dict[str, list[dict[str, Any]]] = {
     "LaBSE": [{"out_features": HIDDEN_SIZE, "activation_function": nn.Tanh()}],
@@ -40,7 +42,7 @@ QUERIES = ["who is the man", "", "Thé man's time? ☂"]
 TEXTS = ["the man", "", "she was over there; who?", random_text(rng, 40), "ñandú ☂ of the man", random_text(rng, 600)]
 
 
-def saved(folder: Path, name: str, *, pooling: str = "mean", dense: str = "", cosine: bool = True) -> Path:
+def saved(folder: Path, name: str, *, pooling: Any = "mean", dense: str = "", cosine: bool = True) -> Path:
     """Saves a random bi-encoder on the encoder of a known model as the library writes it, and returns the folder."""
     known, start = KNOWN[name], folder / "start"
     tiny(name).base_model.save_pretrained(start)
@@ -48,7 +50,7 @@ def saved(folder: Path, name: str, *, pooling: str = "mean", dense: str = "", co
     tokenizer.enable_truncation(16)
     tokenizer.enable_padding(length=16)
     save_fast_tokenizer(start, tokenizer)
-    size, layers = HIDDEN_SIZE, []
+    size, layers = HIDDEN_SIZE * (len(pooling) if isinstance(pooling, list) else 1), []
     for options in DENSE.get(dense, []):
         layers.append(Dense(in_features=size, **options))
         randomise(layers[-1], seed=1)
@@ -89,7 +91,7 @@ def assert_alike(folder: Path, model: LoadedModel | None = None, **more: Any) ->
     torch.testing.assert_close(found(model), similarities, rtol=0, atol=close)
     assert similarities.std() > 100 * close
     again = folder.parent / "again"
-    checkpoint.save(model.scorer, again, tokenizer=folder / "tokenizer.json")
+    checkpoint.save(model.scorer, again, tokenizer=model.folder / "tokenizer.json")
     torch.testing.assert_close(found(load_model(str(again))), similarities, rtol=0, atol=close)
     as_served(model.scorer)
     torch.testing.assert_close(found(model), similarities, rtol=0, atol=close)
@@ -104,8 +106,43 @@ def test_every_family(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cosine", [True, False])
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_every_pooling(pooling: str, cosine: bool, tmp_path: Path) -> None:
+def test_every_pooling(pooling: str | list[str], cosine: bool, tmp_path: Path) -> None:
     assert_alike(saved(tmp_path, ENCODER, pooling=pooling, cosine=cosine))
+
+
+def test_positions_that_yarn_scales(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "GTE without token types")
+    plain, length = found(load_model(str(folder))), "original_max_position_embeddings"
+    rope = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, length: 64}
+    edit_json(folder / "config.json", {"rope_parameters": rope})
+
+    assert (found(assert_alike(folder)) - plain).abs().max() > 100 * CLOSE
+
+
+def test_poolings_that_switches_join(tmp_path: Path) -> None:
+    """In the order of the switches; a dense module reads them all."""
+    folder = saved(tmp_path, ENCODER, pooling=["cls", "mean"], dense="two")
+    switches = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}
+    edit_json(folder / "1_Pooling" / "config.json", switches, remove=("pooling_mode",))
+    model = assert_alike(folder)
+
+    assert model.scorer.facts(str)["pooling"].startswith("cls and mean, compared by")
+
+
+@pytest.mark.parametrize("path", ["0_Transformer", "0_Transformer/"])
+def test_a_transformer_in_a_folder_of_its_own(path: str, tmp_path: Path) -> None:
+    """As version 0 of the library saved it, and version 1 beside a config.json with nothing but a version."""
+    folder = saved(tmp_path, ENCODER)
+    modules = read_json(folder / "modules.json")
+    (folder / "0_Transformer").mkdir()
+    for each in [each for each in folder.iterdir() if each.is_file()]:
+        if each.name not in ("modules.json", "config_sentence_transformers.json"):
+            each.rename(folder / "0_Transformer" / each.name)
+    write_json(folder / "modules.json", [modules[0] | {"path": path}, *modules[1:]])
+    write_json(folder / "config.json", {"__version__": "1.0.0"})
+    assert_alike(folder)
+    write_json(folder / "modules.json", [modules[0] | {"path": path}])
+    assert_refused(folder, "only a bi-encoder may have a folder for it")
 
 
 def silent(folder: Path, *, named: bool) -> Path:

@@ -89,6 +89,12 @@ def test_a_decoder_may_have_a_matrix_of_its_own(tmp_path: Path) -> None:
     assert_library_scores(folder)
 
 
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize("most", [60, 10_000])
+def test_only_the_largest_weights_of_a_text_may_count(most: int, table: bool, tmp_path: Path) -> None:
+    assert_library_scores(save_splade(tmp_path, table=table, max_active_dims=most))
+
+
 def test_what_the_library_saves_now_is_read(tmp_path: Path) -> None:
     """Later versions save the transformer's task, and a class that others share."""
     start = save_splade(tmp_path / "start")
@@ -138,7 +144,7 @@ def test_a_table_reads_each_token_of_a_query_once(tmp_path: Path) -> None:
     ("file", "settings", "message"),
     [
         ("config_sentence_transformers.json", {"similarity_fn_name": "cosine"}, "compared by cosine are not supported"),
-        ("config_sentence_transformers.json", {"max_active_dims": 64}, "cut to their 64 largest weights"),
+        ("config_sentence_transformers.json", {"max_active_dims": 0}, "most_terms must be at least 1, got 0"),
         ("sentence_bert_config.json", {"transformer_task": "feature-extraction"}, "gives no logits is not supported"),
         ("1_SpladePooling/config.json", {"pooling_strategy": "median"}, "a SpladePooling with median and relu is not"),
         ("1_SpladePooling/config.json", {"activation_function": "tanh"}, "a SpladePooling with max and tanh is not"),

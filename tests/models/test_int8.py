@@ -93,7 +93,7 @@ def scores(scorer: PreparedScorer, batch: ScoreBatch) -> Tensor:
         return scorer(batch)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", sorted(VARIANTS.keys() - {"bi_encoder static"}))  # which has no layers
 def test_every_architecture_is_near_float32(variant: str) -> None:
     """Scores differ from float32's by a small part of their spread, and do differ: int8 did compute them."""
     scorer = VARIANTS[variant]()

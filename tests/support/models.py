@@ -20,6 +20,7 @@ from bandrank.models.architectures.bi_encoder import BiEncoderConfig
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.static import StaticConfig
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
@@ -297,6 +298,12 @@ def tiny_bi_encoder(
     encoder = tiny_encoder_config(num_layers=num_layers, positions=positions, num_heads=num_heads)
     config = BiEncoderConfig(encoder, CLS_ID, SEP_ID, **{"max_tokens": 128} | more)
     return random_scorer(BiEncoder(config), seed)
+
+
+def tiny_static_bi_encoder() -> BiEncoder:
+    """A random table of vectors, as a bi-encoder."""
+    config = BiEncoderConfig(StaticConfig(vocab_size(), HIDDEN_SIZE), None, None, max_tokens=512)
+    return random_scorer(BiEncoder(config), 0)
 
 
 def as_served(scorer: AnyScorer, dtype: torch.dtype = torch.float32) -> AnyScorer:

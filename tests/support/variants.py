@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from support.decoders import tiny_candidate_first_reranker, tiny_decoder_bi_encoder, tiny_decoder_reranker
 from support.grouped import tiny_embedding_gemma2_bi_encoder, tiny_gemma3_bi_encoder, tiny_llama_reranker
-from support.models import random_ids, tiny_bi_encoder, tiny_cross_encoder
+from support.models import random_ids, tiny_bi_encoder, tiny_cross_encoder, tiny_static_bi_encoder
 from support.modernbert import tiny_sequence_cross_encoder
 from support.precomputing import (
     tiny_colbert,
@@ -41,6 +41,8 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "bi_encoder mean": lambda: tiny_bi_encoder(max_tokens=512),
     "bi_encoder cls dot": lambda: tiny_bi_encoder(max_tokens=512, pooling="cls", similarity="dot"),
     "bi_encoder cut dot": lambda: tiny_bi_encoder(max_tokens=512, similarity="dot", size=20),
+    "bi_encoder joined": lambda: tiny_bi_encoder(max_tokens=512, joined=("cls", "max")),
+    "bi_encoder static": tiny_static_bi_encoder,
     "bi_encoder apart": lambda: tiny_bi_encoder(max_tokens=512, separate_towers=True),
     "bi_encoder decoder": tiny_decoder_bi_encoder,
     "bi_encoder gemma3": tiny_gemma3_bi_encoder,

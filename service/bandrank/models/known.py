@@ -269,6 +269,19 @@ KNOWN_FAMILIES = (
         (KnownModel("google/embeddinggemma-300m", BI, "300M", 2048, "mean, two layers, cosine; texts have prompts"),),
     ),
     KnownFamily(
+        "Static embeddings",
+        ("model2vec",),
+        "a vector for each token, and no layers: bi-encoders that cost next to nothing, as fast models too",
+        (
+            KnownModel("sentence-transformers/static-retrieval-mrl-en-v1", BI, "", 16384, "cosine; may be cut"),
+            KnownModel(
+                "sentence-transformers/static-similarity-mrl-multilingual-v1", BI, "", 16384, "the same; multilingual"
+            ),
+            KnownModel("minishlab/potion-retrieval-32M", BI, "32M", 16384, "cosine"),
+            KnownModel("minishlab/potion-multilingual-128M", BI, "128M", 16384, "cosine; multilingual"),
+        ),
+    ),
+    KnownFamily(
         "EmbeddingGemma 2",
         ("embedding_gemma2", "embedding_gemma2_text"),
         "as Gemma 3, with wider heads in global layers; every layer mixes in embeddings; texts only",

@@ -127,9 +127,11 @@ class Scorer(nn.Module, ABC):
 
     @property
     def row_cost(self) -> float:
-        """The cost of a row as a multiple of a MiniLM-L6's, by the products with the encoder's weights."""
+        """The cost of a row as a multiple of a MiniLM-L6's, by the products with the encoder's weights; without layers,
+        that of a light one.
+        """
         encoder: EncoderConfig = self.config.encoder
-        return encoder.num_layers * encoder.products_per_layer / MINILM_PRODUCTS
+        return encoder.num_layers * encoder.products_per_layer / MINILM_PRODUCTS or LIGHT_ROWS
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """The cost of scoring one candidate, in rows of the scorer's encoder, the unit of a batch's budget; by default

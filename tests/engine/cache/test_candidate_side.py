@@ -26,7 +26,7 @@ WORDINGS = {"query_wording": Wording("find {text}"), "candidate_wording": Wordin
 CALIBRATION = {"score_scale": 2.0, "score_bias": 0.5}
 OTHER_VALUES: dict[str, dict[str, Any]] = {
     "bi_encoder": ENCODER
-    | {"cls_id": 7, "sep_id": 8, "pooling": "max", "similarity": "euclidean", "max_tokens": 40}
+    | {"cls_id": 7, "sep_id": 8, "pooling": "max", "joined": ("max",), "similarity": "euclidean", "max_tokens": 40}
     | {"dense": (DenseConfig(8),), "size": 8}
     | WORDINGS
     | CALIBRATION,
@@ -40,7 +40,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     | {"interaction_layers": (1,), "num_embeddings": 2, "pool": "last", "similarity": "scaled_dot"}
     | {"interaction_weight": 0.5, "bi_encoder_weight": 0.5, "bi_encoder_bias": 0.5, "lexical": LexicalConfig(9.0)},
     "poly_encoder": TEXTS | {"num_codes": 3, "reduction": "mean", "output_scaling": 0.5} | CALIBRATION,
-    "splade": TEXTS | {"pooling": "sum", "num_logs": 3} | WORDINGS | CALIBRATION,
+    "splade": TEXTS | {"pooling": "sum", "num_logs": 3, "most_terms": 5} | WORDINGS | CALIBRATION,
     "virt": TEXTS | {"similarity": "dot"} | CALIBRATION,
 }
 # Values for single variants, instead of those above or besides them: the variants' own values differ.

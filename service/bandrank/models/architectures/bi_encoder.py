@@ -31,6 +31,7 @@ class BiEncoderConfig:
     """The settings of a bi-encoder, saved in config.json.
 
     cls_id, sep_id: the tokens around each text; None for a missing one.
+    joined: further poolings, whose vectors are put behind the first one's.
     max_tokens: the most token ids of a query or candidate, [CLS] and [SEP] included.
     dense: layers behind the pooling, in their order.
     size: how many numbers of a vector are kept, from the first (Kusupati et al. 2022, arXiv 2205.13147); None for all.
@@ -44,6 +45,7 @@ class BiEncoderConfig:
     cls_id: int | None
     sep_id: int | None
     pooling: Pooling = "mean"
+    joined: tuple[Pooling, ...] = ()
     similarity: Similarity = "cosine"
     max_tokens: int = 256
     dense: tuple[DenseConfig, ...] = ()
@@ -65,7 +67,12 @@ class BiEncoderConfig:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The numbers of a vector as it is pooled, and behind each dense layer."""
-        return self.encoder.hidden_size, *(layer.size for layer in self.dense)
+        return len(self.poolings) * self.encoder.hidden_size, *(layer.size for layer in self.dense)
+
+    @property
+    def poolings(self) -> tuple[Pooling, ...]:
+        """All poolings, in the order of their vectors."""
+        return self.pooling, *self.joined
 
     @property
     def max_query_tokens(self) -> int:
@@ -101,7 +108,7 @@ class BiEncoder(LateInteractionScorer):
         why = f": {self.why_similarity}" if self.why_similarity else ""
         cut = f", cut to {self.config.size} numbers" if self.config.size else ""
         compared = f"compared by {self.config.similarity}{why}"
-        return super().facts(text_of) | {"pooling": f"{self.config.pooling}{cut}, {compared}"}
+        return super().facts(text_of) | {"pooling": f"{' and '.join(self.config.poolings)}{cut}, {compared}"}
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """A dot product costs next to nothing."""
@@ -114,7 +121,7 @@ class BiEncoder(LateInteractionScorer):
 
     def candidate_side(self) -> CandidateSide:
         """All but the words around a query, an encoder of its own, and the calibration of scores."""
-        of_vectors = ("encoder", "pooling", "dense", "size", "similarity")
+        of_vectors = ("encoder", "pooling", "joined", "dense", "size", "similarity")
         names = (*of_vectors, "cls_id", "sep_id", "max_tokens", "candidate_wording")
         return self._candidate_side(names, (self.candidate_prefix, "dense."))
 
@@ -158,11 +165,11 @@ class BiEncoder(LateInteractionScorer):
         hidden = self.encoder.embed(ids, positions, torch.zeros_like(ids))
         states = self.encoder(hidden, positions, inputs.plan)
         lengths = owner.new_zeros(inputs.num_texts + 1).index_add_(0, owner, torch.ones_like(owner))
-        pooled = pool_by_owner(states, owner, positions, lengths, self.config.pooling)
-        return self._behind_pooling(pooled[:-1])
+        pooled = [pool_by_owner(states, owner, positions, lengths, each)[:-1] for each in self.config.poolings]
+        return self._behind_pooling(torch.cat(pooled, -1))
 
     def _vectors(self, encoder: Encoder, tokens: Ragged) -> Ragged:
-        vectors = self._behind_pooling(tower.read_pooled(encoder, tokens, self.config.pooling))
+        vectors = self._behind_pooling(tower.read_pooled(encoder, tokens, *self.config.poolings))
         return Ragged(vectors, np.arange(len(tokens) + 1))
 
     def _behind_pooling(self, pooled: Tensor) -> Tensor:

@@ -33,13 +33,15 @@ class SpladeConfig(LateInteractionConfig):
 
     pooling: whether the weights that a text's tokens give a term are summed, or the largest counts.
     num_logs: how many times log(1 + x) is taken of a positive logit; 2 in Shen et al. 2025 (arXiv 2504.14839).
+    most_terms: how many terms of a text have a weight at most, the largest ones; None for any number.
     query_table: whether queries are read without the encoder, by a table of weights.
     query_wording: the words around a query.  candidate_wording: the words before a candidate.
-    Raises ValueError for a num_logs below 1.
+    Raises ValueError for a num_logs or most_terms below 1.
     """
 
     pooling: Literal["max", "sum"] = "max"
     num_logs: int = 1
+    most_terms: int | None = None
     query_table: bool = False
     query_wording: Wording = PLAIN
     candidate_wording: Wording = PLAIN
@@ -48,6 +50,8 @@ class SpladeConfig(LateInteractionConfig):
         super().__post_init__()
         if self.num_logs < 1:
             raise ValueError(f"num_logs must be at least 1, got {self.num_logs}")
+        if self.most_terms is not None and self.most_terms < 1:
+            raise ValueError(f"most_terms must be at least 1, got {self.most_terms}")
 
 
 class Splade(LateInteractionScorer):
@@ -75,8 +79,9 @@ class Splade(LateInteractionScorer):
         """The facts of any scorer, and how texts become terms."""
         logs = "log(1 + " * self.config.num_logs + "logit" + ")" * self.config.num_logs
         how = {"max": "the largest", "sum": "the sum of"}[self.config.pooling]
+        most = f", the {self.config.most_terms:,} largest of a text" if self.config.most_terms else ""
         queries = "; a query's by a table, without the encoder" if self.config.query_table else ""
-        return super().facts(text_of) | {"terms": f"{self.num_terms:,}, weighted by {how} {logs}{queries}"}
+        return super().facts(text_of) | {"terms": f"{self.num_terms:,}, weighted by {how} {logs}{most}{queries}"}
 
     @property
     def encodes_queries_apart(self) -> bool:
@@ -104,7 +109,7 @@ class Splade(LateInteractionScorer):
         return Ragged.from_tensors([sparse(weights) for weights in self._weights(tokens)])
 
     def candidate_side(self) -> CandidateSide:
-        return self._candidate_side(("encoder", "pooling", "num_logs"), ("encoder.", "head.", "decoder."))
+        return self._candidate_side(("encoder", "pooling", "num_logs", "most_terms"), ("encoder.", "head.", "decoder."))
 
     def encode_queries(self, queries: Ragged) -> Ragged:
         """(n, num_terms) one row for each query, with the weight of every term."""
@@ -124,13 +129,20 @@ class Splade(LateInteractionScorer):
         owner, ids = to_device([owner, queries.values], self.encoder.device)
         weights = self.query_weights.new_zeros(len(queries), self.num_terms)
         weights[owner, ids] = self.query_weights[ids]
-        return weights
+        return self._largest(weights)
 
     def _weights(self, tokens: Ragged) -> Iterator[Tensor]:
         """(num_terms,) float32 weights of all terms in each text."""
         states = tower.read(self.encoder, tokens)
         # Text by text: the rounding of a product with a matrix may depend on the number of rows.
-        return (self._pool(states[text]) for text in range(len(tokens)))
+        return (self._largest(self._pool(states[text])) for text in range(len(tokens)))
+
+    def _largest(self, weights: Tensor) -> Tensor:
+        """The weights, of which no text has more than `most_terms` that are not 0. weights: (..., num_terms)."""
+        if (most := self.config.most_terms) is None:
+            return weights
+        terms = weights.abs().topk(min(most, self.num_terms)).indices
+        return torch.zeros_like(weights).scatter(-1, terms, weights.gather(-1, terms))
 
     def _pool(self, states: Tensor) -> Tensor:
         """(num_terms,) the weights of all terms in a text. states: (length, hidden_size) of its tokens."""

@@ -17,6 +17,7 @@ from bandrank.models.encoders.modernbert import modernbert
 from bandrank.models.encoders.mpnet import mpnet
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.encoders.rotary_bert import rotary_bert
+from bandrank.models.encoders.static import StaticTable
 from bandrank.models.encoders.t5 import T5Stack
 from bandrank.models.layers.head import LogitHead, NormedHead, ScoreHead
 
@@ -36,6 +37,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "mpnet": mpnet,
     "nomic_bert": rotary_bert,
     "rotary_roberta": rotary_bert,
+    "static": StaticTable,
     "t5": T5Stack,
     "ultrabert": llama,
 }

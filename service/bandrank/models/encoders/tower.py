@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.encoders.protocol import ALL, Encoder
+from bandrank.models.encoders.static import StaticTable
 from bandrank.models.layers.pooling import Pooling, pool, pooled_row
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import indices_within
@@ -28,13 +29,16 @@ def read(encoder: Encoder, tokens: Ragged, *, token_type: int = 0, layers: slice
     return Ragged(encoder(hidden, positions, plan, layers=layers), tokens.cu_seqlens)
 
 
-def read_pooled(encoder: Encoder, tokens: Ragged, pooling: Pooling) -> Tensor:
-    """(n, hidden_size) float32 pooled output of the last layer. If pooling reads one row of each text, that layer skips
-    the others.
+def read_pooled(encoder: Encoder, tokens: Ragged, *poolings: Pooling) -> Tensor:
+    """(n, hidden_size) float32 pooled output of the last layer, or several side by side. If pooling reads one row of
+    each text, that layer skips the others.
     """
-    rows = pooled_row(tokens, pooling)
+    if isinstance(encoder, StaticTable) and poolings == ("mean",):
+        return encoder.means(tokens)
+    rows = pooled_row(tokens, poolings[0]) if len(poolings) == 1 else None
     if rows is None:
-        return pool(read(encoder, tokens), pooling)
+        states = read(encoder, tokens)
+        return torch.cat([pool(states, each) for each in poolings], -1)
     hidden, positions = embed(encoder, tokens)
     (chosen,) = to_device([torch.from_numpy(rows)], encoder.device)
     return encoder.forward_each(hidden, positions, encoder.plan_texts(tokens.cu_seqlens), chosen).float()

@@ -4,12 +4,12 @@ from typing import Any
 
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
 from bandrank.models.checkpoint import BadCheckpoint, assemble, read_json, read_object
-from bandrank.models.hf import dense
+from bandrank.models.hf import dense, static
 from bandrank.models.hf.chat_template import joins_plainly
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.modules import require_bi_encoder, require_on_vector
-from bandrank.models.hf.pooling import read_pooling
+from bandrank.models.hf.pooling import read_poolings
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
 from bandrank.models.hf.similarity import read_similarity
@@ -21,43 +21,44 @@ from bandrank.models.wording import PLAIN
 
 def read(model: Model, modules: list[str]) -> Scorer:
     """The bi-encoder that these modules form. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
-    folder, encoder = model.folder, model.encoder
+    folder, encoder, is_static = model.root, model.encoder, model.family is static.STATIC
     layers = modules.count("Dense")
-    plain = ["Transformer", "Pooling", *["Dense"] * layers]
+    pooled = [static.MODULE] if is_static else ["Transformer", "Pooling"]
+    plain = [*pooled, *["Dense"] * layers]
     if modules not in (plain, [*plain, "Normalize"]):
-        raise model.refuse(f"modules {modules} are not supported, only Transformer, Pooling, Dense and Normalize")
+        raise model.refuse(f"modules {modules} are not supported, only {', '.join(pooled)}, Dense and Normalize")
     require_bi_encoder(model)
     if encoder.causal:
         require_no_code(model)
-    paths = [folder / module["path"] for module in read_json(folder / "modules.json")]
-    for path in paths[2:]:
+    of_pooling, *paths = (folder / module["path"] for module in read_json(folder / "modules.json")[len(pooled) - 1 :])
+    for path in paths:
         require_on_vector(path)
     library = read_object(folder / "config_sentence_transformers.json", optional=True)
-    pooling = read_object(paths[1] / "config.json")
+    pooling = {} if is_static else read_object(of_pooling / "config.json")
     query_wording, candidate_wording = wordings(library)
-    mode = read_pooling(pooling)
-    prompted = mode != "last" and (query_wording, candidate_wording) != (PLAIN, PLAIN)
+    mode, *joined = read_poolings(pooling)
+    prompted = {mode, *joined} != {"last"} and (query_wording, candidate_wording) != (PLAIN, PLAIN)
     if prompted and not pooling.get("include_prompt", True):
         raise BadCheckpoint(f"{folder}: a pooling that leaves the tokens of a prompt out is not supported")
     named, normalised = library.get("similarity_fn_name"), "Normalize" in modules
     similarity, why = read_similarity(model, named, normalised=normalised)
-    dense_layers = [dense.read(path) for path in paths[2 : 2 + layers]]
+    dense_layers = [dense.read(path) for path in paths[:layers]]
     if matrix := model.family.projection:  # behind the pooling, which all but maxima let it pass
-        if mode == "max":
-            raise model.refuse("maxima of states that the encoder projects are not supported")
+        if mode == "max" or joined:
+            raise model.refuse("maxima, or joined poolings, of states that the encoder projects are not supported")
         product = model.weights[matrix].float()
         dense_layers.insert(0, (DenseConfig(size=len(product), bias=False), {"linear.weight": product}))
-    whole = dense_layers[-1][0].size if dense_layers else encoder.hidden_size
+    whole = dense_layers[-1][0].size if dense_layers else (1 + len(joined)) * encoder.hidden_size
     size = _kept(model, model.size or library.get("truncate_dim"), whole)
     if size is not None and normalised and (model.similarity or named) == "dot":
         raise model.refuse("the dot product of vectors that are cut behind a Normalize module is not supported")
-    most = min(encoder.max_positions, MAX_DECODER_TOKENS) if encoder.causal else encoder.max_positions
+    limits = static.read_limits(model) if is_static else _limits(model)
     config = BiEncoderConfig(
-        **model.ids(bare=True),
+        **limits,
         encoder=encoder,
         pooling=mode,
+        joined=tuple(joined),
         similarity=similarity,
-        max_tokens=most_tokens(model, most, in_messages=joins_plainly(folder)),
         dense=tuple(layer for layer, _ in dense_layers),
         size=size,
         query_wording=query_wording,
@@ -68,6 +69,15 @@ def read(model: Model, modules: list[str]) -> Scorer:
     scorer = assemble(BiEncoder, config, weights, source=str(folder))
     scorer.why_similarity = why
     return scorer
+
+
+def _limits(model: Model) -> dict[str, Any]:
+    """What is read of a text, as fields of a config. Raises BadCheckpoint, and ValueError as `Model.ids`."""
+    most = model.encoder.max_positions
+    if model.encoder.causal:
+        most = min(most, MAX_DECODER_TOKENS)
+    limit = most_tokens(model, most, in_messages=joins_plainly(model.folder))
+    return model.ids(bare=True) | {"max_tokens": limit}
 
 
 def _kept(model: Model, asked: Any, whole: int) -> int | None:

@@ -24,7 +24,7 @@ from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
 from bandrank.models.hf.embedding_gemma2 import EMBEDDING_GEMMA2
 from bandrank.models.hf.eurobert import EUROBERT, ULTRABERT
-from bandrank.models.hf.files import own_class, read_weights, transformer_folder
+from bandrank.models.hf.files import MODEL2VEC, own_class, read_weights, transformer_folder
 from bandrank.models.hf.gemma import GEMMA
 from bandrank.models.hf.gemma3 import GEMMA3
 from bandrank.models.hf.gte import GTE
@@ -40,6 +40,7 @@ from bandrank.models.hf.nomic_bert import NOMIC_BERT
 from bandrank.models.hf.qwen import QWEN
 from bandrank.models.hf.roberta import FLASH, FLASH_ROBERTA, JINA_3, ROBERTA
 from bandrank.models.hf.settings import AS_PUBLISHED, require_sizes
+from bandrank.models.hf.static import MODULE, STATIC
 from bandrank.models.scorer import Scorer
 
 FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
@@ -58,6 +59,7 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "llama": CAUSAL_LLAMA,
     "llama_bidirec": LLAMA,
     "mistral": CAUSAL_LLAMA,
+    MODEL2VEC: STATIC,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
     "mt5": T5,
@@ -82,12 +84,13 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
     name: the name by which it was asked for, such as its hub id; by default the folder's.  similarity: how a bi-encoder
     compares vectors, and size: how many of their numbers it keeps at most, whatever its folder says.
     """
-    root, folder = folder, transformer_folder(folder)
-    settings = read_object(folder / "config.json", optional=(folder / "modules.json").is_file())
-    family = FAMILIES_OF_CODE.get(own_class(settings)) or FAMILIES.get(str(settings.get("model_type")))
+    root = folder
     try:
+        folder = transformer_folder(root)
+        settings = _settings(root, folder)
+        family = FAMILIES_OF_CODE.get(own_class(settings)) or FAMILIES.get(str(settings.get("model_type")))
         if family is None:
-            raise BadCheckpoint(f"{folder}: {_unknown(folder, settings)} not supported; {SUPPORTED}")
+            raise BadCheckpoint(f"{root}: {_unknown(root, settings)} not supported; {SUPPORTED}")
         require_sizes(settings)
         saved = read_weights(folder)
         prefix = next((each for each in family.prefixes if any(name.startswith(each) for name in saved)), "")
@@ -119,8 +122,16 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
         raise error if isinstance(error, BadCheckpoint) else BadCheckpoint(f"{folder}: {error}") from error
 
 
+def _settings(root: Path, folder: Path) -> dict[str, Any]:
+    """The keys of config.json, which static embeddings do without."""
+    modules = read_json(root / "modules.json") if (root / "modules.json").is_file() else []
+    settings = read_object(folder / "config.json", optional=bool(modules))
+    is_static = modules and modules[0]["type"].endswith(f".{MODULE}")
+    return settings | {"model_type": MODEL2VEC} if is_static else settings
+
+
 def _unknown(folder: Path, settings: dict[str, Any]) -> str:
-    """What a folder has instead of a known transformer: another, one in a folder of its own, or static embeddings."""
+    """What a folder has instead of a known transformer: another, or none."""
     if {"auto_map", "model_type"} & settings.keys() or not (path := folder / "modules.json").is_file():
         return f"model_type {settings.get('model_type')!r} is"
     names = [module["type"].rpartition(".")[2] for module in read_json(path)]
@@ -131,7 +142,7 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
     """Reads the scorer, whose role the modules of sentence-transformers or PyLate tell, if there are any."""
     if modules == sequence_cross_encoder.CHAIN and model.family is MODERNBERT:
         return sequence_cross_encoder.read_chain(model)
-    if "Pooling" in modules:
+    if "Pooling" in modules or model.family is STATIC:
         return bi_encoder.read(model, modules)
     if splade.is_splade(modules):
         return splade.read(model, modules)

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers
 from tokenizers.normalizers import BertNormalizer, Lowercase, Normalizer, Strip
 from tokenizers.pre_tokenizers import ByteLevel
 
-from bandrank.models.checkpoint import BadCheckpoint, read_object, unread
+from bandrank.models.checkpoint import BadCheckpoint, read_json, read_object, unread
 from bandrank.models.shipped import names as shipped_names
 
 # A star matches folders too. A module's weights are small, and may be pickled even if the encoder's are not.
@@ -43,6 +43,7 @@ NORMALIZER_SETTINGS = {  # the names in tokenizer.json, and the defaults of the 
 OF_DEBERTA = ("do_lower_case", "split_by_punct")  # would override tokenizer.json
 STRIPS_TEXTS = "ZEConfig"  # of zeroentropy/zerank-1-small, whose code drops white space around both texts
 NAMED = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+MODEL2VEC = "model2vec"  # of tokenizers beside such a config.json, tokenizer.json is read alone
 UNCONFIGURED = {"PreTrainedTokenizerFast", "TokenizersBackend"}  # take tokenizer.json as it is
 
 Weights = dict[str, torch.Tensor]
@@ -91,11 +92,15 @@ def _download(model: str, revision: str | None) -> Path:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """The folder with a model's config.json, weights and tokenizer: its own, or, if sentence-transformers has put a
-    Router there, that of the transformer for documents.
+    """The folder with a model's config.json, weights and tokenizer: its own, or that of sentence-transformers' first
+    module, or, if that is a Router, of the transformer for documents.
 
-    Raises BadCheckpoint.
+    Raises BadCheckpoint, and TypeError for a list of modules that is none.
     """
+    modules = read_json(folder / "modules.json") if (folder / "modules.json").is_file() else []
+    first = folder / (modules[0].get("path") or "") if modules else folder
+    if first.parent == folder and first.is_dir():
+        return first
     if (folder / "config.json").is_file() or not (folder / "router_config.json").is_file():
         return folder
     routes = read_object(folder / "router_config.json").get("structure")
@@ -134,10 +139,12 @@ def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
         tokenizer = _converted(folder)
     else:
         raise BadCheckpoint(f"{folder}: no tokenizer.json and no vocab.txt")
-    _configure(tokenizer, folder)
-    _add_tokens(tokenizer, folder)
+    settings = read_object(folder / "config.json", optional=True)
+    if settings.get("model_type") != MODEL2VEC:
+        _configure(tokenizer, folder)
+        _add_tokens(tokenizer, folder)
     first: list[Normalizer] = [Lowercase()] if transformer_settings(folder).get("do_lower_case") else []
-    if strip and own_class(read_object(folder / "config.json", optional=True)) == STRIPS_TEXTS:
+    if strip and own_class(settings) == STRIPS_TEXTS:
         first.append(Strip())
     if first:
         steps = first if tokenizer.normalizer is None else [*first, tokenizer.normalizer]

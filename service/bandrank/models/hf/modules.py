@@ -6,6 +6,7 @@ from pathlib import Path
 from bandrank.models.checkpoint import read_json, read_object
 from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.model import Model
+from bandrank.models.hf.static import MODULE
 
 LIBRARIES = ("sentence_transformers", "pylate")
 OF_JINA = "custom_st.Transformer"  # reads a text as the library's does, with a task's adapter
@@ -22,8 +23,8 @@ KIND, TASK = "SentenceTransformer", "feature-extraction"
 def read_modules(model: Model) -> list[str]:
     """The class names of a folder's modules in order; none without a modules.json.
 
-    Raises BadCheckpoint for other code than the libraries', and for a transformer in another folder, with settings
-    beside config.json, or with other states than the last.
+    Raises BadCheckpoint for other code than the libraries', and for a transformer in another folder, unless it is a
+    bi-encoder's, with settings beside config.json, or with other states than the last.
     """
     path = model.root / "modules.json"
     if not (modules := read_json(path) if path.is_file() else []):
@@ -33,8 +34,9 @@ def read_modules(model: Model) -> list[str]:
     names = class_names(model, types)
     if OF_JINA in types and any(model.folder.glob("**/adapter_config.json")):
         raise model.refuse("adapters for tasks in folders of their own are not supported")
-    if place := modules[0].get("path"):
-        raise model.refuse(f"a transformer in {place!r}, not in the folder itself, is not supported")
+    place = modules[0].get("path")
+    if place and (model.root / place != model.folder or not {"Pooling", MODULE} & {*names}):
+        raise model.refuse(f"a transformer in {place!r} is not supported: only a bi-encoder may have a folder for it")
     other = {name: settings[name] for name in OF_CLASSES if (settings.get(name) or {}).keys() - HARMLESS}
     for name, each in (settings.get("modality_config") or {}).items():
         output = each.get("method_output_name", COMPUTED[0])
@@ -55,7 +57,7 @@ def class_names(model: Model, types: Iterable[str]) -> list[str]:
 
 def require_bi_encoder(model: Model) -> None:
     """Raises BadCheckpoint for a model of another kind or task, whose modules may be those of a bi-encoder."""
-    kind = read_object(model.folder / "config_sentence_transformers.json", optional=True).get("model_type", KIND)
+    kind = read_object(model.root / "config_sentence_transformers.json", optional=True).get("model_type", KIND)
     task = transformer_settings(model.folder).get("transformer_task", TASK)
     if (kind, task) != (KIND, TASK):
         raise model.refuse(f"a {kind} for {task} with a Pooling module is not supported")

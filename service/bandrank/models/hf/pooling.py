@@ -23,13 +23,14 @@ SWITCHES = {  # before sentence-transformers 6
 }
 
 
-def read_pooling(settings: Mapping[str, Any]) -> Pooling:
-    """The mode in a module's settings: its name or its switch; with neither it is the mean, as in the library.
+def read_poolings(settings: Mapping[str, Any]) -> tuple[Pooling, ...]:
+    """The modes in a module's settings, whose vectors are joined: their names or switches; with none it is the mean, as
+    in the library.
 
-    Raises ValueError for several modes and for an unknown one.
+    Raises ValueError for an unknown mode.
     """
     named = settings.get("pooling_mode", [mode for switch, mode in SWITCHES.items() if settings.get(switch)])
     modes = (list(named) or ["mean"]) if isinstance(named, list) else [named]
-    if len(modes) != 1 or modes[0] not in POOLINGS:
-        raise ValueError(f"pooling {modes} is not supported, only one of {', '.join(POOLINGS)}")
-    return POOLINGS[modes[0]]
+    if not {*modes} <= POOLINGS.keys():
+        raise ValueError(f"pooling {modes} is not supported, only {', '.join(POOLINGS)}")
+    return tuple(POOLINGS[mode] for mode in modes)

@@ -1,32 +1,44 @@
 """Rotary positions in config.json."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bandrank.models.hf.model import SUPPORTED
-from bandrank.models.layers.positions import Rotary, SlowRotary
+from bandrank.models.layers.positions import Rotary, SlowRotary, YarnRotary
 
 LAYERS = GLOBAL, LOCAL = "full_attention", "sliding_attention"
-KINDS = ("default", "linear", "llama3", "ntk")
-OF_LLAMA = ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
+KINDS = ("default", "linear", "llama3", "ntk", "yarn")
+PLAIN = {"mixed_b": None, "mscale": None, "mscale_all_dim": None, "truncate": True, "partial_rotary_factor": 1.0}
+LENGTH = "original_max_position_embeddings"
+OF_LLAMA = (LENGTH, "low_freq_factor", "high_freq_factor")
+OF_YARN = {"beta_slow": 1.0, "beta_fast": 32.0}
 
 
 def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
-    """Reads rotary positions: plain ones, linear interpolation of all pairs or of Llama 3's slow ones, or the NTK-aware
-    scaling of GTE's authors, which multiplies the base by the factor, and divides positions by its power 2 / head_dim.
+    """Reads rotary positions: plain ones, linear interpolation of all pairs or of Llama 3's slow ones, YaRN, or the
+    NTK-aware scaling of GTE's authors, which multiplies the base by the factor, and divides positions by its power
+    2 / head_dim.
 
     Raises ValueError for positions of another kind, and for missing numbers.
     """
     # Before and since transformers 5; with both, which people write by hand, the former counts, as in the library.
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in KINDS or rope.get("mixed_b") or rope.get("partial_rotary_factor", 1.0) != 1.0:
+    if kind not in KINDS or any(rope.get(name) not in (plain, None) for name, plain in PLAIN.items()):
         raise ValueError(f"rotary positions of {rope} are not supported; {SUPPORTED}")
     base = _positive("rope_theta", rope.get("rope_theta", settings.get("rope_theta")))
     factor = 1.0 if kind == "default" else _positive("factor", rope.get("factor"))
     if kind == "llama3":
         trained, slow, fast = (_positive(name, rope.get(name)) for name in OF_LLAMA)
         return SlowRotary(base, factor, trained=int(trained), slow=slow, fast=fast)
+    if kind == "yarn":
+        # Some configs name them beside the other numbers, and where nobody does, the library takes the longest text.
+        lengths = (settings.get(LENGTH), rope.get(LENGTH), settings.get("max_position_embeddings"))
+        trained = _positive(LENGTH, next(filter(None, lengths), None))
+        slow, fast = (_positive(name, rope.get(name) or default) for name, default in OF_YARN.items())
+        scale = _positive("attention_factor", rope.get("attention_factor") or 1 + 0.1 * math.log(max(factor, 1.0)))
+        return YarnRotary(base, factor, trained=int(trained), slow=slow, fast=fast, attention_factor=scale)
     return Rotary(base * factor, factor ** (2 / head_dim)) if kind == "ntk" else Rotary(base, factor)
 
 

@@ -12,7 +12,7 @@ from bandrank.models.hf.files import Weights, read_weights
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.modules import require_on_vector
-from bandrank.models.hf.pooling import read_pooling
+from bandrank.models.hf.pooling import read_poolings
 from bandrank.models.hf.prompts import require_no_prompt
 from bandrank.models.scorer import Scorer
 
@@ -54,8 +54,8 @@ def read_chain(model: Model) -> Scorer:
 def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> None:
     """Raises BadCheckpoint or ValueError if the modules compute anything but the head of `SequenceCrossEncoder`."""
     of_pooling, of_dense, of_classifier = (read_object(path / "config.json") for path in (pooling, dense, classifier))
-    if (mode := read_pooling(of_pooling)) != "cls":
-        raise model.refuse(f"a re-ranker's modules with pooling {mode!r} are not supported, only cls")
+    if (modes := read_poolings(of_pooling)) != ("cls",):
+        raise model.refuse(f"a re-ranker's modules with pooling {', '.join(modes)} are not supported, only cls")
     if (found := activation(of_dense)) != "GELU":
         raise model.refuse(f"the first Dense module has activation {found}, only GELU is supported")
     if (found := activation(of_classifier)) not in ("Identity", "Sigmoid"):

@@ -45,8 +45,6 @@ def read(model: Model, modules: list[str]) -> Scorer:
     library = read_object(model.root / "config_sentence_transformers.json", optional=True)
     if (similarity := library.get("similarity_fn_name") or "dot") != "dot":
         raise model.refuse(f"sparse vectors that are compared by {similarity} are not supported, only by dot")
-    if (kept := library.get("max_active_dims")) is not None:
-        raise model.refuse(f"sparse vectors cut to their {kept} largest weights (max_active_dims) are not supported")
     settings = read_object(parts.pooling / "config.json")
     strategy, activation = settings.get("pooling_strategy", "max"), settings.get("activation_function", "relu")
     if strategy not in POOLINGS or activation not in NUM_LOGS:
@@ -58,6 +56,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
         encoder=model.encoder,
         pooling=strategy,
         num_logs=NUM_LOGS[activation],
+        most_terms=library.get("max_active_dims"),
         query_table=parts.table is not None,
         query_wording=query,
         candidate_wording=candidate,

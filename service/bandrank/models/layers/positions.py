@@ -28,6 +28,8 @@ class Rotary:
     @classmethod
     def variant(cls, value: Mapping[str, Any]) -> type["Rotary"]:
         """The class of saved positions, by their fields."""
+        if "attention_factor" in value:
+            return YarnRotary
         return SlowRotary if "trained" in value else cls
 
     def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
@@ -51,8 +53,7 @@ class Rotary:
     def _turns(self, size: int, positions: Tensor) -> tuple[Tensor, Tensor]:
         """(total, 1, size / 2) cosines and sines of the angles of a head of that size; on a CPU from a table."""
         if torch.is_grad_enabled() or positions.device.type != "cpu" or not len(positions):
-            angles = self.angles(size, positions)[:, None]
-            return angles.cos(), angles.sin()
+            return self.turns(self.angles(size, positions)[:, None])
         cos, sin = self.tables(size, positions)
         return cos[positions, None], sin[positions, None]
 
@@ -63,6 +64,10 @@ class Rotary:
     def angles(self, size: int, positions: Tensor) -> Tensor:
         """(total, size / 2) angles by which the pairs of a head of that size are turned."""
         return positions[:, None] * self.frequencies(torch.arange(0, size, 2, device=positions.device) / size)
+
+    def turns(self, angles: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of angles."""
+        return angles.cos(), angles.sin()
 
     def frequencies(self, exponents: Tensor) -> Tensor:
         """(n,) angles by which pairs turn from one position to the next. exponents: (n,) 2 i / head_dim."""
@@ -94,11 +99,36 @@ class SlowRotary(Rotary):
         return (1 - kept) * plain / self.factor + kept * plain
 
 
+@dataclass(frozen=True, kw_only=True)
+class YarnRotary(SlowRotary):
+    """YaRN (Peng et al. 2023, arXiv 2309.00071), as transformers computes it: between pairs that turn `slow` and `fast`
+    times the part that is interpolated grows evenly from pair to pair, and queries and keys are scaled.
+
+    attention_factor: by which they are.
+    """
+
+    attention_factor: float
+    fast: float = 32.0
+
+    def turns(self, angles: Tensor) -> tuple[Tensor, Tensor]:
+        return angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
+
+    def frequencies(self, exponents: Tensor) -> Tensor:
+        powers, size = self.base**exponents, 2 * len(exponents)
+        first, last = (
+            size * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+            for turns in (self.fast, self.slow)
+        )
+        begin, end = max(math.floor(first), 0), min(math.ceil(last), size - 1)
+        pairs = torch.arange(len(exponents), device=exponents.device)
+        kept = 1 - ((pairs - begin) / (end - begin or 0.001)).clamp(0.0, 1.0)
+        return 1.0 / (self.factor * powers) * (1 - kept) + 1.0 / powers * kept
+
+
 @lru_cache(maxsize=MAX_TABLES)
 def _table(rotary: Rotary, size: int, count: int) -> tuple[Tensor, Tensor]:
     """(count, size / 2) cosines and sines at the first positions, which layers and batches share on a CPU."""
-    angles = rotary.angles(size, torch.arange(count))
-    return angles.cos(), angles.sin()
+    return rotary.turns(rotary.angles(size, torch.arange(count)))
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
