@@ -250,7 +250,7 @@ class TextScorer(Generic[Candidates]):
         time_left = answer_by - self.queue.clock() - self.queue.wait_s(ticket, sum(rows) * self.lane.row_cost)
         throughput, lane = self.queue.throughput, self.lane.name
         fitting = sum(CAUTION * throughput.seconds(lane, sofar) <= time_left for sofar in accumulate(rows))
-        return max(fitting, int(throughput.age_s(lane) > BELIEVED_S))
+        return max(fitting, int(throughput.unconfirmed_s(lane, rows[0]) > BELIEVED_S))
 
 
 AnyTextScorer: TypeAlias = TextScorer[RaggedIds] | TextScorer[list[Payload]]
