@@ -1,12 +1,12 @@
 """HTTPS: requests to a service with a certificate, limits on its connections, and files that cannot be used."""
 
-import asyncio
 import json
 import logging
 import re
 import socket
 import ssl
 import time
+from asyncio.constants import SSL_SHUTDOWN_TIMEOUT
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -164,7 +164,7 @@ def test_a_stop_does_not_wait_for_idle_clients(certificate: Certificate, loop: s
             assert read_message(idle.recv).startswith(b"HTTP/1.1 200")
             told = time.monotonic()
 
-        assert time.monotonic() - told < asyncio.constants.SSL_SHUTDOWN_TIMEOUT
+        assert time.monotonic() - told < SSL_SHUTDOWN_TIMEOUT
         assert idle.recv(65536) == b""  # after a goodbye: without one, this would raise
 
 
