@@ -43,7 +43,7 @@ class Throughput:
             seconds = min(seconds, MAX_SLOWDOWN * self.seconds(lane, rows) + MAX_PAUSE_S)
         now = self._clock()
         if size in known and now - known[size].reported > BELIEVED_S and seconds < rows * known[size].row_s:
-            self._sums.pop((lane, size), None)  # requests may be cut for it, and more batches come rarely
+            self._sums.pop((lane, size), None)  # for which requests may be cut: few batches would come to correct it
         old_rows, old_seconds = self._sums.get((lane, size), (0.0, 0.0))
         rows, seconds = DECAY * old_rows + rows, DECAY * old_seconds + seconds
         self._sums[lane, size] = rows, seconds
