@@ -5,6 +5,8 @@ import logging
 import re
 import socket
 import ssl
+import time
+from asyncio.constants import SSL_SHUTDOWN_TIMEOUT
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from support.certificates import Certificate, make_certificate
 from support.deploy import image_health, needs_program, run
 from support.listening import Listening, ended_with, listening
 from support.plain_http import get
+from support.scripted_server import read_message
 from support.tasks import HANG_S, wait_until
 
 from bandrank.api.certificate import served_certificate
@@ -150,6 +153,19 @@ def test_nothing_is_left_of_connections_that_went_away(certificate: Certificate)
             with service.connection(HEAD % 100 + b"{"):
                 pass
         wait_until(lambda: service.scrape().value("bandrank_connections") == 1)
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_a_stop_does_not_wait_for_idle_clients(certificate: Certificate, loop: str) -> None:
+    """They are told that the connection ends, but would answer only when they next use it."""
+    with ExitStack() as at_end:
+        with over_https(certificate, loop=loop) as service:
+            idle = at_end.enter_context(service.connection(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+            assert read_message(idle.recv).startswith(b"HTTP/1.1 200")
+            told = time.monotonic()
+
+        assert time.monotonic() - told < SSL_SHUTDOWN_TIMEOUT
+        assert idle.recv(65536) == b""  # after a goodbye: without one, this would raise
 
 
 def test_the_health_check_of_the_image_speaks_it_too(certificate: Certificate) -> None:

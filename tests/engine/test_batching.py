@@ -215,6 +215,20 @@ def test_two_batches_at_most_count_as_being_computed() -> None:
         queue.put(task_of([1]))
 
 
+def test_a_batch_that_was_faster_than_expected_is_not_waited_for() -> None:
+    """The first batch, a small one, met a pause. At its speed the next one would take 3.2 s, until it shows its own.
+    When another request arrives, the worker has reported that, but may not have come back for more work.
+    """
+    queue = open_queue(patience=4.0)
+    queue.throughput.report(LANE.name, 32, 0.1)
+    queue.put(task_of([32] * 60))
+    queue.take_batch(4096)
+    queue.throughput.report(LANE.name, 32 * 60, 0.05)
+    queue.put(task_of([32]))
+
+    assert queue.wait_s(Ticket(CLIENT, math.inf), 0.0) == pytest.approx(0.05)
+
+
 def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:
     """Without a measured speed only the bound in rows holds."""
     queue = open_queue(max_wait_s=1e-9, max_waiting_rows=20)

@@ -20,7 +20,9 @@ async def test_cached_terms_score_as_new_ones(table: bool, dtype: PayloadDtype, 
     """In every dtype of the cache, from Redis too, and close to the scores without rounding."""
     scores = {}
     for redis, of_cache in (("", "float32"), (server.url, dtype), (server.url, dtype)):
-        settings = Settings(device="cpu", redis_url=redis, cache_dtype=of_cache, cache_memory_bytes=0)
+        settings = Settings(
+            device="cpu", redis_url=redis, redis_timeout_s=20.0, cache_dtype=of_cache, cache_memory_bytes=0
+        )
         async with served(tiny_splade(query_table=table, score_scale=0.01), settings=settings) as model:
             ranking = await model.rank("who was she", TEXTS)
         scores[redis, ranking.reports[0].cache_hits] = ranked(ranking)

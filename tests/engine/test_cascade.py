@@ -240,11 +240,12 @@ async def test_a_deeper_cascade_is_chosen_for_a_larger_budget() -> None:
 
 
 async def test_a_stage_that_was_slow_once_gets_another_chance() -> None:
-    """After a slow batch no candidate fits; some time later one is tried."""
+    """After a slow batch no candidate fits; some time later one is tried, even if much larger ones came meanwhile."""
     clock = Clock()
     async with served(lookup(**ACCURATE), fast=encoded_lookup(**FAST), clock=clock) as model:
         model.engine.queue.throughput.report("tiny score", 12, 60.0)
         for clock.now, depth in ((29.0, 0), (31.0, 1)):
+            model.engine.queue.throughput.report("tiny score", 4096, 0.1)
             ranking = await model.rank("who", WORDS, strategy="cascade", budget_s=5.0)
             assert ranking.reports[1].num_candidates == depth
 

@@ -25,6 +25,7 @@ async def rank(limit: int, server: RedisServer | None = None, texts: list[str] =
     settings = Settings(
         device="cpu",
         redis_url="" if server is None else server.url,
+        redis_timeout_s=20.0,
         cache_memory_bytes=0,
         max_candidate_characters=limit,
     )

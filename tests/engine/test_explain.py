@@ -256,7 +256,7 @@ async def test_shortened_texts_stay_out_of_all_caches(server: RedisServer) -> No
     """Only the candidate itself is cached, as if it had been ranked, so that nothing else is pushed out."""
     encoded: list[int] = []
     fast = encoded_lookup(lambda tokens: encoded.append(len(tokens)), man=2.0)
-    async with served(fast, settings=Settings(device="cpu", redis_url=server.url)) as model:
+    async with served(fast, settings=Settings(device="cpu", redis_url=server.url, redis_timeout_s=20.0)) as model:
         cold = await explanation_of(model, "man she he")
         warm = await explanation_of(model, "man she he")
         await model.rank(QUERY, ["she he"])

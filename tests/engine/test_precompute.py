@@ -32,7 +32,7 @@ NUM_LINES = 2 * LINES_AT_ONCE + 7
 
 
 def settings(server: RedisServer, **more: Any) -> Settings:
-    return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0, **more)
+    return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0, redis_timeout_s=20.0, **more)
 
 
 def models(encoded: list[int] | None = None) -> list[LoadedScorers]:

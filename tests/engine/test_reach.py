@@ -90,7 +90,7 @@ async def test_texts_that_the_limit_does_not_cut_are_found_in_redis(
 ) -> None:
     """Another replica finds only the texts that neither request cuts, whichever asked first, as the scores show."""
     texts = texts_of(3)
-    settings = Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0)
+    settings = Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0, redis_timeout_s=20.0)
     async with served(tiny_bi_encoder(), settings=no_cache()) as model:
         expected = {reach: scores(await model.rank(QUERY, texts, options=Options(reach))) for reach in order}
     async with served(tiny_bi_encoder(), settings=settings) as model:

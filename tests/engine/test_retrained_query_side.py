@@ -18,7 +18,7 @@ TEXTS = ["man", "she", "you and he", "", "who was the man"]
 async def ranking_of(scorer: Scorer, server: RedisServer | None) -> Ranking:
     """Ranks TEXTS with a new service of the scorer that caches representations in Redis only."""
     redis_url = "" if server is None else server.url
-    settings = Settings(device="cpu", redis_url=redis_url, cache_memory_bytes=0)
+    settings = Settings(device="cpu", redis_url=redis_url, cache_memory_bytes=0, redis_timeout_s=20.0)
     async with served(scorer, settings=settings) as model:
         return await model.rank("who was she", TEXTS)
 

@@ -107,6 +107,16 @@ def test_smaller_batches_show_that_larger_ones_are_slow_no_more() -> None:
         assert throughput.seconds("lane", 2000) == pytest.approx(expected_s)
 
 
+def test_a_batch_that_is_faster_than_an_old_one_replaces_it() -> None:
+    """Where requests are cut for an old speed, batches that show another one come rarely."""
+    clock = Clock()
+    throughput = Throughput(clock)
+    throughput.report("lane", 100, 10.0)
+    for clock.now, took_s, row_s in ((29.0, 1.0, 10 / 190), (60.0, 1.0, 0.01), (91.0, 2.0, 2.9 / 190)):
+        throughput.report("lane", 100, took_s)
+        assert throughput.seconds("lane", 1) == pytest.approx(row_s)
+
+
 def test_the_best_speed_is_kept_and_the_age_of_the_present_one_known() -> None:
     """Batches that are much smaller affect neither the best speed nor the age."""
     now = 100.0

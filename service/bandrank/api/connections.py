@@ -245,8 +245,11 @@ class BoundedProtocol(WithoutUpgrades):
     def shutdown(self) -> None:
         """Ends the connection: with its next answer, if that is owed or some of the request's headers have come."""
         self._connections.draining = True
-        if self._phase is not Phase.HEADERS or not self._header_bytes:
-            super().shutdown()
+        if self._phase is Phase.HEADERS and self._header_bytes:
+            return
+        super().shutdown()
+        if self.wire is not None and self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            self.wire.close()  # TLS would wait for 30 s for the client's goodbye, which few idle clients say
 
     def send_400_response(self, msg: str) -> None:
         self._connections.metrics.refused_connections.labels("malformed").inc()

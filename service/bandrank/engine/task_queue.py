@@ -30,6 +30,7 @@ EXPECTED_PART = 0.5
 # Work that a request may wait for as often as for its own: with the default patience, nobody is refused for less than
 # 0.8 s. On a GPU a full batch takes milliseconds, and a few small requests at once would be too many.
 LEAST_S = 0.2
+NO_BATCH = "", 0.0
 
 
 def deadline_exceeded() -> DeadlineExceeded:
@@ -71,8 +72,10 @@ class TaskQueue:
         self._queues = ClientQueues(self.throughput, max_batch_rows)
         self._tasks: dict[Future[Any], AnyTask] = {}  # what waits, background work too
         self._next_deadline = math.inf  # no task that waits has an earlier one
-        self._batch_s = 0.0  # how long the batch that was handed out last should take
-        self._busy_until = -math.inf  # when the batches that were handed out should have ended
+        # The last two batches that were handed out, by lane and rows; when the newest was, and how long the one before
+        # it should have taken from then on. Seconds are computed when asked for: a batch that ends may show its speed.
+        self._before = self._newest = NO_BATCH
+        self._handed_out_at, self._ahead_s = -math.inf, 0.0
         self._refusal: NotReady | ScoringFailed | None = None
 
     @property
@@ -185,7 +188,7 @@ class TaskQueue:
         paused_at: float | None = None
         with self._changed:
             if wait:
-                self._busy_until = -math.inf
+                self._before = self._newest = NO_BATCH
             while True:
                 self._drop_late()
                 behind = self._queues.underserved()
@@ -229,23 +232,20 @@ class TaskQueue:
 
     def _pause_s(self, batch: list[AnySlice]) -> float:
         """How long to wait for the next task of a request under way before this batch begins."""
-        return max(PAUSE_S, PAUSE_PART * self._seconds_of(batch))
-
-    def _seconds_of(self, batch: list[AnySlice]) -> float:
-        """How long a batch should take, as far as batches of about its size have shown."""
-        return self.throughput.sure_seconds(batch[0].task.lane.name, sum(part.rows for part in batch))
+        return max(PAUSE_S, PAUSE_PART * self.throughput.sure_seconds(*_lane_and_rows(batch)))
 
     @property
     def _under_way_s(self) -> float:
         """How long the batches that were handed out should still take."""
-        return max(0.0, self._busy_until - self.clock())
+        before_s, newest_s = (self.throughput.sure_seconds(*batch) for batch in (self._before, self._newest))
+        return max(0.0, self._handed_out_at + min(self._ahead_s, before_s) + newest_s - self.clock())
 
     def _hand_out(self, batch: list[AnySlice]) -> list[AnySlice]:
         """Counts a batch as handed out, and returns it."""
         now = self.clock()
-        ahead_s = min(self._under_way_s, self._batch_s)  # no more than one batch before it has yet to end
-        self._batch_s = self._seconds_of(batch)
-        self._busy_until = now + ahead_s + self._batch_s
+        # No more than one batch before it has yet to end.
+        self._ahead_s = min(self._under_way_s, self.throughput.sure_seconds(*self._newest))
+        self._before, self._newest, self._handed_out_at = self._newest, _lane_and_rows(batch), now
         for part in batch:
             part.task.num_taken = part.stop
             part.task.first_taken = part.task.first_taken or now
@@ -339,3 +339,8 @@ class TaskQueue:
     def _forget_idle(self) -> None:
         self._queues.forget_idle()
         self._changed.notify()  # a pause may be over, or background work may begin
+
+
+def _lane_and_rows(batch: list[AnySlice]) -> tuple[str, float]:
+    """The name of a batch's lane, and its rows."""
+    return batch[0].task.lane.name, sum(part.rows for part in batch)

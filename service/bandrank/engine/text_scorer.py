@@ -251,7 +251,7 @@ class TextScorer(Generic[Candidates]):
         throughput, lane = self.queue.throughput, self.lane.name
         seconds = [CAUTION * throughput.seconds(lane, sofar) for sofar in accumulate(rows)]
         fitting = [number for number, each in enumerate(seconds, start=1) if each <= time_left]
-        return max(fitting, default=int(throughput.age_s(lane) > BELIEVED_S))
+        return max(fitting, default=int(throughput.unconfirmed_s(lane, rows[0]) > BELIEVED_S))
 
 
 AnyTextScorer: TypeAlias = TextScorer[RaggedIds] | TextScorer[list[Payload]]

@@ -41,12 +41,14 @@ class Throughput:
         known, size = self._speeds.get(lane, {}), _size(rows)
         if known:
             seconds = min(seconds, MAX_SLOWDOWN * self.seconds(lane, rows) + MAX_PAUSE_S)
+        now = self._clock()
+        if size in known and now - known[size].reported > BELIEVED_S and seconds < rows * known[size].row_s:
+            self._sums.pop((lane, size), None)  # for which requests may be cut: few batches would come to correct it
         old_rows, old_seconds = self._sums.get((lane, size), (0.0, 0.0))
         rows, seconds = DECAY * old_rows + rows, DECAY * old_seconds + seconds
         self._sums[lane, size] = rows, seconds
         row_s = seconds / rows
         best_row_s = min(known[size].best_row_s, row_s) if size in known else row_s
-        now = self._clock()
         speeds = known | {size: _Speed(row_s, best_row_s, now)}
         for larger, old in known.items():
             # Where requests are cut to a budget, no batch of a size that was slow once may ever show otherwise.
@@ -85,6 +87,11 @@ class Throughput:
     def age_s(self, lane: str, *, batch_rows: float = 0.0) -> float:
         """The seconds since the last batch was timed on which `least_seconds` relies; infinity if none was."""
         return self._clock() - max((speed.reported for speed in self._near(lane, batch_rows)), default=-math.inf)
+
+    def unconfirmed_s(self, lane: str, rows: float) -> float:
+        """The seconds since the last batch was timed on which `seconds` relies; infinity if none was."""
+        known = self._speeds.get(lane)
+        return self._clock() - known[_nearest(known, rows)].reported if known else math.inf
 
     def total(self, rows_by_lane: Mapping[str, float]) -> float:
         """The seconds that rows of several lanes will take, one lane after the other."""
