@@ -14,7 +14,6 @@ from torch import Tensor
 
 from bandrank.models.architectures.joint import JointConfig, JointScorer
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers import passages
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.lexical import Lexical, LexicalConfig
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
@@ -92,17 +91,14 @@ class CrossEncoder(JointScorer):
 
     def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
         """Like `score`, with `run` computing the packed batch: `launch`, or the replay of a CUDA graph."""
-        if len(batch.candidates) == 0:
-            return torch.empty(0, device=self.encoder.device)
-        parts = passages.split(batch, self.config.max_tokens, closing=self.closing)
-        scores = parts.best(run(self._packed(parts.batch)), len(batch.candidates))
+        scores = self.best_of_passages(batch, lambda parts: run(self._packed(parts)))
         return self._with_evidence(scores, batch)
 
     def score_passages(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> tuple[Tensor, Tensor]:
         """`score_packed`, and (C,) int64 the index of each candidate's best passage among its `passage_bounds`."""
         if len(batch.candidates) == 0:
             return self.score_packed(batch, run), torch.empty(0, dtype=torch.int64)
-        parts = passages.split(batch, self.config.max_tokens, closing=self.closing)
+        parts = self.split(batch)
         scores = run(self._packed(parts.batch))
         best = parts.best(scores, len(batch.candidates))
         return self._with_evidence(best, batch), parts.which(scores, best)
