@@ -33,7 +33,7 @@ class CrossEncoderConfig(JointConfig):
     """The settings of a cross-encoder, saved in config.json.
 
     query_separators: how many `sep_id` stand between query and candidate.
-    token_types: whether candidates have token type 1; if False, all rows have type 0.
+    token_types: whether candidates have token type 1; if False, or if the encoder has one type, all rows have type 0.
     lexical: evidence of shared words that is added to the score, or None.
     sentence_token: the token id before each sentence of a candidate, whose rows join the query's (QDS-Transformer).
     Raises ValueError as JointConfig does, and for a sentence token that is outside the vocabulary, or that comes with
@@ -73,6 +73,7 @@ class CrossEncoder(JointScorer):
     def __init__(self, config: CrossEncoderConfig) -> None:
         super().__init__(config, (config.sep_id,) * config.query_separators)
         self.config: CrossEncoderConfig = config
+        self.token_types = config.token_types and config.encoder.num_token_types > 1
         self.attention, self.shares_queries = config.pattern, config.pattern.shares_queries
         self.candidate_template = replace(self.candidate_template, sentence_token=config.sentence_token)
         self.lexical = Lexical(config.lexical, config.encoder.vocab_size) if config.lexical is not None else None
@@ -137,9 +138,7 @@ class CrossEncoder(JointScorer):
     def compute(self, inputs: PackedInputs, *, cls_only: bool = True) -> Tensor:
         """(num_candidates,) scores of packed rows; only launches kernels, and never makes the host wait."""
         ids, positions, types = inputs.numbers
-        embed = partial(
-            self.encoder.embed, ids, positions, types if self.config.token_types else torch.zeros_like(types)
-        )
+        embed = partial(self.encoder.embed, ids, positions, types if self.token_types else torch.zeros_like(types))
         if cls_only:  # the embeddings have no name, so that they do not stay in memory
             cls = self.encoder.forward_cls(embed(), positions, inputs.plan, inputs.num_candidates)
         else:

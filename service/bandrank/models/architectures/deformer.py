@@ -1,7 +1,7 @@
 """Deformer: the lower layers encode query and candidate separately, the upper ones together (Cao et al. 2020,
 "DeFormer").
 
-Positions start at 0 in each text; candidates have token type 1.
+Positions start at 0 in each text; candidates have token type 1, if the encoder has it.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -67,7 +67,8 @@ class Deformer(TwoTowerScorer):
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """(total, hidden_size) each token's state between the lower and the upper layers."""
-        states = tower.read(self.encoder, tokens, token_type=1, layers=slice(self.config.split))
+        token_type = int(self.config.encoder.num_token_types > 1)
+        states = tower.read(self.encoder, tokens, token_type=token_type, layers=slice(self.config.split))
         return Ragged(states.values.float(), states.cu_seqlens)
 
     def candidate_side(self) -> CandidateSide:
