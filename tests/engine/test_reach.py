@@ -4,11 +4,13 @@ import asyncio
 import random
 
 import pytest
-from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder
+import torch
+from support.models import random_text, score_batch, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_colbert, tiny_mix_encoder
 from support.redis_server import RedisServer
 from support.serving import served
 from support.tokenizer import tiny_tokenizer
+from support.variants import VARIANTS, template_ids
 
 from bandrank.engine.options import Options
 from bandrank.engine.ranking import Ranking
@@ -116,6 +118,28 @@ def test_so_many_tokens_make_so_many_passages(num_passages: int, room: int) -> N
 
     assert len(passage_bounds(most, room)) == num_passages
     assert len(passage_bounds(most + 1, room)) == num_passages + 1
+
+
+@pytest.mark.parametrize("num_passages", [1, 2, 3])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        *("cross_encoder full", "cross_encoder sparse", "sequence_cross_encoder cls", "sequence_cross_encoder llama"),
+        *("decoder_reranker", "candidate_first_reranker", "seq2seq_reranker"),
+    ],
+)
+def test_a_scorer_that_reads_pairs_knows_how_far_its_passages_reach(variant: str, num_passages: int) -> None:
+    """Its head sees one row for each passage."""
+    scorer = VARIANTS[variant]()
+    query = template_ids(scorer, random.Random(0), 5, query=True)
+    most = scorer.passages_limit(len(query), num_passages)
+    seen: list[int] = []
+    scorer.head.register_forward_pre_hook(lambda _, rows: seen.append(len(rows[0])))
+    for length in (most, most + 1):
+        with torch.inference_mode():
+            scorer(score_batch([query], [[[9] * length]]))
+
+    assert seen == [num_passages, num_passages + 1]
 
 
 @pytest.mark.parametrize("num_passages", [1, 2, 1000])

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 import torch
 from support.dense_scorers import weights_of
+from support.models import tiny_encoder_config
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 
+from bandrank.models.encoders.mpnet import MpnetConfig
+
+MPNET = MpnetConfig(**vars(tiny_encoder_config(num_layers=3)) | {"num_token_types": 0, "kind": "mpnet"})
 LAYERS = r"interaction_layers must ascend within 0..1, got"
 
 
@@ -27,6 +31,7 @@ def test_limits_leave_room_for_a_text_and_do_not_exceed_the_positions(tiny: Call
         (tiny_colbert, {"floor": True, "similarity": "l2"}, "floor needs similarity 'cosine', got 'l2'"),
         (tiny_deformer, {"split": 0}, "split must be within 1..2, got 0"),
         (tiny_deformer, {"split": 3}, "split must be within 1..2, got 3"),
+        (tiny_deformer, {"encoder": MPNET}, "biases of distances take only ones that go on"),
         *((tiny_mix_encoder, {"interaction_layers": each}, LAYERS) for each in ((), (2,), (-1,), (1, 0), (0, 0))),
         (tiny_mix_encoder, {"num_embeddings": 0}, "num_embeddings must be within"),
         (tiny_mix_encoder, {"num_embeddings": 20, "max_candidate_tokens": 20}, "num_embeddings must be within"),

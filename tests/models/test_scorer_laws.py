@@ -165,6 +165,19 @@ def test_half_precision_ranks_nearly_the_same(variant: str, dtype: torch.dtype) 
     assert half(score_batch([query], [group])).dtype == torch.float32
 
 
+@pytest.mark.parametrize("variant", ["cross_encoder full", "deformer"])
+def test_an_encoder_with_one_token_type(variant: str) -> None:
+    """It scores as one whose second type is like the first."""
+    two = VARIANTS[variant]()
+    types = two.encoder.state_dict()["embeddings.token_type.weight"]
+    types[1] = types[0]
+    config = replace(two.config, encoder=replace(two.config.encoder, num_token_types=1))
+    one = type(two)(config).eval()  # type: ignore[call-arg]  # each takes a config
+    one.load_state_dict(two.state_dict() | {"encoder.embeddings.token_type.weight": types[:1]})
+
+    assert scores_of(one, *random_texts(one)) == scores_of(two, *random_texts(two))
+
+
 @every_variant
 def test_prepare_freezes(variant: str) -> None:
     """A prepared scorer is in eval mode, and its weights take no gradient."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from tokenizers import Encoding
 
-from bandrank.models.texts import TextEncoder
+from bandrank.models.texts import TextEncoder, characters
 
 Span = tuple[int, int]  # start and end, which is excluded
 
@@ -39,18 +39,12 @@ def _place(text: str, parts: Sequence[tuple[int, Encoding]], begin: int, end: in
         first += num_before
         leading, last = max(begin - first, 0), min(end - first, len(encoding)) - 1
         if leading <= last:
-            spans.append((offset + _characters(encoding, leading)[0], offset + _characters(encoding, last)[1]))
+            spans.append((offset + characters(encoding, leading)[0], offset + characters(encoding, last)[1]))
         first += len(encoding)
     if not spans:
         return 0, 0
     start, end = (min(max(0, at), len(text)) for at in (spans[0][0], spans[-1][1]))
     return _with_marks(text, start, end) if start < end else (0, 0)
-
-
-def _characters(encoding: Encoding, index: int) -> Span:
-    place = encoding.token_to_chars(index)
-    assert place is not None, "only added tokens have no place, and none was added. This is a bug."
-    return place
 
 
 def _with_marks(text: str, start: int, end: int) -> Span:

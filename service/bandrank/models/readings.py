@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from bandrank.models.template import TokenTemplate
-from bandrank.models.texts import TextEncoder
+from bandrank.models.texts import TextEncoder, characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,8 @@ def _pieces(encoder: TextEncoder, template: TokenTemplate, text: str) -> Iterato
         if template.sentence_token is not None:
             yield Token(template.sentence_token, _piece(encoder, template.sentence_token))
         for index, token in enumerate(encoding.ids):
-            place = encoding.token_to_chars(index)
-            assert place is not None, "only added tokens have no place, and none was added. This is a bug."
-            yield Token(token, _piece(encoder, token), begin + place[0], begin + place[1])
+            start, end = characters(encoding, index)
+            yield Token(token, _piece(encoder, token), begin + start, begin + end)
 
 
 def _piece(encoder: TextEncoder, token: int) -> str:

@@ -21,6 +21,13 @@ def punctuation_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(sorted({encoding.ids[0] for encoding in encodings}))
 
 
+def characters(encoding: Encoding, index: int) -> tuple[int, int]:
+    """The code points of a text for which one of its pieces stands, from the first to the one behind the last."""
+    place = encoding.token_to_chars(index)
+    assert place is not None, "only added tokens have no place, and none was added. This is a bug."
+    return place
+
+
 @dataclass(frozen=True)
 class Reach:
     """How far each candidate of a request is read; None sets no limit but the scorer's.
@@ -90,17 +97,16 @@ class TextEncoder:
 
     def pieces(self, texts: Sequence[str]) -> list[PackedIds]:
         """Word pieces of candidates, not yet cut to any limit, so that they can be reused with other queries."""
-        sentence_token = self.scorer.candidate_template.sentence_token
-        if sentence_token is None:
-            before, after = self.scorer.candidate_template.wording.around()
+        template = self.scorer.candidate_template
+        if (mark := template.sentence_token) is None:
+            before, after = template.wording.around()
             worded = [before + text + after for text in texts]
             encodings = self.tokenizer.encode_batch_fast(worded, add_special_tokens=False)
             return [pack_ids(encoding.ids) for encoding in encodings]
-        marked = []
-        for text in texts:
-            sentences = self.tokenizer.encode_batch_fast(SENTENCE_END.split(text.strip()), add_special_tokens=False)
-            marked.append(pack_ids([token for sentence in sentences for token in (sentence_token, *sentence.ids)]))
-        return marked
+        return [
+            pack_ids([token for _, sentence in self.encodings(template, text) for token in (mark, *sentence.ids)])
+            for text in texts
+        ]
 
     def encodings(self, template: TokenTemplate, text: str) -> list[tuple[int, Encoding]]:
         """Encodes a text, or each of its sentences if the template marks them; each has the code point of its start."""
@@ -142,7 +148,7 @@ class TextEncoder:
 
 
 def _sentences(text: str) -> list[tuple[int, str]]:
-    """Splits a text into sentences as `TextEncoder.pieces` does, each with the code point where it begins."""
+    """Splits a text into sentences, each with the code point where it begins."""
     begin = len(text) - len(text.lstrip())
     text = text.strip()
     gaps = [match.span() for match in SENTENCE_END.finditer(text)]

@@ -38,7 +38,6 @@ def windowed(scorer: Scorer, window: int, *, seed: int = 0) -> CrossEncoder:
             pattern=pattern,
             max_tokens=encoder.max_positions,
             max_query_tokens=min(256, encoder.max_positions // 2),
-            token_types=encoder.num_token_types > 1,
         )
         return CrossEncoder(config).initialise(scorer.encoder).eval()
     raise ValueError(f"a {scorer.architecture} gives no cross-encoder; a cross_encoder or a bi_encoder does")

@@ -33,7 +33,7 @@ class CandidateFirstReranker(DecoderReranker):
 
     architecture: ClassVar[str] = "candidate_first_reranker"
     config_class: ClassVar[type] = CandidateFirstRerankerConfig
-    shares_query: ClassVar[bool] = False
+    shares_queries = False
 
     def __init__(self, config: CandidateFirstRerankerConfig) -> None:
         super().__init__(config)
@@ -41,9 +41,6 @@ class CandidateFirstReranker(DecoderReranker):
         self.query_template = TokenTemplate(prompt.between, prompt.tail, config.max_query_tokens, wording=prompt.query)
         self.candidate_template = TokenTemplate((), (), longest, wording=prompt.candidate, closing=prompt.closing)
         self.leading, self.closing = len(prompt.head), len(prompt.closing)
-
-    def pair_tokens(self, query_tokens: int, candidate_tokens: int) -> int:
-        return self.leading + super().pair_tokens(query_tokens, candidate_tokens)
 
     def _score_whole(self, batch: ScoreBatch) -> Tensor:
         count = len(batch.candidates)

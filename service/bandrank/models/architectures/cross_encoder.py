@@ -14,7 +14,6 @@ from torch import Tensor
 
 from bandrank.models.architectures.joint import JointConfig, JointScorer
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers import passages
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.lexical import Lexical, LexicalConfig
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
@@ -34,7 +33,7 @@ class CrossEncoderConfig(JointConfig):
     """The settings of a cross-encoder, saved in config.json.
 
     query_separators: how many `sep_id` stand between query and candidate.
-    token_types: whether candidates have token type 1; if False, all rows have type 0.
+    token_types: whether candidates have token type 1; if False, or if the encoder has one type, all rows have type 0.
     lexical: evidence of shared words that is added to the score, or None.
     sentence_token: the token id before each sentence of a candidate, whose rows join the query's (QDS-Transformer).
     Raises ValueError as JointConfig does, and for a sentence token that is outside the vocabulary, or that comes with
@@ -74,6 +73,7 @@ class CrossEncoder(JointScorer):
     def __init__(self, config: CrossEncoderConfig) -> None:
         super().__init__(config, (config.sep_id,) * config.query_separators)
         self.config: CrossEncoderConfig = config
+        self.token_types = config.token_types and config.encoder.num_token_types > 1
         self.attention, self.shares_queries = config.pattern, config.pattern.shares_queries
         self.candidate_template = replace(self.candidate_template, sentence_token=config.sentence_token)
         self.lexical = Lexical(config.lexical, config.encoder.vocab_size) if config.lexical is not None else None
@@ -92,17 +92,14 @@ class CrossEncoder(JointScorer):
 
     def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
         """Like `score`, with `run` computing the packed batch: `launch`, or the replay of a CUDA graph."""
-        if len(batch.candidates) == 0:
-            return torch.empty(0, device=self.encoder.device)
-        parts = passages.split(batch, self.config.max_tokens, closing=self.closing)
-        scores = parts.best(run(self._packed(parts.batch)), len(batch.candidates))
+        scores = self.best_of_passages(batch, lambda parts: run(self._packed(parts)))
         return self._with_evidence(scores, batch)
 
     def score_passages(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> tuple[Tensor, Tensor]:
         """`score_packed`, and (C,) int64 the index of each candidate's best passage among its `passage_bounds`."""
         if len(batch.candidates) == 0:
             return self.score_packed(batch, run), torch.empty(0, dtype=torch.int64)
-        parts = passages.split(batch, self.config.max_tokens, closing=self.closing)
+        parts = self.split(batch)
         scores = run(self._packed(parts.batch))
         best = parts.best(scores, len(batch.candidates))
         return self._with_evidence(best, batch), parts.which(scores, best)
@@ -141,9 +138,7 @@ class CrossEncoder(JointScorer):
     def compute(self, inputs: PackedInputs, *, cls_only: bool = True) -> Tensor:
         """(num_candidates,) scores of packed rows; only launches kernels, and never makes the host wait."""
         ids, positions, types = inputs.numbers
-        embed = partial(
-            self.encoder.embed, ids, positions, types if self.config.token_types else torch.zeros_like(types)
-        )
+        embed = partial(self.encoder.embed, ids, positions, types if self.token_types else torch.zeros_like(types))
         if cls_only:  # the embeddings have no name, so that they do not stay in memory
             cls = self.encoder.forward_cls(embed(), positions, inputs.plan, inputs.num_candidates)
         else:

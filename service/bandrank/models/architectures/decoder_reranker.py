@@ -11,15 +11,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bandrank.models.architectures.joint import PairScorer
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder import Decoder
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.encoders.families import build_encoder, build_head
-from bandrank.models.layers import passages
 from bandrank.models.layers.causal import Continuations
-from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import Scorer
 from bandrank.models.template import TokenTemplate
 from bandrank.models.wording import PLAIN, Wording
 from bandrank_kernels.arrays import indices_within
@@ -91,13 +89,12 @@ class DecoderRerankerConfig:
         return len(prompt.head) + len(prompt.between), len(prompt.tail)
 
 
-class DecoderReranker(Scorer):
+class DecoderReranker(PairScorer):
     """Scores a candidate by the logit of "relevant" minus that of "not relevant" behind the prompt."""
 
     architecture: ClassVar[str] = "decoder_reranker"
-    precomputes: ClassVar[bool] = False
     config_class: ClassVar[type] = DecoderRerankerConfig
-    shares_query: ClassVar[bool] = True  # whether a query is run once for all of its candidates
+    shares_queries = True  # a query is run once for all of its candidates
     encoder: Decoder
 
     def __init__(self, config: DecoderRerankerConfig) -> None:
@@ -107,35 +104,12 @@ class DecoderReranker(Scorer):
         self.query_template = TokenTemplate(prompt.head, prompt.between, config.max_query_tokens, wording=prompt.query)
         longest = config.max_candidate_tokens
         self.candidate_template = TokenTemplate((), prompt.tail, longest, wording=prompt.candidate)
-        self.leading, self.closing = 0, len(prompt.tail)  # of each passage
+        self.leading, self.closing = 0, len(prompt.tail)
         self.encoder = build_encoder(config.encoder)  # type: ignore[assignment]  # the config has checked its kind
         self.head = build_head(config.encoder)
 
-    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The rows of all passages of a candidate, each with its closing, and with a copy of the query if none is
-        shared.
-        """
-        bounds = self._bounds(query_tokens, candidate_rows)
-        copies = 0 if self.shares_query else query_tokens * len(bounds)
-        return sum(end - begin for begin, end in bounds) + self.closing * (len(bounds) - 1) + copies
-
-    def query_rows(self, query_tokens: int) -> float:
-        """The rows of the query, if its candidates share them."""
-        return query_tokens if self.shares_query else 0
-
-    def _bounds(self, query_tokens: int, candidate_rows: int) -> list[tuple[int, int]]:
-        room = self.config.max_tokens - self.leading - query_tokens
-        return passages.passage_bounds(candidate_rows, room, closing=self.closing)
-
-    def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """The token ids themselves: a candidate's states depend on the query before it."""
-        return tokens
-
     def score(self, batch: ScoreBatch) -> Tensor:
-        if len(batch.candidates) == 0:
-            return torch.empty(0, device=self.encoder.device)
-        parts = passages.split(batch, self.config.max_tokens, leading=self.leading, closing=self.closing)
-        return parts.best(self._score_whole(parts.batch), len(batch.candidates))
+        return self.best_of_passages(batch, self._score_whole)
 
     def _score_whole(self, batch: ScoreBatch) -> Tensor:
         """(C,) scores of candidates that fit beside their queries."""

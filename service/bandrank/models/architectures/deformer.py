@@ -1,7 +1,7 @@
 """Deformer: the lower layers encode query and candidate separately, the upper ones together (Cao et al. 2020,
 "DeFormer").
 
-Positions start at 0 in each text; candidates have token type 1.
+Positions start at 0 in each text; candidates have token type 1, if the encoder has it.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +29,7 @@ class DeformerConfig(TwoTowerConfig):
 
     split: the number of lower layers.  candidate_cls: whether a candidate starts with [CLS] too, as in the MixEncoder
     paper's code, unlike the original.
-    Raises ValueError unless there are both lower and upper layers.
+    Raises ValueError unless there are both lower and upper layers, and for an encoder that biases distances.
     """
 
     split: int
@@ -39,6 +39,8 @@ class DeformerConfig(TwoTowerConfig):
         super().__post_init__()
         if not 1 <= self.split < self.encoder.num_layers:
             raise ValueError(f"split must be within 1..{self.encoder.num_layers - 1}, got {self.split}")
+        if self.encoder.biases_distances:
+            raise ValueError("positions begin again in a candidate; biases of distances take only ones that go on")
 
 
 class Deformer(TwoTowerScorer):
@@ -65,7 +67,8 @@ class Deformer(TwoTowerScorer):
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """(total, hidden_size) each token's state between the lower and the upper layers."""
-        states = tower.read(self.encoder, tokens, token_type=1, layers=slice(self.config.split))
+        token_type = int(self.config.encoder.num_token_types > 1)
+        states = tower.read(self.encoder, tokens, token_type=token_type, layers=slice(self.config.split))
         return Ragged(states.values.float(), states.cu_seqlens)
 
     def candidate_side(self) -> CandidateSide:

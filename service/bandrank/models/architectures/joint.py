@@ -4,6 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+from torch import Tensor
+
+from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.families import build_encoder, build_head
 from bandrank.models.layers import passages
@@ -39,11 +43,69 @@ class JointConfig:
             )
 
 
-class JointScorer(Scorer):
-    """Scores a candidate by the sequence [CLS], query, [SEP], candidate, [SEP]; long ones by their passages."""
+class PairScorer(Scorer):
+    """Reads each candidate beside its query. One that does not fit is scored by the best of its passages.
+
+    leading: how many token ids precede both texts in each passage.  closing: how many end a candidate, and each of its
+    passages.  shares_leading, shares_queries: whether passages share the rows of the former, and of their query.
+    """
 
     precomputes: ClassVar[bool] = False
-    shares_queries: bool = False  # whether candidates share the rows of their query
+    shares_leading: ClassVar[bool] = True
+    shares_queries: bool = False
+    leading: int
+    closing: int
+
+    def pair_tokens(self, query_tokens: int, candidate_tokens: int) -> int:
+        return self.leading + query_tokens + candidate_tokens
+
+    def passages_limit(self, query_tokens: int, num_passages: int) -> int:
+        """The most token ids that make `num_passages` passages."""
+        return passages.most_tokens(num_passages, self._room(query_tokens), closing=self.closing)
+
+    def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]:
+        """The passages of a candidate beside a query, each from its first token id up to the one behind its last."""
+        return passages.passage_bounds(candidate_tokens, self._room(query_tokens), closing=self.closing)
+
+    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
+        """The rows of all passages of a candidate, each with its closing, and with copies of what is not shared."""
+        bounds = self.passage_bounds(query_tokens, candidate_rows)
+        per_passage = (0 if self.shares_leading else self.leading) + (0 if self.shares_queries else query_tokens)
+        copies = self.closing * (len(bounds) - 1)
+        return sum(end - begin + per_passage for begin, end in bounds) + copies
+
+    def query_rows(self, query_tokens: int) -> float:
+        """The rows of the copy that all candidates share; 0 if each passage has its own, which `num_rows` counts."""
+        return query_tokens if self.shares_queries else 0
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        """The token ids themselves: nothing is computed before the query is known."""
+        return tokens
+
+    def split(self, batch: ScoreBatch) -> passages.Passages:
+        """The passages of a batch."""
+        return passages.split(batch, self.config.max_tokens, leading=self.leading, closing=self.closing)
+
+    def best_of_passages(self, batch: ScoreBatch, score: Callable[[ScoreBatch], Tensor]) -> Tensor:
+        """(C,) scores of candidates, or of the best of their passages.
+
+        score: gives the scores of a batch whose candidates, at least one, fit beside their queries.
+        """
+        if len(batch.candidates) == 0:
+            return torch.empty(0, device=self.encoder.device)
+        parts = self.split(batch)
+        return parts.best(score(parts.batch), len(batch.candidates))
+
+    def _room(self, query_tokens: int) -> int:
+        """The token ids of a passage beside a query."""
+        room: int = self.config.max_tokens - self.leading - query_tokens
+        return room
+
+
+class JointScorer(PairScorer):
+    """Scores a candidate by the sequence [CLS], query, [SEP], candidate, [SEP]."""
+
+    shares_leading: ClassVar[bool] = False
 
     def __init__(self, config: JointConfig, between: tuple[int, ...] | None) -> None:
         """between: the token ids between the two texts; None: `sep_id`, if there is one."""
@@ -52,6 +114,7 @@ class JointScorer(Scorer):
         self.query_template = TokenTemplate((), end if between is None else between, config.max_query_tokens)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), end, longest)
+        self.leading, self.closing = 1, len(end)
         self.encoder = build_encoder(config.encoder)
         self.head = build_head(config.encoder)
 
@@ -68,45 +131,14 @@ class JointScorer(Scorer):
             "head": self.head.extra_repr() or type(self.head).__name__,
         }
 
-    @property
-    def closing(self) -> int:
-        """The token ids that end a candidate, which each of its passages has too."""
-        return len(self.candidate_template.suffix)
-
     def candidate_limit(self, query_tokens: int) -> int:
         """With MaxP, max_candidate_tokens; otherwise what fits beside the query."""
         if self.config.long_candidates == "maxp":
             return self.candidate_template.max_tokens
-        limit: int = self.config.max_tokens
-        return limit - 1 - query_tokens
-
-    def pair_tokens(self, query_tokens: int, candidate_tokens: int) -> int:
-        """The token ids of both texts and of [CLS], which is in neither template."""
-        return 1 + query_tokens + candidate_tokens
+        return self._room(query_tokens)
 
     def passages_limit(self, query_tokens: int, num_passages: int) -> int:
         """With MaxP, the most token ids that make `num_passages` passages; otherwise a candidate is one passage."""
         if self.config.long_candidates == "maxp":
-            room = self.config.max_tokens - 1 - query_tokens
-            return passages.most_tokens(num_passages, room, closing=self.closing)
+            return super().passages_limit(query_tokens, num_passages)
         return self.candidate_limit(query_tokens)
-
-    def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]:
-        """The passages of a candidate beside a query, each from its first token id up to the one behind its last."""
-        room = self.config.max_tokens - 1 - query_tokens
-        return passages.passage_bounds(candidate_tokens, room, closing=self.closing)
-
-    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """Rows of all passages of a candidate, each with [CLS] and, if the pattern needs one, a copy of the query."""
-        bounds = self.passage_bounds(query_tokens, candidate_rows)
-        per_passage = 1 if self.shares_queries else 1 + query_tokens
-        copies = self.closing * (len(bounds) - 1)
-        return sum(end - begin + per_passage for begin, end in bounds) + copies
-
-    def query_rows(self, query_tokens: int) -> float:
-        """The rows of the copy that all candidates share; 0 if each passage has its own, which `num_rows` counts."""
-        return query_tokens if self.shares_queries else 0
-
-    def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """The token ids themselves: nothing is computed before the query is known."""
-        return tokens

@@ -27,7 +27,7 @@ class Seq2SeqReranker(DecoderReranker):
 
     architecture: ClassVar[str] = "seq2seq_reranker"
     config_class: ClassVar[type] = Seq2SeqRerankerConfig
-    shares_query: ClassVar[bool] = False
+    shares_queries = False
     encoder: T5Stack  # type: ignore[assignment]  # in place of a decoder
 
     def _score_whole(self, batch: ScoreBatch) -> Tensor:

@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from bandrank.models.architectures.joint import JointConfig, JointScorer
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders import tower
-from bandrank.models.layers import passages
 from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged
 from bandrank.models.wording import PLAIN, Wording
@@ -47,16 +45,15 @@ class SequenceCrossEncoder(JointScorer):
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
 
     def score(self, batch: ScoreBatch) -> Tensor:
-        if len(batch.candidates) == 0:
-            return torch.empty(0, device=self.encoder.device)
-        parts = passages.split(batch, self.config.max_tokens, closing=self.closing)
-        texts = sequences(parts.batch, self.config.cls_id)
+        return self.best_of_passages(batch, self._score_whole)
+
+    def _score_whole(self, batch: ScoreBatch) -> Tensor:
+        """(C,) scores of candidates that fit beside their queries."""
+        texts = sequences(batch, self.config.cls_id)
         if self.config.pooling == "late":
             states = tower.read(self.encoder, texts)
-            scores = pool(Ragged(self.head(states.values)[:, None], states.cu_seqlens), "mean")[:, 0]
-        else:
-            scores = self.head(tower.read_pooled(self.encoder, texts, self.config.pooling))
-        return parts.best(scores, len(batch.candidates))
+            return pool(Ragged(self.head(states.values)[:, None], states.cu_seqlens), "mean")[:, 0]
+        return self.head(tower.read_pooled(self.encoder, texts, self.config.pooling))  # type: ignore[no-any-return]
 
 
 def sequences(batch: ScoreBatch, cls_id: int | None) -> Ragged:

@@ -9,6 +9,7 @@ from bandrank.models.hf import unplaced_bert
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames
 from bandrank.models.hf.model import SUPPORTED, Family, head_names
+from bandrank.models.hf.settings import sizes_of
 from bandrank.models.layers.interpolation import interpolate_positions
 
 POSITIONS = "embeddings.position_embeddings.weight"
@@ -45,13 +46,7 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
     bert = BertConfig.from_dict(settings)
     if bert.max_position_embeddings > len(weights[POSITIONS]):
         weights[POSITIONS] = interpolate_positions(weights[POSITIONS], bert.max_position_embeddings)
-    return {
-        "vocab_size": len(weights["embeddings.word_embeddings.weight"]),  # as stored: added tokens grow it
-        "hidden_size": bert.hidden_size,
-        "num_layers": bert.num_hidden_layers,
-        "num_heads": bert.num_attention_heads,
-        "intermediate_size": bert.intermediate_size,
-        "max_positions": bert.max_position_embeddings,
+    return sizes_of(vars(bert), weights[unplaced_bert.WORDS]) | {
         "num_token_types": bert.type_vocab_size,
         "layer_norm_eps": bert.layer_norm_eps,
     }

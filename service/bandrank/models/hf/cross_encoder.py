@@ -14,7 +14,6 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 def read(model: Model) -> Scorer:
     """The cross-encoder of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
     encoder, frame, head = model.encoder, model.frame, model.head_weights
-    has_types = encoder.num_token_types > 1 and (frame is None or frame.token_types)
     pattern = _pattern(model.settings)
     require_no_prompt(model)
     # A sparse cross-encoder reads more than the tokenizer of the model that it was made of.
@@ -26,7 +25,7 @@ def read(model: Model) -> Scorer:
         max_tokens=max_tokens,
         max_query_tokens=min(256, max_tokens // 2),
         query_separators=model.query_separators,
-        token_types=model.settings.get("token_type_embedding", has_types),
+        token_types=model.settings.get("token_type_embedding", frame is None or frame.token_types),
     )
     return model.assemble(CrossEncoder, config, head)
 

@@ -10,6 +10,7 @@ from bandrank.models.hf import bert, unplaced_bert
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames
 from bandrank.models.hf.model import SUPPORTED, Family
+from bandrank.models.hf.settings import sizes_of
 from bandrank.models.layers.disentangled import Distances, Terms
 from bandrank_kernels.pooled_scores import HeadActivation
 
@@ -26,12 +27,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     buckets = getattr(deberta, "position_buckets", -1)
     norms = [part.strip() for part in getattr(deberta, "norm_rel_ebd", "none").lower().split("|")]
     return DebertaConfig(
-        vocab_size=len(weights["embeddings.word_embeddings.weight"]),  # as stored: added tokens grow it
-        hidden_size=deberta.hidden_size,
-        num_layers=deberta.num_hidden_layers,
-        num_heads=deberta.num_attention_heads,
-        intermediate_size=deberta.intermediate_size,
-        max_positions=deberta.max_position_embeddings,
+        **sizes_of(vars(deberta), weights[unplaced_bert.WORDS]),
         num_token_types=deberta.type_vocab_size,
         layer_norm_eps=deberta.layer_norm_eps,
         terms=terms if kinds else None,

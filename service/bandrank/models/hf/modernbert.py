@@ -11,7 +11,7 @@ from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import Family, head_names
 from bandrank.models.hf.rotary import read_layers
-from bandrank.models.hf.settings import require_plain
+from bandrank.models.hf.settings import require_plain, sizes_of
 
 PLAIN = {"attention_bias": False, "mlp_bias": False, "norm_bias": False}
 HEAD = {"classifier_activation": "gelu"}
@@ -41,12 +41,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         if f"{name}.weight" in weights:
             weights.setdefault(f"{name}.bias", weights[f"{name}.weight"].new_zeros(saved.hidden_size))
     return ModernBertConfig(
-        vocab_size=len(weights["embeddings.tok_embeddings.weight"]),  # as stored: added tokens grow it
-        hidden_size=saved.hidden_size,
-        num_layers=saved.num_hidden_layers,
-        num_heads=saved.num_attention_heads,
-        intermediate_size=saved.intermediate_size,
-        max_positions=saved.max_position_embeddings,
+        **sizes_of(vars(saved), weights["embeddings.tok_embeddings.weight"]),
         layer_norm_eps=saved.norm_eps,
         activation=ACTIVATIONS[saved.hidden_activation],
         **read_layers(saved.layer_types, saved.rope_parameters, saved.local_attention // 2),

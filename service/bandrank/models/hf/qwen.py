@@ -8,7 +8,7 @@ from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.rotary import read_rotary
-from bandrank.models.hf.settings import REQUIRED, require_numbers
+from bandrank.models.hf.settings import require_numbers, sizes_of
 
 # Longer texts, which these models could read, take gigabytes of memory and quadratic time.
 MAX_DECODER_TOKENS = 8192
@@ -43,17 +43,11 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
 
 def read_sizes(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
     """The fields of GroupedConfig. Raises ValueError for missing settings."""
-    require_numbers(settings, (*REQUIRED, "num_key_value_heads"))
-    hidden_size, num_heads = settings["hidden_size"], settings["num_attention_heads"]
-    return {
-        "vocab_size": len(weights["embed_tokens.weight"]),
-        "hidden_size": hidden_size,
-        "num_layers": settings["num_hidden_layers"],
-        "num_heads": num_heads,
+    sizes = sizes_of(settings, weights["embed_tokens.weight"])
+    require_numbers(settings, ["num_key_value_heads"])
+    return sizes | {
         "num_kv_heads": settings["num_key_value_heads"],
-        "head_size": settings.get("head_dim") or hidden_size // num_heads,
-        "intermediate_size": settings["intermediate_size"],
-        "max_positions": settings["max_position_embeddings"],
+        "head_size": settings.get("head_dim") or sizes["hidden_size"] // sizes["num_heads"],
         "layer_norm_eps": settings.get("rms_norm_eps", 1e-6),
     }
 

@@ -1,7 +1,9 @@
-"""Checks of config.json that families share."""
+"""What families read of config.json alike, and check there."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from bandrank.models.hf.model import SUPPORTED
 
@@ -37,6 +39,22 @@ def require_numbers(settings: Mapping[str, Any], names: Sequence[str]) -> None:
     """Raises ValueError for settings that are missing or not integers."""
     if missing := [name for name in names if not isinstance(settings.get(name), int)]:
         raise ValueError(f"config.json has no number for {', '.join(missing)}")
+
+
+def sizes_of(settings: Mapping[str, Any], words: Tensor) -> dict[str, Any]:
+    """The sizes of an encoder, as fields of its config. Raises ValueError for missing settings.
+
+    words: the table of word vectors, which added tokens grow beyond `vocab_size`.
+    """
+    require_numbers(settings, REQUIRED)
+    return {
+        "vocab_size": len(words),
+        "hidden_size": settings["hidden_size"],
+        "num_layers": settings["num_hidden_layers"],
+        "num_heads": settings["num_attention_heads"],
+        "intermediate_size": settings["intermediate_size"],
+        "max_positions": settings["max_position_embeddings"],
+    }
 
 
 def require_plain(settings: Mapping[str, Any], plain: Mapping[str, Any], family: str) -> None:

@@ -6,21 +6,15 @@ from typing import Any
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
-from bandrank.models.hf.settings import REQUIRED, require_numbers
+from bandrank.models.hf.settings import sizes_of
 
+WORDS = "embeddings.word_embeddings.weight"
 TYPES = "embeddings.token_type_embeddings.weight"
 
 
 def read_shape(settings: Mapping[str, Any], weights: Weights) -> dict[str, Any]:
     """The fields of an encoder's config. Raises ValueError for missing settings."""
-    require_numbers(settings, REQUIRED)
-    return {
-        "vocab_size": len(weights["embeddings.word_embeddings.weight"]),  # as stored: added tokens grow it
-        "hidden_size": settings["hidden_size"],
-        "num_layers": settings["num_hidden_layers"],
-        "num_heads": settings["num_attention_heads"],
-        "intermediate_size": settings["intermediate_size"],
-        "max_positions": settings["max_position_embeddings"],
+    return sizes_of(settings, weights[WORDS]) | {
         "num_token_types": len(weights.get(TYPES, ())),
         "layer_norm_eps": settings.get("layer_norm_eps", 1e-12),
     }
@@ -33,7 +27,7 @@ def encoder_weights(
 
     Raises the errors of `layer_weights`.
     """
-    translated = {"encoder.embeddings.word.weight": weights["embeddings.word_embeddings.weight"]}
+    translated = {"encoder.embeddings.word.weight": weights[WORDS]}
     if config.num_token_types:
         translated["encoder.embeddings.token_type.weight"] = weights[TYPES]
     for part in ("weight", "bias"):
