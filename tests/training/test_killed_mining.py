@@ -18,6 +18,7 @@ from bandrank_training.__main__ import main
 from bandrank_training.bm25 import BM25
 from bandrank_training.errors import BadInput
 from bandrank_training.groups import read_groups
+from bandrank_training.locking import locked
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.mixture import MixtureRecipe, mix
@@ -86,7 +87,7 @@ def test_a_finished_run_is_not_done_again(folder: Path, monkeypatch: pytest.Monk
         counts.append(len(searched))
 
     assert counts == [6, 0, sum(group.labels is None for group in read_groups(out))]
-    assert [path.suffix for path in (folder / "groups.jsonl.kept").iterdir()] == [".gz", ".gz"]
+    assert sorted(path.suffix for path in (folder / "groups.jsonl.kept").iterdir()) == ["", ".gz", ".gz"]  # "": the lock
     monkeypatch.setattr(mining, "__version__", "next")
     searched = dying(monkeypatch, at=0)
     assert main(["mine", str(folder / "mine.toml")]) == 0
@@ -146,3 +147,18 @@ def test_scores_of_another_dtype_are_not_taken_for_these(folder: Path, tmp_path:
     assert groups["low"] == (tmp_path / "anew").read_bytes()
     assert groups["low"] != groups["exact"] == groups["again"]
     assert len(list((tmp_path / "kept").iterdir())) == 2
+
+
+def test_what_another_mines_is_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two commands that write the same parts would both fail, or mix what they write."""
+    groups, mixture = folder / "groups.jsonl", folder / "mixture"
+    sources, parts = [{"collection": folder / "col"}], [{"collection": folder / "col", "domain": "", "max_documents": 9}]
+    (folder / "mine.toml").write_text(toml({"out": groups, "sources": sources}))
+    (folder / "mix.toml").write_text(toml({"out": mixture, "parts": parts}))
+
+    with locked(folder / "groups.jsonl.kept"), locked(mixture):
+        for command in ("mine", "mix"):
+            assert main([command, str(folder / f"{command}.toml")]) == 2
+            assert "another command writes into" in capsys.readouterr().err
+    assert not groups.exists()
+    assert main(["mine", str(folder / "mine.toml")]) == 0

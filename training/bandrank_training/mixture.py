@@ -17,6 +17,7 @@ from bandrank_training.collection import BadCollection, BeirFolder, write_qrels
 from bandrank_training.contents import digest, of_documents, of_judgements
 from bandrank_training.errors import BadRecipe
 from bandrank_training.forms import words
+from bandrank_training.locking import locked
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import Mining, MiningRecipe, Source
 from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw, measured
@@ -72,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Makes the mixture, or resumes, and prints the counts."""
     recipe: MixtureRecipe = read_recipe(args.recipe, MixtureRecipe)
-    print(mix(recipe, Placement.of(args)), end="")  # noqa: T201 - the result
+    with locked(Path(recipe.out)):
+        print(mix(recipe, Placement.of(args)), end="")  # noqa: T201 - the result
     return 0
 
 
