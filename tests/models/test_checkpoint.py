@@ -123,6 +123,20 @@ def test_what_cannot_be_written_leaves_the_checkpoint_as_it_was(folder: Path) ->
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_no_new_weights_are_left_with_old_settings(folder: Path) -> None:
+    """A save that ends between the two files would otherwise leave a scorer that loads, and ranks wrongly."""
+    weights = (folder / "model.safetensors").read_bytes()
+    other = tiny_cross_encoder(seed=1, pattern=sparse(8))
+    (folder / "config.json.partial").mkdir()  # so that config.json cannot be written
+
+    with pytest.raises(OSError, match=r"config\.json"):
+        checkpoint.save(other, folder, tokenizer=TOKENIZER_FILE)
+
+    assert (folder / "model.safetensors").read_bytes() != weights
+    with pytest.raises(BadCheckpoint, match=r"no config\.json"):
+        checkpoint.load(folder)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_weights_load_as_float32(tmp_path: Path, dtype: torch.dtype) -> None:
     """Some parts, such as a head, are served in float32, whatever dtype they were saved in."""

@@ -1,4 +1,4 @@
-"""`average` and `export`: the models that they write, and what they refuse."""
+"""`average` and `export`: the models that they write, and what they refuse; and folders that no command writes over."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import tiny_bi_encoder, tiny_cross_encoder
-from support.training import saved
+from support.training import contents, saved, toml, values
 
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import load_model
@@ -57,20 +57,45 @@ def test_what_cannot_be_averaged_is_refused(
     assert not (tmp_path / "mean").exists()
 
 
-def test_a_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_is_read_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first argument is the folder to write; a model that is named there by mistake must not be lost."""
     one, other = saved(tmp_path / "a", tiny_cross_encoder()), saved(tmp_path / "b", tiny_cross_encoder(seed=1))
-    weights = (tmp_path / "a" / "model.safetensors").read_bytes()
+    before = contents(tmp_path)
 
     assert main(["average", one, other]) == 2
     assert "is one model; average takes the folder to write, and then two models or more" in capsys.readouterr().err
-    assert main(["average", one, other, other]) == 2
-    assert "a, the folder to write, holds a model; choose another, or delete it" in capsys.readouterr().err
     assert main(["average", one, other, one]) == 2
     assert main(["export", one, one]) == 2
     assert capsys.readouterr().err.count("is the folder of a model that is read; choose another") == 2
 
-    assert (tmp_path / "a" / "model.safetensors").read_bytes() == weights
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["average", "OUT", "cross_encoder", "cross_encoder"],
+        ["export", "cross_encoder", "OUT"],
+        ["lexical", "cross_encoder", "groups.jsonl", "toy", "OUT"],
+        ["align", "bi_encoder", "bi_encoder", "toy", "OUT"],
+        ["fine-tune", "toy", "--start", "cross_encoder", "--out", "OUT"],
+        ["train", "OUT.toml"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_no_command_writes_over_another_model(
+    toy: Path, tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is named by mistake keeps its model."""
+    out = saved(tmp_path / "other", tiny_cross_encoder(seed=1))
+    (tmp_path / "other.toml").write_text(toml(values(toy, Path(out))), encoding="utf-8")
+    before = contents(tmp_path)
+    monkeypatch.chdir(toy)
+
+    assert main([each.replace("OUT", out) for each in command]) == 2
+
+    assert f"{out}, the folder to write, holds a model; choose another, or delete it" in capsys.readouterr().err
+    assert contents(tmp_path) == before
 
 
 def test_a_weight_that_float16_cannot_hold_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,8 @@
-"""Mining that was killed goes on from where it was."""
+"""Mining that was killed goes on from where it was, and what others wrote stays."""
 
 import random
+import resource
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
@@ -11,13 +13,14 @@ import pytest
 import torch
 from support.collections import write_collection
 from support.models import random_text, save_bi_encoder, save_cross_encoder
-from support.training import toml
+from support.training import contents, toml
 
 from bandrank_training import miner, mining
 from bandrank_training.__main__ import main
 from bandrank_training.bm25 import BM25
 from bandrank_training.errors import BadInput
 from bandrank_training.groups import read_groups
+from bandrank_training.locking import locked
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.mixture import MixtureRecipe, mix
@@ -86,7 +89,7 @@ def test_a_finished_run_is_not_done_again(folder: Path, monkeypatch: pytest.Monk
         counts.append(len(searched))
 
     assert counts == [6, 0, sum(group.labels is None for group in read_groups(out))]
-    assert [path.suffix for path in (folder / "groups.jsonl.kept").iterdir()] == [".gz", ".gz"]
+    assert [path.suffix for path in (folder / "groups.jsonl.kept").iterdir() if path.suffix] == [".gz", ".gz"]
     monkeypatch.setattr(mining, "__version__", "next")
     searched = dying(monkeypatch, at=0)
     assert main(["mine", str(folder / "mine.toml")]) == 0
@@ -146,3 +149,49 @@ def test_scores_of_another_dtype_are_not_taken_for_these(folder: Path, tmp_path:
     assert groups["low"] == (tmp_path / "anew").read_bytes()
     assert groups["low"] != groups["exact"] == groups["again"]
     assert len(list((tmp_path / "kept").iterdir())) == 2
+
+
+def mixed(folder: Path, out: str) -> int:
+    """Mixes the collection's documents into a folder; returns the exit code."""
+    parts = [{"collection": folder / "col", "domain": "", "max_documents": 300, "questions": 6, "dev_split": ""}]
+    (folder / "mix.toml").write_text(toml({"out": folder / out, "parts": parts, "pieces": [1, 450]}))
+    return main(["mix", str(folder / "mix.toml")])
+
+
+def test_what_another_mines_is_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two commands that write the same parts would both fail, or mix what they write."""
+    out = folder / "groups.jsonl"
+    (folder / "mine.toml").write_text(toml({"out": out, "sources": [{"collection": folder / "col"}]}))
+    with locked(folder / "groups.jsonl.kept"), locked(folder / "mixture"):
+        assert main(["mine", str(folder / "mine.toml")]) == 2
+        assert mixed(folder, "mixture") == 2
+
+    assert capsys.readouterr().err.count("another command writes into") == 2
+    assert main(["mine", str(folder / "mine.toml")]) == 0
+    assert mixed(folder, "mixture") == 0
+
+
+def test_a_mixture_is_not_written_over_a_collection(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The texts of a folder that is named by mistake would be lost, or hide those of the mixture."""
+    shutil.copytree(folder / "col", folder / "other")
+    before = contents(folder / "other")
+
+    assert mixed(folder, "other") == 2
+
+    assert "other holds a collection that is no mixture; choose another `out`" in capsys.readouterr().err
+    assert contents(folder / "other") == before | {folder / "other" / ".lock": b""}
+
+
+def test_a_full_disk_is_told_with_the_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A limit on the size of files stands for a full disk."""
+    documents = {f"d{n}": random_text(random.Random(n), 12) for n in range(300)}
+    queries, qrels = {"q0": documents["d0"]}, {"q0": {"d0": 1}}
+    write_collection(folder / "col", documents=documents, queries=queries, qrels=qrels, split="train")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+    try:
+        assert mixed(folder, "mixture") == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert f"File too large: '{folder / 'mixture' / 'corpus.jsonl.gz'}'" in capsys.readouterr().err

@@ -99,6 +99,18 @@ def test_what_is_not_measured_to_its_end_changes_nothing(
 
 
 @needs_native
+def test_a_mark_that_cannot_be_set_is_told_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not after minutes of measuring layers, as in a folder that may only be read."""
+    (folder / "scorer" / "config.json.partial").mkdir()
+
+    assert quantise(folder) == 2
+
+    told = capsys.readouterr()
+    assert "config.json.partial" in told.err
+    assert not told.out
+
+
+@needs_native
 def test_each_dtype_has_a_mark_of_its_own(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from bandrank_training.arguments import positive
 from bandrank_training.collection import open_collection
 from bandrank_training.dense import DenseIndex, Vectors
 from bandrank_training.errors import BadInput
-from bandrank_training.models import check_other_folder, rebuilt, write_model
+from bandrank_training.models import check_out, rebuilt, write_model
 from bandrank_training.placement import Placement
 from bandrank_training.start import load_start
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the checkpoint and prints how close the vectors are. Raises BadCheckpoint, BadCollection, BadInput."""
     model, like = load_start(args.model), load_start(args.like)
-    check_other_folder(args.out, [model, like])
+    check_out(args.out, [model, like])
     texts = [text for _, text in islice(open_collection(args.collection).documents(), args.most)]
     if not texts:
         raise BadInput(f"{args.collection} has no document")

@@ -16,7 +16,7 @@ from torch import Tensor
 from bandrank.models.loading import LoadedModel
 from bandrank.models.scorer import Scorer
 from bandrank_training.errors import BadInput
-from bandrank_training.models import check_other_folder, rebuilt, write_model
+from bandrank_training.models import check_out, rebuilt, write_model
 from bandrank_training.start import load_start
 
 
@@ -39,9 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if len(args.models) < 2:
         raise BadInput(f"{args.models[0]} is one model; average takes the folder to write, and then two models or more")
     models = [load_start(name) for name in args.models]
-    check_other_folder(args.out, models)
-    if (args.out / "config.json").exists():
-        raise BadInput(f"{args.out}, the folder to write, holds a model; choose another, or delete it")
+    check_out(args.out, models)
     weights = args.weights or [1.0] * len(models)
     if len(weights) != len(models):
         raise BadInput(f"--weights: {len(weights)} of them for {len(models)} models")

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from bandrank.models.checkpoint import write_whole
 from bandrank_training.errors import BadInput
 
 Qrels = dict[str, dict[str, int]]  # relevance by query and document
@@ -83,7 +84,7 @@ def write_qrels(folder: Path, split: str, qrels: Mapping[str, Mapping[str, int]]
     """Writes the judgements of a split into a folder in BEIR layout."""
     rows = (f"{query}\t{document}\t{label}\n" for query, labels in qrels.items() for document, label in labels.items())
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows), encoding="utf-8")
+    write_whole(folder / "qrels" / f"{split}.tsv", ("query-id\tcorpus-id\tscore\n" + "".join(rows)).encode())
 
 
 class BeirFolder:

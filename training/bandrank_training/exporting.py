@@ -8,7 +8,7 @@ from bandrank.models.compact import TooLarge
 from bandrank.models.shipped import names
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput
-from bandrank_training.models import check_other_folder, tokenizer_file
+from bandrank_training.models import check_out, tokenizer_file
 from bandrank_training.start import load_start
 from bandrank_training.tuning import tune
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the checkpoint and prints its size. Raises BadCheckpoint, BadGroups, BadInput."""
     model = load_start(args.model)
-    check_other_folder(args.out, [model])
+    check_out(args.out, [model])
     if args.tune:
         tuned = tune(model, DevSet.read(args.tune))
         model = tuned.model

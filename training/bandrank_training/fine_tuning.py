@@ -29,17 +29,18 @@ from bandrank_training.locking import locked
 from bandrank_training.losses import LossRecipe
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import MiningRecipe, Source
-from bandrank_training.models import check_other_folder, write_model
+from bandrank_training.models import check_out, write_model
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
 from bandrank_training.scoring import score_offline
 from bandrank_training.setting_apart import caution
 from bandrank_training.significance import difference_p
 from bandrank_training.start import load_start
-from bandrank_training.training import OTHER_GROUPS, OTHER_WEIGHTS, Trainer
+from bandrank_training.training import OTHER_GROUPS, OTHER_WEIGHTS, STATE, Trainer
 from bandrank_training.tuning import calibrated, intercept
 
 GROUPS_FILE, DEV_FILE = "groups.jsonl.gz", "dev.jsonl.gz"
+MINED, TRAINING = "mined", "training"  # folders within the one to write
 BEFORE = "before"  # the name of the start's scores in the groups
 DEPTH = 30  # candidates of a query, by BM25
 MOST_TOKENS = 256  # of a candidate
@@ -129,16 +130,16 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
 
     placement: for the scores that teach and for the comparison.
     Raises BadCollection, BadCheckpoint, BadRecipe, and BadInput for a start that is not a cross-encoder or is in the
-    folder to write, for candidates that are all relevant, and for a folder with another fine-tuning, which is kept,
-    or that another command writes into.
+    folder to write, for candidates that are all relevant, and for a folder with another fine-tuning or a model,
+    which are kept, or that another command writes into.
     """
     start = load_start(task.start)
-    for folder in (task.out, task.out / "training"):
-        check_other_folder(folder, [start])
+    check_out(task.out, [start], resumed=(MINED,))
+    check_out(task.out / TRAINING, [start], resumed=(STATE,))
     if not isinstance(start.scorer, CrossEncoder):
         raise BadInput(f"{task.start} is a {start.scorer.architecture}; fine-tune takes a cross-encoder, train any")
     with locked(task.out):
-        mined = task.out / "mined"
+        mined = task.out / MINED
         groups, apart = mined / GROUPS_FILE, mined / DEV_FILE
         mine(_mining(task, start, groups, apart), placement, kept=mined)
         if all(min(group.labels or [0]) > 0 for group in read_groups(groups)):
@@ -149,7 +150,7 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
             trainer = Trainer(_training(task, start, groups), device=placement.device)
         except OtherRun as error:
             said = f"{task.out} holds another fine-tuning, which differs in {_in_words(error.differing)}"
-            raise BadInput(f"{said}; choose another --out, or delete {task.out / 'training'}") from error
+            raise BadInput(f"{said}; choose another --out, or delete {task.out / TRAINING}") from error
         for file in (groups, apart):  # only now, so that a finished run keeps its own
             write_whole(task.out / file.name, file.read_bytes())
         trainer.run()
@@ -196,7 +197,7 @@ def _training(task: Task, start: LoadedModel, groups: Path) -> TrainingRecipe:
     steps = math.ceil(EPOCHS * count / GROUPS)
     teacher = {BEFORE: 1.0}
     return TrainingRecipe(
-        out=str(task.out / "training"),
+        out=str(task.out / TRAINING),
         model=ModelRecipe(start=task.start),
         data=DataRecipe(
             groups=(str(groups),),

@@ -32,7 +32,7 @@ from bandrank_training.errors import BadInput
 from bandrank_training.frequencies import rarity
 from bandrank_training.groups import check_areas
 from bandrank_training.losses import LossRecipe, Scored, contrastive
-from bandrank_training.models import check_other_folder, rebuilt, write_model
+from bandrank_training.models import check_out, rebuilt, write_model
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.scoring import score_offline
 from bandrank_training.start import load_start
@@ -74,14 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the checkpoint, and prints the gate and its effect on the groups it was fitted to and on the others.
 
-    Raises BadCheckpoint, BadCollection, BadGroups, and BadInput for a model that takes no lexical evidence or that is
-    in the folder to write.
+    Raises BadCheckpoint, BadCollection, BadGroups, and BadInput for a model that takes no lexical evidence, or for a
+    folder with a model.
     """
     read = DevSet.read(args.groups)
     dev = replace(read, groups=read.groups[: args.most])
     check_areas("--without", args.without, {group.area for group in dev.groups})
     model = load_start(args.model)
-    check_other_folder(args.out, [model])
+    check_out(args.out, [model])
     texts = (text for _, text in open_collection(args.collection).documents())
     frequencies = rarity(texts, TextEncoder(model.tokenizer, model.scorer))
     asked = Asked.of(with_lexical(model, *frequencies), dev, Placement.of(args))

@@ -21,6 +21,7 @@ from bandrank_training.contents import digest, of_documents, of_judgements, of_m
 from bandrank_training.dense import DenseIndex
 from bandrank_training.errors import BadInput
 from bandrank_training.groups import Group, read_groups, read_kept, write_groups
+from bandrank_training.locking import locked
 from bandrank_training.miner import Corpus, Miner
 from bandrank_training.mining_recipe import MiningRecipe, Source
 from bandrank_training.placement import CPU, Placement
@@ -67,9 +68,10 @@ def run(args: argparse.Namespace) -> int:
             dev_groups=args.dev_groups,
         )
     kept = Path(f"{recipe.out}.kept")
-    count = mine(recipe, Placement.of(args), kept=kept)
-    for vectors in kept.glob("*.npy"):  # the groups stay: a rerun, with more sources perhaps, makes what is new
-        vectors.unlink()
+    with locked(kept):
+        count = mine(recipe, Placement.of(args), kept=kept)
+        for vectors in kept.glob("*.npy"):  # the groups stay: a rerun, with more sources perhaps, makes what is new
+            vectors.unlink()
     apart = f"; the groups to measure with are in {recipe.dev_out}" if recipe.dev_out else ""
     print(f"{count} groups in {recipe.out}{apart}")  # noqa: T201 - the result
     if recipe.dev_out and (said := caution(read_groups(Path(recipe.dev_out)), read_groups(Path(recipe.out)))):

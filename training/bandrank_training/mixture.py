@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bandrank.models.checkpoint import write_whole
+from bandrank.models.checkpoint import whole, write_whole
 from bandrank.models.ids import ID_BYTES
 from bandrank.models.texts import TextEncoder
 from bandrank_training.collection import BadCollection, BeirFolder, write_qrels
 from bandrank_training.contents import digest, of_documents, of_judgements
 from bandrank_training.errors import BadRecipe
 from bandrank_training.forms import words
+from bandrank_training.locking import locked
 from bandrank_training.mining import mine
 from bandrank_training.mining_recipe import Mining, MiningRecipe, Source
 from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw, measured
@@ -72,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Makes the mixture, or resumes, and prints the counts."""
     recipe: MixtureRecipe = read_recipe(args.recipe, MixtureRecipe)
-    print(mix(recipe, Placement.of(args)), end="")  # noqa: T201 - the result
+    with locked(Path(recipe.out)):
+        print(mix(recipe, Placement.of(args)), end="")  # noqa: T201 - the result
     return 0
 
 
@@ -84,6 +86,8 @@ def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
     """
     folder = Path(recipe.out)
     if not (folder / COUNTS).is_file():
+        if not (folder / RECIPE).is_file() and any(folder.glob("corpus.jsonl*")):
+            raise BadRecipe(f"{folder} holds a collection that is no mixture; choose another `out`")
         _write(folder, recipe)
     else:
         try:
@@ -108,6 +112,7 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
     if not any(one.queries for one in drawn):
         raise BadCollection("no query is left: no relevant passage has enough `pieces`, or there are no parts")
     folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / RECIPE, json.dumps(_drawn_by(recipe), indent=1).encode())
     _write_lines(
         folder / "corpus.jsonl.gz",
         (_row(passage, page=one.part.page_answers) for one in drawn for passage in one.passages),
@@ -119,7 +124,6 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
         for split in SPLITS:
             qrels = {each.id: dict.fromkeys(each.relevant, 1) for each in one.queries if each.split == split}
             write_qrels(folder, f"{one.part.name}.{split}", qrels)
-    write_whole(folder / RECIPE, json.dumps(_drawn_by(recipe), indent=1).encode())
     write_whole(folder / COUNTS, table(drawn).encode())  # last, to mark the rest as complete
 
 
@@ -201,5 +205,5 @@ def _row(passage: Passage, *, page: bool) -> dict[str, str]:
 
 
 def _write_lines(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
-    with gzip.open(path, "wt", 5, encoding="utf-8") as lines:
+    with whole(path) as partial, gzip.open(partial, "wt", 5, encoding="utf-8") as lines:
         lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -83,14 +83,18 @@ def rebuilt(scorer: AnyScorer, config: Any, weights: dict[str, Tensor], *, sourc
     return made
 
 
-def check_other_folder(out: Path, models: Sequence[LoadedModel], *, words: str = "") -> None:
-    """Raises BadInput for the folder of one of the models, of the model of `words`, or of a scorer that one adds to: it
-    would be overwritten.
+def check_out(out: Path, models: Sequence[LoadedModel], *, words: str = "", resumed: Sequence[str] = ()) -> None:
+    """Raises BadInput for a folder with a model that would be overwritten: one of the models, that of `words`, a scorer
+    that one adds to, or any other.
+
+    resumed: files of an earlier run of the same command, whose model may be overwritten.
     """
     read = [model.folder for model in models] + [Path(model.fusion.scorer) for model in models if model.fusion]
     read += [shipped(words) or Path(words)] if words else []
     if any(out.resolve() == folder.resolve() for folder in read):
         raise BadInput(f"{out} is the folder of a model that is read; choose another")
+    if (out / "config.json").exists() and not any((out / name).exists() for name in resumed):
+        raise BadInput(f"{out}, the folder to write, holds a model; choose another, or delete it")
 
 
 def load_teacher(name: str, device: torch.device) -> LoadedModel:
@@ -105,8 +109,6 @@ def write_model(model: LoadedModel, folder: Path) -> None:
     tokenizer, weights = tokenizer_file(model, folder), folder / "model.safetensors"
     measured = load_precision(folder) if (folder / "config.json").is_file() else Precision()
     before = weights.read_bytes() if measured != Precision() and weights.is_file() else b""
-    if before:
-        save_precision(folder, Precision())
     checkpoint.save(model.scorer, folder, tokenizer=tokenizer, fusion=model.fusion)
     if before and weights.read_bytes() == before:
         save_precision(folder, measured)

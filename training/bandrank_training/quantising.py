@@ -119,13 +119,15 @@ def run(args: argparse.Namespace) -> int:
     judgements = [_Judgements.of(each, args) for each in collections]
     before = load_precision(folder)
     others, exact = tuple(name for name in before.fit if name != args.dtype), before.exact_layers
-    if args.dtype == INT8:
-        changes = changes_of_layers(load_start(args.model), [each for one in judgements for each in one.questions()])
-        exact = sensitive(changes)
-        print(report_of(changes), flush=True)  # noqa: T201 - a result, minutes before the next
     save_precision(folder, Precision(others, exact))  # no mark until it is earned
     rows = []
     try:
+        if args.dtype == INT8:
+            questions = [each for one in judgements for each in one.questions()]
+            changes = changes_of_layers(load_start(args.model), questions)
+            exact = sensitive(changes)
+            print(report_of(changes), flush=True)  # noqa: T201 - a result, minutes before the next
+            save_precision(folder, Precision(others, exact))
         for each in judgements:
             rows.append(row := _compare(args, each))
             said = f"{row.collection}: {np.mean(row.changes):+.4f} of {row.exact:.4f}, {len(row.changes):,} queries"

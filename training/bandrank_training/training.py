@@ -34,12 +34,12 @@ from bandrank_training.errors import BadRecipe, OtherRun
 from bandrank_training.locking import locked
 from bandrank_training.losses import LOSSES
 from bandrank_training.model_losses import MODEL_LOSSES
-from bandrank_training.models import build, check_other_folder, load_teacher, write_model
+from bandrank_training.models import build, check_out, load_teacher, write_model
 from bandrank_training.plot import plot_log
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer
 
-STATE, LOG, PLOT = "state.pt", "log.jsonl", "training.svg"
+STATE, LOG, PLOT, RECIPE = "state.pt", "log.jsonl", "training.svg", "recipe.toml"
 OTHER_WEIGHTS, OTHER_GROUPS = "the weights of model.start or of a teacher", "what data.groups hold"
 
 
@@ -88,7 +88,7 @@ class Trainer:
         self.reader.check(recipe.losses, self._fused)
         teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
         read = [replace(self.model, fusion=recipe.fusion), *teachers.values()]
-        check_other_folder(self.out, read, words=recipe.model.words)
+        check_out(self.out, read, words=recipe.model.words, resumed=(STATE, RECIPE))
         self._model_losses = [
             (each, MODEL_LOSSES[each.name](teachers[each.teacher], recipe.data.max_candidate_tokens))
             for each in recipe.model_losses
@@ -329,7 +329,7 @@ def run(args: argparse.Namespace) -> int:
         adds = f"{recipe.model.start} adds to {fusion.weight:g} times the scores of {fusion.scorer}"
         print(f"{adds}; without [fusion] the result stands alone", file=sys.stderr)  # noqa: T201
     with locked(trainer.out):
-        copy = trainer.out / "recipe.toml"
+        copy = trainer.out / RECIPE
         if not (copy.exists() and copy.samefile(args.recipe)):
             write_whole(copy, args.recipe.read_bytes())
         progress = trainer.run()

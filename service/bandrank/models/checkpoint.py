@@ -77,9 +77,13 @@ def save(
     if share is not None:
         weights, shared = leave_out(weights, share)
         config["shared"] = asdict(shared)
-    # Not save_file, which writes files that only their owner may read: a container serves as another user.
-    write_whole(folder / "model.safetensors", serialise({name: each.contiguous() for name, each in weights.items()}))
-    write_whole(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+    path, content = folder / "config.json", (json.dumps(config, indent=2) + "\n").encode()
+    with whole(folder / "model.safetensors") as partial:
+        # Not save_file, which writes files that only their owner may read: a container serves as another user.
+        partial.write_bytes(serialise({name: each.contiguous() for name, each in weights.items()}))
+        if path.is_file() and path.read_bytes() != content:
+            path.unlink()  # if the process is killed now, no new weights are left with old settings
+    write_whole(path, content)
     written = folder / TOKENIZER
     if share is not None and (tokenizer_folder(folder_of(share)) / TOKENIZER).read_bytes() == tokenizer.read_bytes():
         written.unlink(missing_ok=True)
