@@ -98,15 +98,17 @@ class TextScorer(Generic[Candidates]):
         if scored.sourced is None:
             return [], scored.report, []
         query_tokens, num_tokens = len(scored.sourced.query), scored.sourced.num_tokens
-        num_last = len(self.prepared.scorer.candidate_template.suffix)
+        template = self.prepared.scorer.candidate_template
+        num_last = len(template.closing) + len(template.suffix)
         cut = scored.report.truncated_candidate_tokens
         best = []
         for (score, passage), index, num_cut in zip(scored.results, scored.answered, cut, strict=True):
             bounds = self.prepared.passage_bounds(query_tokens, num_tokens[index])
             whole = len(bounds) == 1 and not num_cut
             begin, end = bounds[passage]
-            tokens = begin, min(end, num_tokens[index] - num_last)  # of a cut text, the next piece is not read
-            best.append(BestPassage(stage, score, None if whole else tokens))
+            if num_cut:  # its last ids stand in place of pieces that are not read
+                end = min(end, num_tokens[index] - num_last)
+            best.append(BestPassage(stage, score, None if whole else (begin, end)))
         return [score for score, _ in scored.results], scored.report, best
 
     async def _score(
