@@ -36,8 +36,8 @@ class CrossEncoderConfig(JointConfig):
     token_types: whether candidates have token type 1; if False, or if the encoder has one type, all rows have type 0.
     lexical: evidence of shared words that is added to the score, or None.
     sentence_token: the token id before each sentence of a candidate, whose rows join the query's (QDS-Transformer).
-    Raises ValueError as JointConfig does, and for a sentence token that is outside the vocabulary, or that comes with
-    an encoder that biases distances or a pattern in which candidates share their query.
+    Raises ValueError as JointConfig does, for a causal encoder, and for a sentence token that is outside the
+    vocabulary, or that comes with an encoder that biases distances or a pattern in which candidates share their query.
     """
 
     sep_id: int
@@ -49,6 +49,8 @@ class CrossEncoderConfig(JointConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.encoder.causal:
+            raise ValueError("a causal encoder attends in no pattern; a sequence_cross_encoder takes one")
         if self.sentence_token is None:
             return
         if not 0 <= self.sentence_token < self.encoder.vocab_size:
