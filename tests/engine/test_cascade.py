@@ -19,6 +19,7 @@ from support.tasks import Clock, until
 from bandrank.engine.policy import Role
 from bandrank.engine.ranking import Ranking, Stage, StageScores, best_first, merge
 from bandrank.engine.served import ServedModel
+from bandrank.engine.submit import CAUTION
 from bandrank.errors import BadSetting
 from bandrank.models.scorer import Scorer
 from bandrank.serving import assemble
@@ -260,6 +261,28 @@ async def test_a_stage_scores_as_many_as_fit_though_fewer_would_seem_to_take_lon
 
     assert ranking.reports[1].num_candidates == len(texts)
     assert not ranking.degraded
+
+
+async def test_a_stage_that_precomputes_encodes_as_many_as_fit() -> None:
+    """A row is expected to take 0.5 s to encode, and one candidate to fit. Cached candidates before and behind it cost
+    nothing; the first that does not fit ends the stage.
+    """
+    texts = [f"{word} man man"[:9] for word in WORDS]
+    async with cascade(accurate=encoded_lookup(**ACCURATE), depth=len(texts)) as model:
+        queue, scorer = model.engine.queue, model.stages[1].scorer
+        for _ in range(10):
+            queue.throughput.report("tiny encode", 10, 5.0)
+        cached = [texts[WORDS.index(word)] for word in ("she", "he", "is")]
+        await model.rank("who", cached, strategy="accurate")
+        one_s = queue.throughput.seconds("tiny encode", *scorer.tokenizer.estimate_tokens(texts[:1], 99))
+        none = await model.rank("who", [*map(str.upper, texts)], strategy="cascade", budget_s=0.9 * one_s)
+        ranking = await model.rank("who", texts, strategy="cascade", budget_s=1.5 * CAUTION * one_s)
+
+    assert [(each.num_candidates, each.cache_misses) for each in none.reports] == [(6, 6), (0, 0)]
+    assert order(ranking) == ["he", "you", "she", "man", "no", "is"]
+    assert [each.stage for each in ranking.candidates] == ["accurate"] * 3 + ["fast"] * 3
+    assert (ranking.reports[1].cache_hits, ranking.reports[1].cache_misses) == (2, 1)
+    assert ranking.degraded
 
 
 async def test_a_budget_bounds_the_accurate_strategy_too() -> None:

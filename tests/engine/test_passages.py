@@ -2,17 +2,29 @@
 
 import asyncio
 import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
+import torch
 from support.accounts import ACCOUNT
+from support.decoders import tiny_candidate_first_reranker
 from support.dense_bert import full_score
-from support.models import random_text, save_cross_encoder, tiny_bi_encoder, tiny_cross_encoder, tiny_hf_cross_encoder
-from support.scorers import encoded_lookup
+from support.models import (
+    random_scorer,
+    random_text,
+    save_cross_encoder,
+    score_batch,
+    tiny_bi_encoder,
+    tiny_cross_encoder,
+    tiny_hf_cross_encoder,
+)
+from support.scorers import encoded_lookup, word_id
 from support.serving import served
 from support.tokenizer import SEP_ID, tiny_tokenizer
+from support.variants import VARIANTS
 
 from bandrank.engine.calls import Answer, Call, answer
 from bandrank.engine.candidates import CandidateStore
@@ -21,8 +33,13 @@ from bandrank.engine.ranking import Ranking
 from bandrank.engine.registry import CallCandidate, CandidateRegistry
 from bandrank.engine.served import Models, ServedModel
 from bandrank.models import hf
+from bandrank.models.architectures import ARCHITECTURES, CandidateFirstReranker, CrossEncoder
+from bandrank.models.architectures.joint import PairScorer
 from bandrank.models.layers.patterns import sparse
-from bandrank.models.texts import Reach
+from bandrank.models.readings import Token, read_pair
+from bandrank.models.scorer import Scorer
+from bandrank.models.texts import Reach, TextEncoder
+from bandrank.models.wording import Wording
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -75,6 +92,67 @@ async def test_the_characters_of_a_passage_have_its_score_alone(tmp_path: Path) 
         if not whole:
             assert text[passage.start : passage.end] == text[passage.start : passage.end].strip()
             assert len(text[passage.start : passage.end].split()) <= 57
+
+
+def joined_at_the_end() -> CandidateFirstReranker:
+    """A scorer whose prompt goes on with a "y" right behind a candidate, with which "the" is one piece."""
+    config = tiny_candidate_first_reranker().config
+    prompt = replace(config.prompt, candidate=Wording("{text}y"), closing=(word_id("y"),))
+    return random_scorer(CandidateFirstReranker(replace(config, prompt=prompt)), 0)
+
+
+BY_PASSAGES: dict[str, Callable[[], Scorer]] = {
+    variant: make for variant, make in VARIANTS.items() if issubclass(ARCHITECTURES[variant.split()[0]], PairScorer)
+}
+
+
+def passages_of(
+    scorer: PairScorer, query_tokens: int, candidate: Sequence[Token]
+) -> Iterator[tuple[Sequence[Token], Sequence[Token]]]:
+    """Cuts a candidate by the rule in its simplest form: each passage is a run of tokens, of which the next one has the
+    second half, and a copy of the candidate's last tokens.
+    """
+    room = scorer.config.max_tokens - scorer.leading - query_tokens
+    start = 0
+    while start + room < len(candidate):
+        yield candidate[start : start + room - scorer.closing], candidate[len(candidate) - scorer.closing :]
+        start += (room + 1 - scorer.closing) // 2
+    yield candidate[start:], []
+
+
+@pytest.mark.parametrize("most", [None, 150])
+@pytest.mark.parametrize("variant", [*BY_PASSAGES, "joined"])
+async def test_the_passage_that_is_told_scores_best_alone(variant: str, most: int | None) -> None:
+    """Of every scorer that reads query and candidate together, for texts that are cut and texts that are not; the
+    characters are those of the passage's tokens.
+    """
+    scorer = (BY_PASSAGES | {"joined": joined_at_the_end})[variant]()
+    assert isinstance(scorer, PairScorer)
+    texts = [f"{text} the" for text in [*texts_of(14), *texts_of(16), random_text(random.Random(11), 700)]]
+    limit = None if most is None else most + scorer.candidate_template.num_added
+    encoder = TextEncoder(tiny_tokenizer(), scorer, max_candidate_tokens=limit)
+    async with served(scorer) as model:
+        found = await ask(model, texts, options=Options(Reach(tokens=most)))
+        plain = await model.rank(QUERY, texts, options=Options(Reach(tokens=most)))
+
+    assert candidates_of(found.ranking) == candidates_of(plain)
+    if isinstance(scorer, CrossEncoder):
+        scorer.lexical = None  # evidence is of the whole candidate, and chooses no passage
+    for index, text in enumerate(texts):
+        asked, read = read_pair(encoder, QUERY, text)
+        query = [token.id for token in asked.tokens]
+        passages = [*passages_of(scorer, len(query), read.tokens)]
+        with torch.inference_mode():
+            batches = [score_batch([query], [[[token.id for token in (*own, *end)]]]) for own, end in passages]
+            scores = [scorer(batch).item() for batch in batches]
+        best = scores.index(max(scores))
+        places = [(token.start, token.end) for token in passages[best][0] if token.start is not None]
+        whole = len(passages) == 1 and read.read_to == len(text)
+        passage = found.passages[index]
+
+        assert (passage.start, passage.end) == ((0, len(text)) if whole else (places[0][0], places[-1][1]))
+        if variant != "cross_encoder lexical":
+            assert passage.score == pytest.approx(scores[best], abs=TOLERANCE)
 
 
 async def test_requests_that_ask_and_that_do_not_get_their_own() -> None:

@@ -31,6 +31,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern, DistanceBiases
 pytestmark = needs_native
 X, ROWS = torch.zeros(9, 48), packed_rows([2], [[5]], shared=True)
 QKV = torch.zeros(ROWS.num_rows, 3, 2, 32)
+ZEROS = torch.zeros(9, 48, dtype=torch.int8)
 NORM = Norm(torch.ones(48), None, 1e-5)
 SPLIT = Split.of(torch.tensor([17, *[1] * 47]))
 LOCAL = plan_local_attention(offsets([1, 3]), 2, device=X.device, dtype=X.dtype, head_dim=16, backend="native")
@@ -85,6 +86,8 @@ def whole(hidden: torch.Tensor) -> torch.Tensor:
         (lambda: linear(X[:, :32], layer(48, 48)), r"got \(9, 32\) torch.float32 on cpu"),
         (lambda: linear(X.to("meta"), layer(48, 48)), "on meta"),
         (lambda: Int8Weights.pack(X, torch.ones(9), None), r"rows must be \(any, any\) torch.int8"),
+        (lambda: Int8Weights.pack(ZEROS, torch.ones(8), None), r"scales must be \(9\) torch.float32"),
+        (lambda: Int8Weights.pack(ZEROS, torch.ones(9), torch.ones(16)), r"a bias must be \(9\) torch.float32"),
         (lambda: Split.of(torch.tensor([1, 4, 1])), "multiple of 16, got 3"),
         (lambda: layer(8, 20), "multiple of 16 inputs"),
         (lambda: layer(1, (1 << 16) + 16), "a layer can have 65536 bytes of inputs, got 65552"),
@@ -98,6 +101,8 @@ def whole(hidden: torch.Tensor) -> torch.Tensor:
         (lambda: block()(X, X.half()), r"hidden must be \(any, 48\)"),
         (lambda: block()(X[:4], X), r"attended must be \(9, 48\)"),
         (lambda: _block(torch.ones(32))(X, X), r"a norm's weight must be \(48\)"),
+        (lambda: _block(torch.ones(96)[::2])(X, X), "a norm's weight must be without gaps, got a stride of 2"),
+        (lambda: _block(X[0], X.T[0, :1].expand(48))(X, X), "a norm's bias must be without gaps, got a stride of 0"),
         (lambda: turned(count=3), r"positions must be \(9\) torch.int64"),
         (lambda: turned(dtype=torch.int32), "positions must be"),
         (lambda: turned(half=4), r"cosines must be \(any, 8\)"),
@@ -126,8 +131,8 @@ def test_other_tensors_are_refused(call: Callable[[], object], words: str) -> No
         call()
 
 
-def _block(weight: torch.Tensor) -> PreNorm:
-    return PreNorm(layer(48, 48), layer(96, 48), layer(48, 96), Unit.GELU, Norm(weight, None, 1e-5))
+def _block(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PreNorm:
+    return PreNorm(layer(48, 48), layer(96, 48), layer(48, 96), Unit.GELU, Norm(weight, bias, 1e-5))
 
 
 def test_rows_of_any_layout_are_rows() -> None:

@@ -143,6 +143,12 @@ def test_an_ultrabert_that_is_refused(tmp_path: Path, settings: dict[str, Any]) 
     assert_refused(tmp_path, "an UltraBERT with layers of", ULTRA | settings)
 
 
+def test_positions_of_one_kind_of_layers_alone_are_refused(tmp_path: Path) -> None:
+    """An UltraBERT has two."""
+    rope = {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10_000.0}}}
+    assert_refused(ultra_reranker(tmp_path), "rope_theta of rotary positions must be a number above 0, got None", rope)
+
+
 def test_heads_and_tokenizers_that_are_refused(tmp_path: Path) -> None:
     """Two outputs, none, and pairs that no token begins."""
     masked = save_like_llama(tmp_path / "masked", tiny(EuroBertForMaskedLM))

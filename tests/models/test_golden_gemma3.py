@@ -78,6 +78,10 @@ def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Pat
         ({"hidden_activation": "silu"}, "'hidden_activation': 'silu'"),
         ({"sliding_window": None, "head_dim": None}, "no number for head_dim, sliding_window"),
         ({"rope_parameters": {GLOBAL: {"rope_type": "dynamic", "factor": 8.0}}}, "rotary positions of .*dynamic"),
+        (
+            {"rope_parameters": {GLOBAL: {"rope_type": "linear"}}},
+            "config.json: Missing .* 'rope_type'='linear': {'factor'}",
+        ),
     ],
 )
 def test_settings_that_are_not_supported(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

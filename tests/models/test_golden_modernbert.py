@@ -128,6 +128,10 @@ def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Pat
             {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
             "rotary positions of .*dynamic.* are not supported",
         ),
+        (
+            {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}},
+            "config.json: Missing .* 'rope_type'='longrope': {",
+        ),
     ],
 )
 def test_settings_that_are_not_supported(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

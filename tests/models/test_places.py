@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from support.decoders import qwen_tokenizer, tiny_candidate_first_reranker, tiny_decoder_reranker
+from support.grouped import tiny_llama_reranker
 from support.models import tiny_cross_encoder
 from support.precomputing import tiny_colbert
 from support.tokenizer import SENTENCE_ID, tiny_tokenizer
@@ -102,6 +103,13 @@ def test_words_around_a_text_stand_for_nothing(
     encoder = TextEncoder(qwen_tokenizer(), scorer())
 
     assert found(text, *tokens, encoder) == expected
+
+
+def test_a_span_that_begins_with_words_before_a_text_begins_with_its_first_piece() -> None:
+    """As without such words, spaces before the first piece are not part of it."""
+    encoder = TextEncoder(tiny_tokenizer(), tiny_llama_reranker())
+
+    assert found("\nthe man ", 0, 99, encoder) == found("\nthe man ", 0, 99) == "the man"
 
 
 def test_each_text_has_places_of_its_own() -> None:

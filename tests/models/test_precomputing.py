@@ -1,4 +1,4 @@
-"""Scorers that precompute: which settings they refuse, and what an encoder initialises."""
+"""Scorers that precompute: which settings they refuse, as some cross-encoders do, and what an encoder initialises."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.decoders import tiny_decoder_config
 from support.dense_scorers import weights_of
-from support.models import tiny_encoder_config
+from support.models import tiny_cross_encoder, tiny_encoder_config
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
+from support.t5 import tiny_t5_config
 
 from bandrank.models.encoders.mpnet import MpnetConfig
 
@@ -28,11 +30,14 @@ def test_limits_leave_room_for_a_text_and_do_not_exceed_the_positions(tiny: Call
 @pytest.mark.parametrize(
     ("tiny", "fields", "message"),
     [
+        (tiny_cross_encoder, {"encoder": tiny_decoder_config()}, "a causal encoder attends in no pattern"),
         (tiny_colbert, {"floor": True, "similarity": "l2"}, "floor needs similarity 'cosine', got 'l2'"),
         (tiny_deformer, {"split": 0}, "split must be within 1..2, got 0"),
         (tiny_deformer, {"split": 3}, "split must be within 1..2, got 3"),
+        (tiny_deformer, {"encoder": replace(tiny_decoder_config(), num_layers=3)}, "which a causal encoder does not"),
         (tiny_deformer, {"encoder": MPNET}, "biases of distances take only ones that go on"),
         *((tiny_mix_encoder, {"interaction_layers": each}, LAYERS) for each in ((), (2,), (-1,), (1, 0), (0, 0))),
+        (tiny_mix_encoder, {"encoder": tiny_t5_config()}, "as wide as the encoder's states, 32, got 64"),
         (tiny_mix_encoder, {"num_embeddings": 0}, "num_embeddings must be within"),
         (tiny_mix_encoder, {"num_embeddings": 20, "max_candidate_tokens": 20}, "num_embeddings must be within"),
         (tiny_poly_encoder, {"num_codes": 0}, "num_codes must be at least 1, got 0"),

@@ -82,12 +82,15 @@ class Int8Weights:
 
     @classmethod
     def pack(cls, rows: Tensor, scales: Tensor, bias: Tensor | None, split: Split | None = None) -> "Int8Weights":
-        """Packs (outputs, inputs) int8 rows and their (outputs,) scales.
+        """Packs (outputs, inputs) int8 rows, their (outputs,) scales, and any (outputs,) bias.
 
         Raises ValueError for other tensors and unsupported sizes.
         """
         check("rows", rows, None, None, dtype=torch.int8)
         outputs, inputs = rows.shape
+        check("scales", scales, outputs)
+        if bias is not None:
+            check("a bias", bias, outputs)
         if inputs % MULTIPLE:
             raise ValueError(f"a layer needs a multiple of {MULTIPLE} inputs to be packed, got {inputs}")
         if split is not None:
@@ -281,9 +284,11 @@ class PreNorm(_BehindAttention):
 def _norm(norm: Norm | None, size: int) -> NormStruct:
     if norm is None:
         return NormStruct()
-    check("a norm's weight", norm.weight, size)
-    if norm.bias is not None:
-        check("a norm's bias", norm.bias, size)
+    for name, each in (("weight", norm.weight), ("bias", norm.bias)):
+        if each is not None:
+            check(f"a norm's {name}", each, size)
+            if not each.is_contiguous():
+                raise ValueError(f"a norm's {name} must be without gaps, got a stride of {each.stride(0)}")
     bias = None if norm.bias is None else norm.bias.data_ptr()
     return NormStruct(norm.weight.data_ptr(), bias, norm.eps, norm.centred)
 

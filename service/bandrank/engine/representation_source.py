@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from bandrank.engine.cache.keys import cut_digest, digest
 from bandrank.engine.cache.representations import RepresentationCache, Rescue
@@ -11,7 +11,7 @@ from bandrank.engine.lanes import EncodeLane
 from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.reports import Recorder
 from bandrank.engine.sources import Sourced
-from bandrank.engine.submit import submit, timeout
+from bandrank.engine.submit import count_fitting, submit, timeout
 from bandrank.engine.task_queue import STOPPING, TaskQueue
 from bandrank.engine.tasks import Payload, Task
 from bandrank.engine.tickets import Ticket
@@ -73,11 +73,11 @@ class RepresentationSource:
                 tokens = await self._tokenizer.tokenize(query, [], client=ticket.client, options=options)
                 keys = await self._keys(read, options.reach, ticket) if options.keep else []
             if options.keep:
-                payloads, misses = await self._payloads(keys, read, options.reach, ticket, recorder)
+                payloads, misses = await self._payloads(keys, read, options, ticket, recorder)
             else:
                 with recorder.span("encode"):
                     payloads, misses = await self._encode(read, options.reach, ticket), len(read)
-        unread = self._tokenizer.unread_tokens(texts)
+        unread = self._tokenizer.unread_tokens(texts[: len(payloads)])
         return self._sourced(tokens.query, tokens.truncated_query_tokens, payloads, unread, misses)
 
     async def represent(self, texts: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
@@ -89,7 +89,7 @@ class RepresentationSource:
         read = self._tokenizer.readable(texts)
         async with timeout(ticket.deadline - self._queue.clock()):
             keys = await self._keys(read, WHOLE, ticket)
-            payloads, misses = await self._payloads(keys, read, WHOLE, ticket, Recorder(self._queue.clock))
+            payloads, misses = await self._payloads(keys, read, DEFAULT, ticket, Recorder(self._queue.clock))
         return self._sourced(NO_IDS, 0, payloads, self._tokenizer.unread_tokens(texts), misses)
 
     async def encode_ahead(
@@ -193,23 +193,29 @@ class RepresentationSource:
         return keys
 
     async def _payloads(
-        self, keys: Sequence[bytes], texts: Sequence[str], reach: Reach, ticket: Ticket, recorder: Recorder
+        self, keys: Sequence[bytes], texts: Sequence[str], options: Options, ticket: Ticket, recorder: Recorder
     ) -> tuple[list[Payload], int]:
-        """The representation of each text, and how many of them the cache lacked."""
+        """The representation of each leading text that is cached or can be encoded in time, and how many the cache
+        lacked.
+        """
         with recorder.span("cache"):
             cached = await self.cache.lookup(keys)
+        self._looked_up = DECAY * self._looked_up + len(keys)
+        self._missed = DECAY * self._missed + cached.count(None)
         missing = {key: text for key, text, payload in zip(keys, texts, cached, strict=True) if payload is None}
+        rows = self._tokenizer.estimate_tokens([*missing.values()], self._tokenizer.candidate_limit(0, options.reach))
+        num_fitting = count_fitting(self._queue, self.encode_lane, rows, ticket, options.answer_by)
+        if num_fitting < len(missing):
+            keys = keys[: keys.index([*missing][num_fitting])]
+            cached, missing = cached[: len(keys)], dict(islice(missing.items(), num_fitting))
 
         async def encode(unclaimed: Sequence[bytes], rescue: Rescue) -> list[Payload]:
-            return await self._encode([missing[key] for key in unclaimed], reach, ticket, rescue)
+            return await self._encode([missing[key] for key in unclaimed], options.reach, ticket, rescue)
 
         with recorder.span("encode"):
             computed = await self.cache.compute_missing(list(missing), encode, ticket.client) if missing else {}
         payloads = [computed[key] if payload is None else payload for key, payload in zip(keys, cached, strict=True)]
-        misses = cached.count(None)
-        self._looked_up = DECAY * self._looked_up + len(texts)
-        self._missed = DECAY * self._missed + misses
-        return payloads, misses
+        return payloads, cached.count(None)
 
     def _num_together(self, texts: Sequence[str], seconds: float) -> int:
         """How many leading texts can be encoded in about `seconds`: at least one, and only one if no speed is known."""

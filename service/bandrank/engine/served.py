@@ -17,9 +17,8 @@ from bandrank.engine.passages import BestPassage, Passage
 from bandrank.engine.policy import AUTO, Plan, make_plan, strategies
 from bandrank.engine.ranking import Ranking, Stage, run_plan
 from bandrank.engine.reports import StageReport, covered_s
-from bandrank.engine.submit import timeout
+from bandrank.engine.submit import CAUTION, timeout
 from bandrank.engine.tasks import AnyLane
-from bandrank.engine.text_scorer import CAUTION
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import UnknownModel
 from bandrank.metrics import Metrics

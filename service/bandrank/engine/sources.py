@@ -57,7 +57,7 @@ class CandidateSource(Protocol[Candidates]):
         recorder: Recorder,
         options: Options = DEFAULT,
     ) -> Sourced[Candidates]:
-        """The scorer's input for distinct texts.
+        """The scorer's input for distinct texts, or for as many leading ones as can be encoded by `options.answer_by`.
 
         ticket: the request's.  recorder: gets the spans of the steps.
         Raises Overloaded, InputTooLarge, DeadlineExceeded, ScoringFailed and NotReady.

@@ -2,12 +2,17 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import accumulate
 
 from bandrank.engine.task_queue import TaskQueue, deadline_exceeded
-from bandrank.engine.tasks import Candidates, Result, Task
+from bandrank.engine.tasks import AnyLane, Candidates, Result, Task
+from bandrank.engine.throughput import BELIEVED_S
+from bandrank.engine.tickets import Ticket
 from bandrank.errors import BandrankError
+
+CAUTION = 1.1  # predicted times are multiplied by this before they are compared with a budget
 
 
 async def submit(queue: TaskQueue, task: Task[Candidates, Result], *, answer_by: float = math.inf) -> list[Result]:
@@ -36,6 +41,19 @@ async def submit(queue: TaskQueue, task: Task[Candidates, Result], *, answer_by:
         if not task.future.done():
             late = reason == "cancelled" and queue.clock() >= task.deadline  # a timeout around the call came first
             queue.discard(task, "expired" if late else reason)
+
+
+def count_fitting(queue: TaskQueue, lane: AnyLane, rows: Sequence[float], ticket: Ticket, answer_by: float) -> int:
+    """How many leading candidates a lane will be done with in time, after the work ahead. rows: of each candidate.
+
+    At least one if nothing has shown the speed for a while, and nothing else may.
+    """
+    if math.isinf(answer_by) or not rows:
+        return len(rows)
+    time_left = answer_by - queue.clock() - queue.wait_s(ticket, sum(rows) * lane.row_cost)
+    seconds = [CAUTION * queue.throughput.seconds(lane.name, sofar) for sofar in accumulate(rows)]
+    fitting = [number for number, each in enumerate(seconds, start=1) if each <= time_left]
+    return max(fitting, default=int(queue.throughput.unconfirmed_s(lane.name, rows[0]) > BELIEVED_S))
 
 
 def _seen(future: asyncio.Future[list[Result]]) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from typing import Generic, TypeAlias
 
 from bandrank.engine.lanes import PassageLane, ScoreLane
@@ -12,18 +12,15 @@ from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.passages import BestPassage
 from bandrank.engine.reports import Recorder, Span, StageReport
 from bandrank.engine.sources import CandidateSource, Sourced
-from bandrank.engine.submit import submit, timeout
+from bandrank.engine.submit import count_fitting, submit, timeout
 from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import AnyLane, Candidates, Lane, Payload, Result, Task
-from bandrank.engine.throughput import BELIEVED_S
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.ids import RaggedIds
 from bandrank.models.prepared import PreparedScorer
 from bandrank.models.readings import Reading
 from bandrank.models.texts import Reach
-
-CAUTION = 1.1  # predicted times are multiplied by this before they are compared with a budget
 
 
 @dataclass(frozen=True)
@@ -98,15 +95,17 @@ class TextScorer(Generic[Candidates]):
         if scored.sourced is None:
             return [], scored.report, []
         query_tokens, num_tokens = len(scored.sourced.query), scored.sourced.num_tokens
-        num_last = len(self.prepared.scorer.candidate_template.suffix)
+        template = self.prepared.scorer.candidate_template
+        num_last = len(template.closing) + len(template.suffix)
         cut = scored.report.truncated_candidate_tokens
         best = []
         for (score, passage), index, num_cut in zip(scored.results, scored.answered, cut, strict=True):
             bounds = self.prepared.passage_bounds(query_tokens, num_tokens[index])
             whole = len(bounds) == 1 and not num_cut
             begin, end = bounds[passage]
-            tokens = begin, min(end, num_tokens[index] - num_last)  # of a cut text, the next piece is not read
-            best.append(BestPassage(stage, score, None if whole else tokens))
+            if num_cut:  # its last ids stand in place of pieces that are not read
+                end = min(end, num_tokens[index] - num_last)
+            best.append(BestPassage(stage, score, None if whole else (begin, end)))
         return [score for score, _ in scored.results], scored.report, best
 
     async def _score(
@@ -134,7 +133,7 @@ class TextScorer(Generic[Candidates]):
             spans, end = tuple(recorder.spans), self.queue.clock()
             return _Scored([], StageReport(stage=stage, start=start, end=end, spans=spans), None, ())
         rows = self.prepared.scorer.rows_of(len(sourced.query), sourced.lengths)
-        num_fitting = self._num_fitting(rows, ticket, options.answer_by)
+        num_fitting = count_fitting(self.queue, self.lane, rows, ticket, options.answer_by)
         results: list[Result] = []
         if num_fitting:
             task = Task(
@@ -239,19 +238,6 @@ class TextScorer(Generic[Candidates]):
 
     def _left_s(self, answer_by: float) -> float | None:
         return None if math.isinf(answer_by) else answer_by - self.queue.clock()
-
-    def _num_fitting(self, rows: Sequence[float], ticket: Ticket, answer_by: float) -> int:
-        """How many leading candidates will be scored in time, after the work ahead.
-
-        At least one if nothing has shown the speed for a while, and nothing else may.
-        """
-        if math.isinf(answer_by) or not rows:
-            return len(rows)
-        time_left = answer_by - self.queue.clock() - self.queue.wait_s(ticket, sum(rows) * self.lane.row_cost)
-        throughput, lane = self.queue.throughput, self.lane.name
-        seconds = [CAUTION * throughput.seconds(lane, sofar) for sofar in accumulate(rows)]
-        fitting = [number for number, each in enumerate(seconds, start=1) if each <= time_left]
-        return max(fitting, default=int(throughput.unconfirmed_s(lane, rows[0]) > BELIEVED_S))
 
 
 AnyTextScorer: TypeAlias = TextScorer[RaggedIds] | TextScorer[list[Payload]]

@@ -38,12 +38,16 @@ def _place(text: str, parts: Sequence[tuple[int, Encoding]], begin: int, end: in
     for offset, encoding in parts:
         first += num_before
         leading, last = max(begin - first, 0), min(end - first, len(encoding)) - 1
+        while leading <= last and offset + characters(encoding, leading)[1] <= 0:  # of the words before the text
+            leading += 1
+        while leading <= last and offset + characters(encoding, last)[0] >= len(text):
+            last -= 1
         if leading <= last:
             spans.append((offset + characters(encoding, leading)[0], offset + characters(encoding, last)[1]))
         first += len(encoding)
     if not spans:
         return 0, 0
-    start, end = (min(max(0, at), len(text)) for at in (spans[0][0], spans[-1][1]))
+    start, end = max(0, spans[0][0]), min(spans[-1][1], len(text))
     return _with_marks(text, start, end) if start < end else (0, 0)
 
 

@@ -14,7 +14,6 @@ from bandrank.models.buckets import Buckets
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.execution import Execution, Preparable
-from bandrank.models.layers.packing import PackedTokens
 from bandrank.models.parts import COARSE, FINE, MIN_PART_ROWS, Cut, split
 from bandrank.models.quantised import adapt, quantise
 from bandrank.models.ragged import Ragged
@@ -56,14 +55,12 @@ class Capturable(Protocol):
 
 @runtime_checkable
 class ReadsPassages(Protocol):
-    """A scorer that packs a batch on the host, and scores a long candidate by the best of its passages."""
+    """A scorer that scores a long candidate by the best of its passages."""
 
-    def score_passages(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> tuple[Tensor, Tensor]:
-        """Like `Scorer.score`, with `run` computing the scores of the packed batch; also returns the index of each
-        candidate's best passage, (C,) int64.
-        """
+    def score_passages(self, batch: ScoreBatch, run: Callable[[Any], Tensor]) -> tuple[Tensor, Tensor]:
+        """Like `Scorer.score`, with `run` in place of `launch`, and (C,) int64 the index of each best passage."""
 
-    def launch(self, packed: PackedTokens) -> Tensor: ...
+    def launch(self, packed: Any) -> Tensor: ...
     def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]: ...
 
 

@@ -63,7 +63,7 @@ class Exchange(Generic[Request]):
             return unread
         without = {each.stage for each in self.results if each.index not in self.answer.passages}
         return unread + [
-            f"results of the stage {stage!r} have no passage, because its scorer does not say which is best"
+            f"results of the stage {stage!r} have no passage, because it reads a candidate as a whole"
             for stage in sorted(without)
         ]
 

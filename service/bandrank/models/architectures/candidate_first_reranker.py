@@ -42,9 +42,9 @@ class CandidateFirstReranker(DecoderReranker):
         self.candidate_template = TokenTemplate((), (), longest, wording=prompt.candidate, closing=prompt.closing)
         self.leading, self.closing = len(prompt.head), len(prompt.closing)
 
-    def _score_whole(self, batch: ScoreBatch) -> Tensor:
-        count = len(batch.candidates)
-        order = np.stack([np.arange(count), count + batch.candidate_query], 1)  # the query behind each candidate
-        texts = Ragged.joined([batch.candidates, batch.queries]).chained(order)
+    def launch(self, packed: ScoreBatch) -> Tensor:
+        count = len(packed.candidates)
+        order = np.stack([np.arange(count), count + packed.candidate_query], 1)  # the query behind each candidate
+        texts = Ragged.joined([packed.candidates, packed.queries]).chained(order)
         head = Ragged.from_token_ids([self.config.prompt.head])
-        return super()._score_whole(ScoreBatch(head, texts, offsets([count])))
+        return super().launch(ScoreBatch(head, texts, offsets([count])))

@@ -36,8 +36,8 @@ class CrossEncoderConfig(JointConfig):
     token_types: whether candidates have token type 1; if False, or if the encoder has one type, all rows have type 0.
     lexical: evidence of shared words that is added to the score, or None.
     sentence_token: the token id before each sentence of a candidate, whose rows join the query's (QDS-Transformer).
-    Raises ValueError as JointConfig does, and for a sentence token that is outside the vocabulary, or that comes with
-    an encoder that biases distances or a pattern in which candidates share their query.
+    Raises ValueError as JointConfig does, for a causal encoder, and for a sentence token that is outside the
+    vocabulary, or that comes with an encoder that biases distances or a pattern in which candidates share their query.
     """
 
     sep_id: int
@@ -49,6 +49,8 @@ class CrossEncoderConfig(JointConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.encoder.causal:
+            raise ValueError("a causal encoder attends in no pattern; a sequence_cross_encoder takes one")
         if self.sentence_token is None:
             return
         if not 0 <= self.sentence_token < self.encoder.vocab_size:
@@ -87,22 +89,12 @@ class CrossEncoder(JointScorer):
         """The facts of any scorer that reads query and candidate together, and the pattern."""
         return super().facts(text_of) | {"pattern": self.config.pattern.summary}
 
-    def score(self, batch: ScoreBatch) -> Tensor:
-        return self.score_packed(batch, self.launch)
-
     def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
-        """Like `score`, with `run` computing the packed batch: `launch`, or the replay of a CUDA graph."""
-        scores = self.best_of_passages(batch, lambda parts: run(self._packed(parts)))
-        return self._with_evidence(scores, batch)
+        return self._with_evidence(super().score_packed(batch, run), batch)
 
     def score_passages(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> tuple[Tensor, Tensor]:
-        """`score_packed`, and (C,) int64 the index of each candidate's best passage among its `passage_bounds`."""
-        if len(batch.candidates) == 0:
-            return self.score_packed(batch, run), torch.empty(0, dtype=torch.int64)
-        parts = self.split(batch)
-        scores = run(self._packed(parts.batch))
-        best = parts.best(scores, len(batch.candidates))
-        return self._with_evidence(best, batch), parts.which(scores, best)
+        scores, best = super().score_passages(batch, run)
+        return self._with_evidence(scores, batch), best
 
     def _packed(self, batch: ScoreBatch) -> PackedTokens:
         return pack(batch, self.config.pattern, cls_id=self.config.cls_id, sentence_token=self.config.sentence_token)

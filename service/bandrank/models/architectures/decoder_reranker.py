@@ -108,13 +108,9 @@ class DecoderReranker(PairScorer):
         self.encoder = build_encoder(config.encoder)  # type: ignore[assignment]  # the config has checked its kind
         self.head = build_head(config.encoder)
 
-    def score(self, batch: ScoreBatch) -> Tensor:
-        return self.best_of_passages(batch, self._score_whole)
-
-    def _score_whole(self, batch: ScoreBatch) -> Tensor:
-        """(C,) scores of candidates that fit beside their queries."""
-        queries, candidates = batch.queries, batch.candidates
-        layout = Continuations(queries.cu_seqlens, candidates.cu_seqlens, batch.candidate_query)
+    def launch(self, packed: ScoreBatch) -> Tensor:
+        queries, candidates = packed.queries, packed.candidates
+        layout = Continuations(queries.cu_seqlens, candidates.cu_seqlens, packed.candidate_query)
         first = queries.lengths[layout.prefix].repeat(candidates.lengths)
         positions = torch.cat(
             [

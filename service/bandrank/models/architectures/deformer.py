@@ -29,7 +29,8 @@ class DeformerConfig(TwoTowerConfig):
 
     split: the number of lower layers.  candidate_cls: whether a candidate starts with [CLS] too, as in the MixEncoder
     paper's code, unlike the original.
-    Raises ValueError unless there are both lower and upper layers, and for an encoder that biases distances.
+    Raises ValueError unless there are both lower and upper layers, and for an encoder that is causal or biases
+    distances.
     """
 
     split: int
@@ -39,6 +40,8 @@ class DeformerConfig(TwoTowerConfig):
         super().__post_init__()
         if not 1 <= self.split < self.encoder.num_layers:
             raise ValueError(f"split must be within 1..{self.encoder.num_layers - 1}, got {self.split}")
+        if self.encoder.causal:
+            raise ValueError("[CLS] attends to query and candidate, which a causal encoder does not let it")
         if self.encoder.biases_distances:
             raise ValueError("positions begin again in a candidate; biases of distances take only ones that go on")
 

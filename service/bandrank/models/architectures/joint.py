@@ -1,8 +1,9 @@
 """The common part of scorers that encode query and candidate together (Nogueira & Cho 2019)."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -86,15 +87,34 @@ class PairScorer(Scorer):
         """The passages of a batch."""
         return passages.split(batch, self.config.max_tokens, leading=self.leading, closing=self.closing)
 
-    def best_of_passages(self, batch: ScoreBatch, score: Callable[[ScoreBatch], Tensor]) -> Tensor:
-        """(C,) scores of candidates, or of the best of their passages.
+    def score(self, batch: ScoreBatch) -> Tensor:
+        return self.score_packed(batch, self.launch)
 
-        score: gives the scores of a batch whose candidates, at least one, fit beside their queries.
-        """
-        if len(batch.candidates) == 0:
-            return torch.empty(0, device=self.encoder.device)
+    def score_packed(self, batch: ScoreBatch, run: Callable[[Any], Tensor]) -> Tensor:
+        """Like `score`, with `run` in place of `launch`, such as the replay of a CUDA graph."""
+        parts, scores = self._score_parts(batch, run)
+        return parts.best(scores, len(batch.candidates))
+
+    def score_passages(self, batch: ScoreBatch, run: Callable[[Any], Tensor]) -> tuple[Tensor, Tensor]:
+        """`score_packed`, and (C,) int64 the index of each candidate's best passage among its `passage_bounds`."""
+        parts, scores = self._score_parts(batch, run)
+        best = parts.best(scores, len(batch.candidates))
+        return best, parts.which(scores, best)
+
+    @abstractmethod
+    def launch(self, packed: Any) -> Tensor:
+        """(C,) scores of candidates, at least one, that fit beside their queries; the batch is as from `_packed`."""
+
+    def _packed(self, batch: ScoreBatch) -> Any:
+        """The batch in the form that `launch` takes, which is up to the scorer."""
+        return batch
+
+    def _score_parts(self, batch: ScoreBatch, run: Callable[[Any], Tensor]) -> tuple[passages.Passages, Tensor]:
+        """The passages of a batch and the score of each."""
         parts = self.split(batch)
-        return parts.best(score(parts.batch), len(batch.candidates))
+        if len(batch.candidates) == 0:
+            return parts, torch.empty(0, device=self.encoder.device)
+        return parts, run(self._packed(parts.batch))
 
     def _room(self, query_tokens: int) -> int:
         """The token ids of a passage beside a query."""

@@ -54,7 +54,8 @@ class MixEncoderConfig(TwoTowerConfig):
     lexical: evidence of shared words that is added to the score, or None; not in the paper either. The rarest word
     pieces of a candidate are then kept beside its context embeddings.
     max_candidate_tokens: with strategy "S", it includes the k vectors.
-    Raises ValueError for layers that do not ascend within the encoder, or for a k that leaves no room for a text.
+    Raises ValueError for layers that do not ascend within the encoder, for an encoder whose heads together are not as
+    wide as its states, or for a k that leaves no room for a text.
     """
 
     interaction_layers: tuple[int, ...]
@@ -70,7 +71,12 @@ class MixEncoderConfig(TwoTowerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        layers = self.interaction_layers
+        layers, width = self.interaction_layers, self.encoder.num_heads * self.encoder.head_dim
+        if width != self.encoder.hidden_size:
+            raise ValueError(
+                f"interaction layers need heads that together are as wide as the encoder's states, "
+                f"{self.encoder.hidden_size}, got {width}"
+            )
         if not layers or list(layers) != sorted({*layers}) or layers[0] < 0 or layers[-1] >= self.encoder.num_layers:
             raise ValueError(f"interaction_layers must ascend within 0..{self.encoder.num_layers - 1}, got {layers}")
         if not 1 <= self.num_embeddings <= self.max_candidate_tokens - 1:

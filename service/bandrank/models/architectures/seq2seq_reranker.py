@@ -30,5 +30,5 @@ class Seq2SeqReranker(DecoderReranker):
     shares_queries = False
     encoder: T5Stack  # type: ignore[assignment]  # in place of a decoder
 
-    def _score_whole(self, batch: ScoreBatch) -> Tensor:
-        return self.head(self.encoder.answer(tower.read(self.encoder, sequences(batch, None))))  # type: ignore[no-any-return]
+    def launch(self, packed: ScoreBatch) -> Tensor:
+        return self.head(self.encoder.answer(tower.read(self.encoder, sequences(packed, None))))  # type: ignore[no-any-return]

@@ -44,12 +44,8 @@ class SequenceCrossEncoder(JointScorer):
         self.query_template = replace(self.query_template, wording=config.query_wording)
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
 
-    def score(self, batch: ScoreBatch) -> Tensor:
-        return self.best_of_passages(batch, self._score_whole)
-
-    def _score_whole(self, batch: ScoreBatch) -> Tensor:
-        """(C,) scores of candidates that fit beside their queries."""
-        texts = sequences(batch, self.config.cls_id)
+    def launch(self, packed: ScoreBatch) -> Tensor:
+        texts = sequences(packed, self.config.cls_id)
         if self.config.pooling == "late":
             states = tower.read(self.encoder, texts)
             return pool(Ragged(self.head(states.values)[:, None], states.cu_seqlens), "mean")[:, 0]

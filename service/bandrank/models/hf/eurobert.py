@@ -9,6 +9,7 @@ from bandrank.models.encoders.llama import EuroBertConfig, UltraBertConfig
 from bandrank.models.hf import llama, sequence_cross_encoder
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model, head_names
+from bandrank.models.hf.rotary import read_saved
 from bandrank.models.scorer import Scorer
 
 POOLINGS: dict[str, Literal["cls", "late", "mean"]] = {"bos": "cls", "late": "late", "mean": "mean"}
@@ -37,10 +38,13 @@ def read_ultrabert(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         from transformers import UltrabertConfig  # noqa: PLC0415  # older versions have none
     except ImportError:
         raise ValueError("UltraBERT needs a newer version: pip install --upgrade transformers") from None
-    saved = UltrabertConfig.from_dict(settings)
+    saved = read_saved(UltrabertConfig.from_dict, settings)
     kinds, rope = saved.layer_types or [], dict[str, Any](saved.rope_parameters or {})
     fields = {
-        kind: llama.read_fields(settings | {"rope_parameters": rope[kind]}, weights, "UltraBERT") for kind in {*kinds}
+        kind: llama.read_fields(
+            settings | {"rope_parameters": rope.get(kind, {"rope_theta": None})}, weights, "UltraBERT"
+        )
+        for kind in {*kinds}
     }
     rotary = {LAYERS[kind]: each["rotary"] for kind, each in fields.items()}
     windows = tuple(saved.sliding_window if kind == LOCAL else None for kind in kinds)

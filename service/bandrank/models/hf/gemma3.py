@@ -14,7 +14,7 @@ from bandrank.models.hf.files import Weights
 from bandrank.models.hf.gemma import as_computed
 from bandrank.models.hf.model import SUPPORTED, Family
 from bandrank.models.hf.qwen import read_sizes
-from bandrank.models.hf.rotary import read_layers
+from bandrank.models.hf.rotary import read_layers, read_saved
 from bandrank.models.hf.settings import require_numbers, require_plain
 
 REQUIRED = ("head_dim", "query_pre_attn_scalar", "sliding_window")
@@ -43,7 +43,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     require_plain(settings, PLAIN, "Gemma 3")
     table = weights["embed_tokens.weight"]
     weights["embed_tokens.weight"] = torch.cat([table, table[[settings.get("pad_token_id") or 0]]])
-    sizes, saved = read_sizes(settings, weights), Gemma3TextConfig.from_dict(settings)
+    sizes, saved = read_sizes(settings, weights), read_saved(Gemma3TextConfig.from_dict, settings)
     if (scale := (sizes["head_size"] / settings["query_pre_attn_scalar"]) ** 0.5) != 1.0:
         for name in [each for each in weights if each.endswith("self_attn.q_norm.weight")]:
             weights[name] = (weights[name].float() + 1.0) * scale - 1.0

@@ -10,7 +10,7 @@ from bandrank.models.hf import sequence_cross_encoder
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import Family, head_names
-from bandrank.models.hf.rotary import read_layers
+from bandrank.models.hf.rotary import read_layers, read_saved
 from bandrank.models.hf.settings import require_plain, sizes_of
 
 PLAIN = {"attention_bias": False, "mlp_bias": False, "norm_bias": False}
@@ -33,7 +33,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
 
     Raises ValueError for unsupported settings.
     """
-    saved = SavedConfig.from_dict(settings)
+    saved = read_saved(SavedConfig.from_dict, settings)
     head = HEAD if "head.dense.weight" in weights else {}
     other = {} if saved.hidden_activation in ACTIVATIONS else {"hidden_activation": "gelu"}
     require_plain(settings, PLAIN | head | other, "ModernBERT")

@@ -1,8 +1,8 @@
 """Rotary positions in config.json."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from bandrank.models.hf.model import SUPPORTED
 from bandrank.models.layers.positions import Rotary, SlowRotary, YarnRotary
@@ -13,6 +13,15 @@ PLAIN = {"mixed_b": None, "mscale": None, "mscale_all_dim": None, "truncate": Tr
 LENGTH = "original_max_position_embeddings"
 OF_LLAMA = (LENGTH, "low_freq_factor", "high_freq_factor")
 OF_YARN = {"beta_slow": 1.0, "beta_fast": 32.0}
+Saved = TypeVar("Saved")
+
+
+def read_saved(read: Callable[[dict[str, Any]], Saved], settings: dict[str, Any]) -> Saved:
+    """The settings as the library reads them. Raises ValueError for rotary positions without their numbers."""
+    try:
+        return read(settings)
+    except KeyError as error:
+        raise ValueError(f"config.json: {error.args[0]}") from error
 
 
 def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
