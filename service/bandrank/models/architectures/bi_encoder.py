@@ -114,9 +114,10 @@ class BiEncoder(LateInteractionScorer):
     def cut(self, size: int) -> None:
         """Keeps the first `size` numbers of each vector, or all if there are no more."""
         self.representation_size = min(size, self.config.sizes[-1])
+        of_queries = None
         if self.of_queries is not None:
             self.of_queries.cut(size)
-        of_queries = self.of_queries and self.of_queries.config
+            of_queries = self.of_queries.config
         self.config = replace(self.config, size=self.representation_size, of_queries=of_queries)
 
     def facts(self, query_text_of: TextOf, text_of: TextOf) -> dict[str, str]:
@@ -128,7 +129,7 @@ class BiEncoder(LateInteractionScorer):
         facts["pooling"] = f"{' and '.join(self.config.poolings)}{cut}, {compared}"
         if self.of_queries is not None:
             asked = self.of_queries.config
-            facts["encoders"] = f"two, of queries {asked.encoder.summary}, {' and '.join(asked.poolings)}"
+            facts["query encoder"] = f"{asked.encoder.summary}, pooled by {' and '.join(asked.poolings)}"
         return facts
 
     @property
