@@ -15,16 +15,23 @@ from sentence_transformers.sentence_transformer.modules import (
     StaticEmbedding,
     Transformer,
 )
+from support.app import client_of
 from support.bert_likes import KNOWN, save_fast_tokenizer, tiny, word_piece_tokenizer
 from support.models import HIDDEN_SIZE, as_served, edit_json, randomise
+from support.redis_server import RedisServer
 from support.refusals import assert_refused
 from torch import nn
 
 from bandrank.engine.cache.keys import fingerprint
 from bandrank.models.architectures import BiEncoder
+from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.readings import read_pair
 from bandrank.models.windowed import windowed
+from bandrank.settings import Settings
+from bandrank_training.errors import BadRecipe
+from bandrank_training.models import build, tokenizer_file
+from bandrank_training.recipe import ModelRecipe
 
 SMALL, LARGE = "DistilBERT", "BAAI/bge-reranker-base"  # with other tokens
 SIZE = 8  # of the vectors
@@ -129,15 +136,53 @@ def test_another_encoder_for_queries_keeps_the_cache(tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
 
 
+@pytest.mark.anyio
+async def test_a_service_of_both(server: RedisServer, tmp_path: Path) -> None:
+    """Its embeddings are the library's, and a second service finds the candidates of the first one in Redis."""
+    folder = small_and_large(tmp_path)
+    settings = Settings(
+        model=str(folder),
+        device="cpu",
+        dtype="float32",
+        cache_dtype="float32",
+        redis_url=server.url,
+        redis_timeout_s=20,
+    )
+    theirs, similarities = SentenceTransformer(str(folder), device="cpu"), expected(folder)[0].tolist()
+    vectors = {"query": theirs.encode_query(QUERIES), "document": theirs.encode_document(TEXTS)}
+    for hits in (0, len(TEXTS)):
+        async with client_of(settings) as client:
+            body = {"query": QUERIES[0], "candidates": TEXTS, "raw_scores": True}
+            answer = (await client.post("/rerank", json=body)).raise_for_status().json()
+            for side, texts in (("query", QUERIES), ("document", TEXTS)):
+                asked = {"input": texts, "input_type": side}
+                embedded = (await client.post("/v1/embeddings", json=asked)).raise_for_status().json()["data"]
+                found = torch.tensor([each["embedding"] for each in embedded])
+                torch.testing.assert_close(found, torch.from_numpy(vectors[side]), rtol=0, atol=CLOSE)
+        scores = {result["index"]: result["relevance_score"] for result in answer["results"]}
+        assert [scores[index] for index in range(len(TEXTS))] == pytest.approx(similarities, abs=CLOSE)
+        assert answer["meta"]["stages"][0]["cache_hits"] == hits
+
+
+def test_no_checkpoint_holds_two_tokenizers(tmp_path: Path) -> None:
+    folder = small_and_large(tmp_path)
+    with pytest.raises(BadRecipe, match="whose queries have their own tokenizer cannot be trained"):
+        build(ModelRecipe(start=str(folder)), seed=0)
+    with pytest.raises(BadCheckpoint, match="queries have their own tokenizer"):
+        tokenizer_file(load_model(str(folder)), tmp_path)
+
+
 def test_other_routers_are_refused(tmp_path: Path) -> None:
     folder = small_and_large(tmp_path / "same")
     sizes = encoder(tmp_path / "small", SMALL, size=4), encoder(tmp_path / "large", LARGE)
     assert_refused(saved(tmp_path / "sizes", *sizes), r"vectors of queries \(4 numbers, cosine\) and of candidates")
     router = folder / "router_config.json"
     edit_json(router, {"parameters": {"route_mappings": {"('query', 'text')": "document"}}})
-    assert_refused(folder, "a Router to .* is not supported")
+    assert_refused(folder, "a Router with .* the route_mappings {.*'document'} is not supported")
     edit_json(router, {"parameters": {}})
     edit_json(folder / "query_0_Transformer" / "sentence_bert_config.json", {"model_args": {"num_labels": 2}})
     assert_refused(folder, "a transformer that is loaded with {'model_args'")
+    edit_json(router, {"structure": {"document": ["document_0_Transformer", "document_1_Pooling"]}})
+    assert_refused(folder, r"a Router with the routes \['document'\]")
     edit_json(router, {"structure": {}})
     assert_refused(folder, r"modules \['Router', 'Normalize'\] without a transformer")

@@ -30,7 +30,6 @@ def read(model: Model, queries: Model | None = None) -> Scorer:
     """
     config, weights, why = _read(model, "document")
     if queries is not None:
-        _require_two_routes(model)
         require_usual_states(queries)
         of_queries, of_theirs, _ = _read(queries, "query")
         config = replace(config, of_queries=of_queries)
@@ -38,14 +37,6 @@ def read(model: Model, queries: Model | None = None) -> Scorer:
     scorer = assemble(BiEncoder, config, weights, source=str(model.root))
     scorer.why_similarity = why
     return scorer
-
-
-def _require_two_routes(model: Model) -> None:
-    """Raises BadCheckpoint for a Router with other routes than for queries and for documents."""
-    router = read_object(model.root / "router_config.json")
-    routes, mappings = {*router["structure"]}, (router.get("parameters") or {}).get("route_mappings")
-    if routes != {"query", "document"} or mappings:
-        raise model.refuse(f"a Router to {sorted(routes)} is not supported, only to query and document, by these names")
 
 
 def _read(model: Model, route: str) -> tuple[BiEncoderConfig, Weights, str]:

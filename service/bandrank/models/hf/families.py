@@ -33,7 +33,7 @@ from bandrank.models.hf.jina_bert import JINA_BERT
 from bandrank.models.hf.llama import CAUSAL_LLAMA, LLAMA
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
-from bandrank.models.hf.modules import read_modules
+from bandrank.models.hf.modules import read_modules, require_two_routes
 from bandrank.models.hf.monot5 import T5
 from bandrank.models.hf.mpnet import MPNET
 from bandrank.models.hf.nomic_bert import NOMIC_BERT
@@ -116,6 +116,7 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
         model = read("document")
         modules = read_modules(model)
         if modules[:1] == [ROUTER] and any(each.endswith(OF_VECTORS) for each, _ in module_chain(root)):
+            require_two_routes(model)
             return bi_encoder.read(model, read("query"))
         return _in_its_role(model, modules)
     except KeyError as error:

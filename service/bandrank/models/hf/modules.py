@@ -40,6 +40,14 @@ def read_modules(model: Model) -> list[str]:
     return names
 
 
+def require_two_routes(model: Model) -> None:
+    """Raises BadCheckpoint for a Router with other routes than for queries and for documents, or with mappings."""
+    router = read_object(model.root / "router_config.json")
+    routes, mappings = sorted(router["structure"]), (router.get("parameters") or {}).get("route_mappings") or {}
+    if routes != ["document", "query"] or mappings:
+        raise model.refuse(f"a Router with the routes {routes} and the route_mappings {mappings} is not supported")
+
+
 def require_usual_states(model: Model) -> None:
     """Raises BadCheckpoint for a transformer with settings beside config.json, or with other states than the last."""
     settings = transformer_settings(model.folder)
