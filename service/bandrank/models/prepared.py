@@ -29,7 +29,8 @@ from bandrank_kernels.windowed_attention import why_not_native
 
 Batch = TypeVar("Batch")
 
-# Modules of a scorer that keep their dtype: they are small, and scores come out of them; or they are scorers.
+# Modules of a scorer that keep their dtype: they are small, and scores come out of them. Of a second scorer, the same
+# modules keep theirs.
 KEPT = {"dense", "head", "lexical", "of_queries"}
 
 
