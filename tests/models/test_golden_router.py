@@ -17,12 +17,14 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from support.app import client_of
 from support.bert_likes import KNOWN, save_fast_tokenizer, tiny, word_piece_tokenizer
-from support.models import HIDDEN_SIZE, as_served, edit_json, randomise
+from support.models import HIDDEN_SIZE, as_served, edit_json, randomise, tiny_bi_encoder, tiny_static_bi_encoder
 from support.redis_server import RedisServer
 from support.refusals import assert_refused
+from support.tokenizer import TOKENIZER_FILE
 from torch import nn
 
 from bandrank.engine.cache.keys import fingerprint
+from bandrank.models import checkpoint
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import LoadedModel, load_model
@@ -164,7 +166,12 @@ async def test_a_service_of_both(server: RedisServer, tmp_path: Path) -> None:
         assert answer["meta"]["stages"][0]["cache_hits"] == hits
 
 
-def test_no_checkpoint_holds_two_tokenizers(tmp_path: Path) -> None:
+def test_a_checkpoint_of_ours_has_one_tokenizer(tmp_path: Path) -> None:
+    """With which it may hold two encoders."""
+    scorer = tiny_bi_encoder(of_queries=tiny_static_bi_encoder().config)
+    checkpoint.save(scorer, tmp_path / "ours", tokenizer=TOKENIZER_FILE)
+    assert load_model(str(tmp_path / "ours")).scorer.config == scorer.config
+
     folder = small_and_large(tmp_path)
     with pytest.raises(BadRecipe, match="whose queries have their own tokenizer cannot be trained"):
         build(ModelRecipe(start=str(folder)), seed=0)

@@ -69,8 +69,8 @@ def _require_fitting(model: LoadedModel) -> None:
     """Raises BadCheckpoint if the tokenizer has tokens without an embedding. A text with such a token could not be
     scored; on a GPU it would end the process, because an index out of range leaves the device unusable.
     """
-    tokenizers = filter(None, [model.tokenizer, model.query_tokenizer])
-    for side, tokenizer in zip(model.scorer.sides, tokenizers, strict=True):
+    tokenizers = model.tokenizer, model.query_tokenizer or model.tokenizer
+    for side, tokenizer in zip(model.scorer.sides, tokenizers, strict=False):
         rows = side.config.encoder.vocab_size
         last = max([tokenizer.get_vocab_size(with_added_tokens=False) - 1, *tokenizer.get_added_tokens_decoder()])
         if last >= rows:
