@@ -42,8 +42,7 @@ def add_text_scorer(engine: Engine, model: LoadedModel, dtype: torch.dtype, sett
     if settings.cuda_graphs == "on" and expected and (reason := prepared.why_no_graphs()):
         raise BadSetting("cuda_graphs", f"cannot be on for {model.name}: {reason}")
     cache = representation_cache(model, settings, redis=engine.redis, metrics=engine.metrics)
-    encoder = TextEncoder(model.tokenizer, model.scorer)
-    return add_prepared(engine, model.name, prepared, encoder, settings, cache=cache)
+    return add_prepared(engine, model.name, prepared, model.texts(), settings, cache=cache)
 
 
 def representation_cache(
@@ -94,9 +93,8 @@ def add_prepared(
         scorer = TextScorer(name, prepared, tokenizer, engine.queue, TokenIdSource(tokenizer, engine.queue))
     else:
         lane = EncodeLane(f"{name} encode", prepared, cache.codec)
-        # A lane of its own under the same name, because both encoders have the same speed.
         apart = prepared.scorer.embeds and prepared.scorer.encodes_queries_apart
-        query_lane = EncodeLane(lane.name, prepared, cache.codec, of_queries=True) if apart else None
+        query_lane = EncodeLane(f"{name} encode queries", prepared, cache.codec, of_queries=True) if apart else None
         source = RepresentationSource(tokenizer, engine.queue, cache=cache, lane=lane, query_lane=query_lane)
         scorer = TextScorer(name, prepared, tokenizer, engine.queue, source)
     engine.text_scorers.append(scorer)

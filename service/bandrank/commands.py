@@ -155,7 +155,7 @@ def check(loaded: Sequence[LoadedScorers], settings: Settings) -> int:
     tell("device", describe(serving.models.engine.device))
     for name, scorer in stages.items():
         tell(f"{name} model", f"{scorer.name} ({scorer.prepared.scorer.architecture})")
-        for fact, value in scorer.prepared.scorer.facts(scorer.tokenizer.text_of).items():
+        for fact, value in scorer.tokenizer.facts().items():
             tell(f"{name} {fact}", value)
         tell(f"{name} precision", scorer.prepared.precision)
         tell(f"{name} attention", scorer.prepared.attention)

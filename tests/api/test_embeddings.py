@@ -90,10 +90,11 @@ async def test_queries_have_words_of_their_own(document: str) -> None:
     assert (np.abs(queries - documents).max() > 1000 * TOLERANCE) == (document != "who is ")
 
 
+@pytest.mark.parametrize("more", [{"separate_towers": True}, {"of_queries": tiny_bi_encoder(num_layers=1).config}])
 @pytest.mark.parametrize("words", ["", "the man "])
-async def test_queries_have_an_encoder_of_their_own(words: str) -> None:
+async def test_queries_have_an_encoder_of_their_own(words: str, more: dict[str, Any]) -> None:
     """A request's queries go through it in one batch, and their cosines with documents are the raw scores."""
-    scorer = worded(tiny_bi_encoder(separate_towers=True), words, "")
+    scorer = worded(tiny_bi_encoder(**more), words, "")
     asked = TEXTS[2:]  # /rerank refuses an empty query
     encode, batches = scorer.encode_queries, list[int]()
 

@@ -63,13 +63,13 @@ def test_weights_are_in_memory_once(tmp_path: Path) -> None:
     """
     re_ranker = load_model(str(save_decoder(tmp_path / "a", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))))
     embedder = load_model(str(embedding_folder(tmp_path / "b", tiny_decoder(Qwen3Model, PUBLISHED[TIED]))))
-    before = re_ranker.scorer.facts(str)
+    before = re_ranker.scorer.facts(str, str)
 
     for model, once in ((re_ranker, True), (embedder, False)):
         layers = linear_layers(as_served(model.scorer)).values()
         assert {layer.weight.is_meta for layer in layers} == {once}
 
-    assert re_ranker.scorer.facts(str) == before
+    assert re_ranker.scorer.facts(str, str) == before
 
 
 @pytest.mark.parametrize(("kind", "published"), [(Qwen3ForCausalLM, TIED), (GemmaForCausalLM, GEMMA)])

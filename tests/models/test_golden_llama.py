@@ -147,7 +147,8 @@ def test_a_long_candidate_is_scored_by_its_best_passage(folder: Path) -> None:
 
 def test_what_is_known_of_a_model(model: LoadedModel) -> None:
     """The facts are for `bandrank check`, and the number of products tells what a row costs."""
-    facts = model.scorer.facts(lambda ids: "".join(filter(None, map(model.tokenizer.id_to_token, ids))))
+    text_of = model.texts().text_of
+    facts = model.scorer.facts(text_of, text_of)
 
     assert facts["reads"] == "<|begin_of_text|> question:QUERY \\n \\n passage :CANDIDATE"
     assert model.scorer.config.encoder.products_per_layer == 64 * ((4 + 2 * 2 + 4) * 16 + 3 * 96)

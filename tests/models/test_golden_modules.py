@@ -20,7 +20,6 @@ from bandrank.models.hf.prompts import wordings
 from bandrank.models.known import trained_for_dot
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.ragged import Ragged
-from bandrank.models.texts import TextEncoder
 
 CLOSE = 1e-5  # of cosines; dot products are compared by their size
 ENCODER = "DistilBERT"  # for tests in which any encoder would do
@@ -72,7 +71,7 @@ def expected(folder: Path, **more: Any) -> torch.Tensor:
 
 def found(model: LoadedModel) -> torch.Tensor:
     """Returns our similarities of all queries and texts in one batch."""
-    encoder = TextEncoder(model.tokenizer, model.scorer)
+    encoder = model.texts()
     queries = [encoder.query(query)[0].tolist() for query in QUERIES]
     texts = encoder.candidates(encoder.pieces(TEXTS), query_tokens=0)[0].tolist()
     with torch.inference_mode():
@@ -126,7 +125,7 @@ def test_poolings_that_switches_join(tmp_path: Path) -> None:
     edit_json(folder / "1_Pooling" / "config.json", switches, remove=("pooling_mode",))
     model = assert_alike(folder)
 
-    assert model.scorer.facts(str)["pooling"].startswith("cls and mean, compared by")
+    assert model.scorer.facts(str, str)["pooling"].startswith("cls and mean, compared by")
 
 
 @pytest.mark.parametrize("path", ["0_Transformer", "0_Transformer/"])
@@ -215,7 +214,7 @@ def test_vectors_are_cut(dense: str, cosine: bool, most: int, size: int, tmp_pat
         (ours,) = model.scorer.encode_candidates(tokens).values
     torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=CLOSE, atol=CLOSE)
     assert ours.shape == (model.scorer.representation_size,) == (size,)
-    assert ("mean, cut to" in model.scorer.facts(str)["pooling"]) == (most == size)
+    assert ("mean, cut to" in model.scorer.facts(str, str)["pooling"]) == (most == size)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_it_can_be_saved(tmp_path: Path) -> None:
 
 
 def test_check_says_that_there_are_two_encoders(tmp_path: Path) -> None:
-    facts = hf.load(folder_of(tmp_path)).facts(str)
+    facts = hf.load(folder_of(tmp_path)).facts(str, str)
 
     assert facts["encoders"] == "two, for queries and for candidates, each with all weights"
     assert facts["parameters"] == f"{2 * sum(each.numel() for each in tiny(NAME).roberta.parameters()):,}"

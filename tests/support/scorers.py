@@ -1,7 +1,7 @@
 """Scorers that watch, hold or fail a batch on its way to another scorer, and one whose scores are known beforehand."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.loading import LoadedModel
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
-from bandrank.models.template import TokenTemplate
+from bandrank.models.template import TextOf, TokenTemplate
 
 Watch = Callable[[ScoreBatch], None]
 
@@ -44,8 +44,8 @@ class WatchedScorer(Scorer):
     def row_cost(self) -> float:
         return self.inner.row_cost
 
-    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
-        return self.inner.facts(text_of)
+    def facts(self, query_text_of: TextOf, text_of: TextOf) -> dict[str, str]:
+        return self.inner.facts(query_text_of, text_of)
 
     def candidate_limit(self, query_tokens: int) -> int:
         return self.inner.candidate_limit(query_tokens)
@@ -83,8 +83,8 @@ class LookupScorer(Scorer):
     def row_cost(self) -> float:
         return 1.0
 
-    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
-        del text_of
+    def facts(self, query_text_of: TextOf, text_of: TextOf) -> dict[str, str]:
+        del query_text_of, text_of
         return {}
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:

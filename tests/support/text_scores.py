@@ -8,14 +8,13 @@ from support.models import as_served, score_batch
 
 from bandrank.models import checkpoint
 from bandrank.models.loading import LoadedModel, load_model
-from bandrank.models.texts import TextEncoder
 
 
 def ids_of(
     model: LoadedModel, query: str, texts: list[str], instruction: str = ""
 ) -> tuple[list[int], list[list[int]]]:
     """Token ids of a query and of its candidates, as the service makes them."""
-    encoder = TextEncoder(model.tokenizer, model.scorer)
+    encoder = model.texts()
     ids, _ = encoder.query(query, instruction)
     candidates, _ = encoder.candidates(encoder.pieces(texts), query_tokens=len(ids))
     return ids.tolist(), candidates.tolist()

@@ -44,6 +44,7 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "bi_encoder joined": lambda: tiny_bi_encoder(max_tokens=512, joined=("cls", "max")),
     "bi_encoder static": tiny_static_bi_encoder,
     "bi_encoder apart": lambda: tiny_bi_encoder(max_tokens=512, separate_towers=True),
+    "bi_encoder of two": lambda: tiny_bi_encoder(max_tokens=512, of_queries=tiny_static_bi_encoder().config),
     "bi_encoder decoder": tiny_decoder_bi_encoder,
     "bi_encoder gemma3": tiny_gemma3_bi_encoder,
     "bi_encoder embedding_gemma2": tiny_embedding_gemma2_bi_encoder,

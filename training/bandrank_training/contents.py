@@ -24,6 +24,7 @@ def of_model(model: LoadedModel) -> str:
     scorer, fast = model.scorer, load_fast(model)
     facts = {"architecture": scorer.architecture, "config": asdict(scorer.config), "exact": sorted(scorer.exact_layers)}
     texts = [json.dumps(facts, sort_keys=True, default=str), model.tokenizer.to_str()]
+    texts += [] if model.query_tokenizer is None else [model.query_tokenizer.to_str()]
     texts += [] if fast is None else [str(model.fusion), of_model(fast)]
     return digest(chain(texts, parts_of_weights(scorer.state_dict())))
 

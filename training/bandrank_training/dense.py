@@ -64,7 +64,7 @@ class DenseIndex:
             self._scorer = prepare(deepcopy(model.scorer), device=placement.device, dtype=placement.dtype)
         except ValueError as error:  # int8 is not available
             raise BadInput(str(error)) from error
-        self._encoder = TextEncoder(model.tokenizer, model.scorer, max_tokens)
+        self._encoder = model.texts(max_tokens)
         self.vectors = self._encode(texts, "texts", read_candidates)
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:

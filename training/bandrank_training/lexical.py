@@ -23,7 +23,6 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.lexical import EVIDENCE, QUERY_FEATURES, Lexical, LexicalConfig
 from bandrank.models.loading import LoadedModel
 from bandrank.models.ragged import Ragged
-from bandrank.models.texts import TextEncoder
 from bandrank_kernels.arrays import offsets
 from bandrank_training.arguments import positive, share
 from bandrank_training.collection import open_collection
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     model = load_start(args.model)
     check_out(args.out, [model])
     texts = (text for _, text in open_collection(args.collection).documents())
-    frequencies = rarity(texts, TextEncoder(model.tokenizer, model.scorer))
+    frequencies = rarity(texts, model.texts())
     asked = Asked.of(with_lexical(model, *frequencies), dev, Placement.of(args))
     fitted = [index for index, group in enumerate(dev.groups) if group.area not in args.without]
     if not fitted:
@@ -125,7 +124,7 @@ class Asked:
     @classmethod
     def of(cls, model: LoadedModel, dev: DevSet, placement: Placement = CPU) -> "Asked":
         """The groups of a dev set, scored by the model as it is served."""
-        texts, lexical = TextEncoder(model.tokenizer, model.scorer), _lexical(model)
+        texts, lexical = model.texts(), _lexical(model)
         width = max(len(group.candidates) for group in dev.groups)
         queries, evidence = [], []
         for group in dev.groups:

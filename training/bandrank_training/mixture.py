@@ -103,7 +103,7 @@ def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
 
 def _write(folder: Path, recipe: MixtureRecipe) -> None:
     start = load_start(MINILM)
-    texts = TextEncoder(start.tokenizer, start.scorer)
+    texts = start.texts()
     parts = [(part, BeirFolder(Path(part.collection))) for part in recipe.parts]
     apart = {each for part in parts for each in measured(*part)}
     drawn = [draw(*part, recipe.seed, apart=apart) for part in parts]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES, ColBERT, CrossEncoder
-from bandrank.models.checkpoint import Precision, assemble, load_precision, save_precision, write_whole
+from bandrank.models.checkpoint import BadCheckpoint, Precision, assemble, load_precision, save_precision, write_whole
 from bandrank.models.layers.interpolation import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
@@ -50,6 +50,8 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         raise BadRecipe(f"architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
     architecture = ARCHITECTURES[name]
     same = isinstance(start.scorer, architecture)
+    if same and start.query_tokenizer is not None:
+        raise BadRecipe(f"{recipe.start}: a bi-encoder whose queries have their own tokenizer cannot be trained")
     inherited = _inherited(start, architecture, same=same)
     if recipe.add_sentence_token:
         if architecture is not CrossEncoder:
@@ -116,8 +118,10 @@ def write_model(model: LoadedModel, folder: Path) -> None:
 
 def tokenizer_file(model: LoadedModel, folder: Path) -> Path:
     """Writes tokenizer.json and returns its path. The model itself may have only a vocabulary, or lower-case by another
-    file.  folder: the checkpoint's, created if it does not exist.
+    file.  folder: the checkpoint's, created if it does not exist.  Raises BadCheckpoint for a second tokenizer.
     """
+    if model.query_tokenizer is not None:
+        raise BadCheckpoint(f"{model.name}: queries have their own tokenizer, for which a checkpoint has no place")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "tokenizer.json"
     write_whole(path, model.tokenizer.to_str(pretty=True).encode())

@@ -24,7 +24,6 @@ from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 from bandrank.models.loading import LoadedModel
 from bandrank.models.prepared import PreparedScorer, prepare
-from bandrank.models.texts import TextEncoder
 from bandrank.settings import Settings
 from bandrank_training.errors import BadInput
 from bandrank_training.placement import CPU, Placement
@@ -119,7 +118,7 @@ class OfflineScorer:
         stages = []
         for (model, scorer), cache in zip(self._models, self._caches, strict=True):
             role = Role(model.name, weight=model.fusion.weight if model.fusion else None)
-            encoder = TextEncoder(model.tokenizer, model.scorer, self._max_candidate_tokens)
+            encoder = model.texts(self._max_candidate_tokens)
             stages.append(Stage(role, add_prepared(engine, model.name, scorer, encoder, SETTINGS, cache=cache)))
         engine.start()
         return ServedModel(last.name, tuple(stages), engine, prepared.dtype)

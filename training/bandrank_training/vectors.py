@@ -11,7 +11,6 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.loading import LoadedModel
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
-from bandrank.models.texts import TextEncoder
 from bandrank_training.dense import Read, read_candidates, read_queries
 from bandrank_training.errors import BadRecipe
 
@@ -28,7 +27,7 @@ class VectorLoss:
         if not teacher.scorer.embeds or teacher.scorer.encodes_queries_apart:
             raise BadRecipe(f"vectors are learnt from a bi-encoder of one encoder, which {teacher.name} is not")
         self._scorer = teacher.scorer
-        self._encoder = TextEncoder(teacher.tokenizer, teacher.scorer, max_candidate_tokens)
+        self._encoder = teacher.texts(max_candidate_tokens)
         self._of_queries: dict[str, Tensor] = {}
         self._of_candidates: dict[str, Tensor] = {}
 

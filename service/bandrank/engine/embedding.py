@@ -83,7 +83,10 @@ async def embed(
     engine = chosen.engine
     async with engine.admitted():
         ticket = Ticket(account.client, engine.clock() + engine.request_timeout_s)
-        with engine.queue.admitted(ticket, scorer.expected("", texts, Options(keep=not apart))):
+        expected = scorer.expected("", texts, Options(keep=not apart))
+        if apart:
+            expected = {source.query_lane: sum(expected.values())}
+        with engine.queue.admitted(ticket, expected):
             represent = source.represent_queries if apart else source.represent
             sourced = await represent(texts, ticket=ticket)
     engine.metrics.embedded_texts.inc(len(texts))

@@ -33,7 +33,7 @@ class EncodeLane:
     ) -> None:
         """of_queries: whether to encode by the scorer's encoder for queries."""
         self.name = name
-        self.row_cost = scorer.scorer.row_cost
+        self.row_cost = scorer.scorer.sides[-1 if of_queries else 0].row_cost
         self._encode = scorer.encode_queries if of_queries else scorer.encode_candidates
         self._codec = codec
 

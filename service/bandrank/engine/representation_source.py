@@ -48,7 +48,7 @@ class RepresentationSource:
         self._codec = cache.codec
         self._looked_up, self._missed = 1.0, 1.0
         self.encode_lane = lane
-        self._query_lane = query_lane
+        self.query_lane = query_lane or lane
 
     @property
     def miss_rate(self) -> float:
@@ -138,7 +138,7 @@ class RepresentationSource:
         self._queue.check_open()
         async with timeout(ticket.deadline - self._queue.clock()):
             read, cut = await self._tokenizer.queries(queries, client=ticket.client)
-            payloads = await self._encode_ids(read, cut, ticket, lane=self._query_lane)
+            payloads = await self._encode_ids(read, cut, ticket, lane=self.query_lane)
         return self._sourced(NO_IDS, 0, payloads, [0] * len(payloads), len(payloads))
 
     async def stored(self) -> None:

@@ -79,9 +79,10 @@ class RequestTokenizer:
         """Whether the scorer reads an instruction beside the query."""
         return self._encoder.takes_instructions
 
-    def text_of(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens included."""
-        return self._encoder.text_of(ids)
+    def facts(self) -> dict[str, str]:
+        """What the scorer is and reads, by name."""
+        encoder = self._encoder
+        return encoder.scorer.facts(encoder.of_queries.text_of, encoder.text_of)
 
     async def tokenize(
         self,
@@ -155,7 +156,7 @@ class RequestTokenizer:
         limit = self._limits.query
         read = query[:limit]
         with self._pool.admit(client, len(read)) as turn:
-            count = await self._pool.run(client, turn, len(read), partial(self._encoder.num_pieces, read))
+            count = await self._pool.run(client, turn, len(read), partial(self._encoder.num_query_pieces, read))
         return count + self._estimate_cut(len(query) - limit)
 
     def tokenize_now(self, query: str, candidates: Sequence[str], options: Options = DEFAULT) -> TokenizedRequest:

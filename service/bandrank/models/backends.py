@@ -27,7 +27,7 @@ def backend_for(scorer: Scorer, asked: Backend) -> tuple[Backend, str | None]:
     without_kernels = why_no_cuda(scorer, scorer.attention, asked)
     if asked not in {"auto", "cuda"}:
         return asked, without_kernels
-    distrust = _why_distrusted(scorer)
+    distrust = next(filter(None, map(_why_distrusted, scorer.sides)), None)
     # Not "cuda": local layers, for example, may have no kernels where global ones have.
     return "vectorized" if distrust else "auto", without_kernels or distrust
 

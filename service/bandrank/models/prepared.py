@@ -28,8 +28,9 @@ from bandrank_kernels.windowed_attention import why_not_native
 
 Batch = TypeVar("Batch")
 
-# Modules of a scorer that keep their dtype: they are small, and scores come out of them.
-KEPT = {"dense", "head", "lexical"}
+# Modules of a scorer that keep their dtype: they are small, and scores come out of them. Of a second scorer, the same
+# modules keep theirs.
+KEPT = {"dense", "head", "lexical", "of_queries"}
 
 
 @runtime_checkable
@@ -292,12 +293,15 @@ def prepare(
     scorer.to(device).eval().requires_grad_(requires_grad=False)
     if dtype == torch.int8:
         quantise(scorer)
-    for name, module in scorer.named_children():
-        if name not in KEPT:
-            module.to(floats)
+    for side in scorer.sides:
+        for name, module in side.named_children():
+            if name not in KEPT:
+                module.to(floats)
     if dtype == torch.int8:
         adapt(scorer)
-        backend = "vectorized" if why_not_native(device, floats, scorer.encoder.config.head_dim) else "native"
+        encoders = [side.encoder.config for side in scorer.sides if side.encoder.config.num_layers]
+        refused = any(why_not_native(device, floats, encoder.head_dim) for encoder in encoders)
+        backend = "vectorized" if refused else "native"
     backend, without_kernels = backend_for(scorer, backend)
     replay = _replay_of(scorer, without_kernels, device, graphs=graphs)
     execution = Execution(backend, graphs=not isinstance(replay, str), stores=scorer.precomputes, dtype=floats)

@@ -35,7 +35,7 @@ def read_pair(encoder: TextEncoder, query: str, candidate: str, *, instruction: 
     The ids are those of `TextEncoder.query` and `TextEncoder.candidates`.
     """
     scorer = encoder.scorer
-    asked = _read(encoder, scorer.query_template, query, instruction=instruction)
+    asked = _read(encoder.of_queries, scorer.query_template, query, instruction=instruction)
     limit = encoder.candidate_limit(len(asked.tokens))
     return asked, _read(encoder, scorer.candidate_template, candidate, limit)
 

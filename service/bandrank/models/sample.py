@@ -17,8 +17,8 @@ def sample_request(scorer: Scorer, candidates: int = 16) -> ScoreBatch:
     of_query = min(QUERY_TOKENS, scorer.query_template.max_tokens)
     length = min(TOKENS, scorer.candidate_limit(of_query))
 
-    def texts(count: int, tokens: int) -> Ragged:
-        ids = numbers.integers(scorer.encoder.config.vocab_size, size=count * tokens)
+    def texts(count: int, tokens: int, reader: Scorer) -> Ragged:
+        ids = numbers.integers(reader.encoder.config.vocab_size, size=count * tokens)
         return Ragged(torch.from_numpy(ids), tokens * np.arange(count + 1))
 
-    return ScoreBatch(texts(1, of_query), texts(candidates, length), offsets([candidates]))
+    return ScoreBatch(texts(1, of_query, scorer.sides[-1]), texts(candidates, length, scorer), offsets([candidates]))

@@ -1,7 +1,7 @@
 """The one interface between the engine and every architecture."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
@@ -11,7 +11,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.ragged import Ragged
-from bandrank.models.template import TokenTemplate
+from bandrank.models.template import TextOf, TokenTemplate
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 # The least cost of a candidate, in rows of an encoder of 6 x 384: it is read from a cache, laid out in a batch, and
@@ -61,6 +61,11 @@ class Scorer(nn.Module, ABC):
         """
 
     @property
+    def sides(self) -> "tuple[Scorer, ...]":
+        """The scorers whose encoders read texts: itself, and the one that reads queries if that is another."""
+        return (self,)
+
+    @property
     def encodes_queries_apart(self) -> bool:
         """Whether queries have an encoder of their own, or a table of weights in place of one."""
         return False
@@ -107,19 +112,18 @@ class Scorer(nn.Module, ABC):
 
     @property
     def overflows_float16(self) -> bool:
-        """Whether its encoder's states are known to go beyond the range of float16."""
-        encoder: EncoderConfig = self.config.encoder
-        return encoder.overflows_float16
+        """Whether an encoder's states are known to go beyond the range of float16."""
+        return any(side.config.encoder.overflows_float16 for side in self.sides)
 
-    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+    def facts(self, query_text_of: TextOf, text_of: TextOf) -> dict[str, str]:
         """What the scorer is and reads, by name, for somebody who wants to know before it is served.
 
-        text_of: decodes token ids.
+        query_text_of: decodes a query's token ids.  text_of: those of a candidate.
         """
         return {
             "encoder": self.config.encoder.summary,
             "parameters": f"{sum(each.numel() for each in self.parameters()):,}",
-            "reads": f"{self.query_template.show('QUERY', text_of)} and "
+            "reads": f"{self.query_template.show('QUERY', query_text_of)} and "
             f"{self.candidate_template.show('CANDIDATE', text_of)}",
             "length": f"{self.query_template.max_tokens} tokens of a query, "
             f"{self.candidate_template.max_tokens} of a candidate",

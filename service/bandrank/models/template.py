@@ -9,6 +9,8 @@ from bandrank.models.ids import ID_BYTES, PackedIds, RaggedIds, pack_ids, unpack
 from bandrank.models.wording import PLAIN, Wording
 from bandrank_kernels.arrays import offsets
 
+TextOf = Callable[[Sequence[int]], str]  # decodes token ids
+
 
 @dataclass(frozen=True)
 class TokenTemplate:
@@ -64,8 +66,8 @@ class TokenTemplate:
         """The number of token ids that are added to the pieces."""
         return len(self.prefix) + len(self.suffix)
 
-    def show(self, name: str, text_of: Callable[[Sequence[int]], str]) -> str:
-        """The template in one line, with a name in place of the text. text_of: decodes token ids."""
+    def show(self, name: str, text_of: TextOf) -> str:
+        """The template in one line, with a name in place of the text."""
         before, after = self.wording.around("INSTRUCTION")
         parts = [text_of(self.prefix), before + name + after, text_of(self.suffix)]
         return " ".join(part.replace("\n", "\\n") for part in parts if part)

@@ -3,7 +3,8 @@
 import re
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -50,12 +51,19 @@ WHOLE = Reach()
 class TextEncoder:
     """A tokenizer with a scorer's templates.
 
-    max_candidate_tokens: the most token ids of a candidate, if fewer than the scorer's limit.
+    max_candidate_tokens: the most token ids of a candidate, if fewer than the scorer's limit.  query_tokenizer: reads
+    queries, if that is another.
     """
 
     tokenizer: Tokenizer
     scorer: Scorer
     max_candidate_tokens: int | None = None
+    query_tokenizer: Tokenizer | None = None
+
+    @property
+    def of_queries(self) -> Self:
+        """The same with the tokenizer that reads queries."""
+        return self if self.query_tokenizer is None else replace(self, tokenizer=self.query_tokenizer)
 
     @property
     def reading(self) -> tuple[str, tuple[str, str], int | None]:
@@ -81,18 +89,18 @@ class TextEncoder:
         template = self.scorer.query_template
         before, after = template.wording.around(instruction)
         # Encoding a batch, unlike a single text, releases the interpreter lock.
-        (whole,) = self.tokenizer.encode_batch_fast([before + text + after], add_special_tokens=False)
+        (whole,) = self.of_queries.tokenizer.encode_batch_fast([before + text + after], add_special_tokens=False)
         if not after or len(whole.ids) <= template.room():
             ids, cut = template.apply(whole.ids)
             return np.array(ids, np.int32), cut
-        begun, closing = self.tokenizer.encode_batch_fast([before + text, after], add_special_tokens=False)
+        begun, closing = self.of_queries.tokenizer.encode_batch_fast([before + text, after], add_special_tokens=False)
         room = max(0, template.room() - len(closing.ids))
         ids, _ = template.apply([*begun.ids[:room], *closing.ids])
         return np.array(ids, np.int32), max(0, len(begun.ids) - room)  # apart, there may be fewer pieces, which fit
 
-    def num_pieces(self, text: str) -> int:
-        """The number of word pieces of a text by itself."""
-        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    def num_query_pieces(self, query: str) -> int:
+        """The number of word pieces of a query by itself."""
+        (encoding,) = self.of_queries.tokenizer.encode_batch_fast([query], add_special_tokens=False)
         return len(encoding.ids)
 
     def pieces(self, texts: Sequence[str]) -> list[PackedIds]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import random_ids, random_scorer
+from support.models import random_ids, random_scorer, tiny_static_bi_encoder
 from support.tokenizer import tiny_tokenizer
 from support.variants import PRECOMPUTING, VARIANTS
 
@@ -27,7 +27,7 @@ CALIBRATION = {"score_scale": 2.0, "score_bias": 0.5}
 OTHER_VALUES: dict[str, dict[str, Any]] = {
     "bi_encoder": ENCODER
     | {"cls_id": 7, "sep_id": 8, "pooling": "max", "joined": ("max",), "similarity": "euclidean", "max_tokens": 40}
-    | {"dense": (DenseConfig(8),), "size": 8}
+    | {"dense": (DenseConfig(8),), "size": 8, "of_queries": tiny_static_bi_encoder().config}
     | WORDINGS
     | CALIBRATION,
     "colbert": TEXTS
@@ -66,7 +66,7 @@ QUERY_OF_MIX = {
 }
 # Fields of the query side: they change only how a query is read or scored, not what is stored of candidates.
 QUERY_FIELDS: dict[str, set[str]] = {
-    "bi_encoder mean": {"query_wording", *CALIBRATION},
+    "bi_encoder mean": {"query_wording", "of_queries", *CALIBRATION},
     "colbert v2": {
         *(
             "mask_id",

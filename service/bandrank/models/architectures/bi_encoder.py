@@ -1,6 +1,6 @@
 """Bi-encoders: query and candidate are encoded separately and compared as vectors (Reimers & Gurevych 2019)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -18,7 +18,8 @@ from bandrank.models.layers.dense import Dense, DenseConfig
 from bandrank.models.layers.pooling import Pooling, pool_by_owner
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS, CandidateSide
+from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer
+from bandrank.models.template import TextOf
 from bandrank.models.text_buckets import TextBuckets, TextInputs
 from bandrank.models.wording import PLAIN, Wording
 from bandrank_kernels.transfer import to_device
@@ -37,8 +38,9 @@ class BiEncoderConfig:
     size: how many numbers of a vector are kept, from the first (Kusupati et al. 2022, arXiv 2205.13147); None for all.
     query_wording: the words around a query.  candidate_wording: the words before a candidate.
     score_scale, score_bias: as in LateInteractionConfig.
-    separate_towers: whether candidates have a second encoder.
-    Raises ValueError for limits out of range.
+    separate_towers: whether candidates have a second encoder of the same shape.
+    of_queries: the settings of the bi-encoder that reads queries, if that is another; its vectors are compared alike.
+    Raises ValueError for limits out of range, and for vectors that cannot be compared.
     """
 
     encoder: EncoderConfig
@@ -55,6 +57,7 @@ class BiEncoderConfig:
     score_scale: float = 1.0
     score_bias: float = 0.0
     separate_towers: bool = False
+    of_queries: "BiEncoderConfig | None" = None
 
     def __post_init__(self) -> None:
         if not 2 <= self.max_tokens <= self.encoder.max_positions:
@@ -63,6 +66,13 @@ class BiEncoderConfig:
             raise ValueError(f"score_scale must be above 0, got {self.score_scale}")
         if self.size is not None and not 1 <= self.size <= self.sizes[-1]:
             raise ValueError(f"size must be within 1..{self.sizes[-1]}, got {self.size}")
+        if self.of_queries is not None and (asked := self.of_queries.compared) != self.compared:
+            raise ValueError(f"vectors of queries ({asked}) and of candidates ({self.compared}) cannot be compared")
+
+    @property
+    def compared(self) -> str:
+        """Which vectors are compared, and how, in a few words."""
+        return f"{self.size or self.sizes[-1]} numbers, {self.similarity}"
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -89,11 +99,14 @@ class BiEncoder(LateInteractionScorer):
     embeds: ClassVar[bool] = True
     config_class: ClassVar[type] = BiEncoderConfig
     config: BiEncoderConfig
+    int8_parts: ClassVar[tuple[str, ...]] = (*LateInteractionScorer.int8_parts, "of_queries.encoder.layers")
     why_similarity: str = ""  # the reason for it, to report; empty if it was saved with the config
 
     def __init__(self, config: BiEncoderConfig) -> None:
         super().__init__(config)
-        self.query_template = replace(self.query_template, wording=config.query_wording)
+        self.of_queries = None if config.of_queries is None else BiEncoder(config.of_queries)
+        worded = replace(self.query_template, wording=config.query_wording)
+        self.query_template = worded if self.of_queries is None else self.of_queries.query_template
         self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
         self.dense = nn.Sequential(*map(Dense, config.dense, config.sizes[:-1]))
         self.representation_size = config.size or config.sizes[-1]
@@ -101,32 +114,55 @@ class BiEncoder(LateInteractionScorer):
     def cut(self, size: int) -> None:
         """Keeps the first `size` numbers of each vector, or all if there are no more."""
         self.representation_size = min(size, self.config.sizes[-1])
-        self.config = replace(self.config, size=self.representation_size)
+        of_queries = None
+        if self.of_queries is not None:
+            self.of_queries.cut(size)
+            of_queries = self.of_queries.config
+        self.config = replace(self.config, size=self.representation_size, of_queries=of_queries)
 
-    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+    def facts(self, query_text_of: TextOf, text_of: TextOf) -> dict[str, str]:
         """The facts of any scorer, and how texts become vectors."""
         why = f": {self.why_similarity}" if self.why_similarity else ""
         cut = f", cut to {self.config.size} numbers" if self.config.size else ""
         compared = f"compared by {self.config.similarity}{why}"
-        return super().facts(text_of) | {"pooling": f"{' and '.join(self.config.poolings)}{cut}, {compared}"}
+        facts = super().facts(query_text_of, text_of)
+        facts["pooling"] = f"{' and '.join(self.config.poolings)}{cut}, {compared}"
+        if self.of_queries is not None:
+            asked = self.of_queries.config
+            facts["query encoder"] = f"{asked.encoder.summary}, pooled by {' and '.join(asked.poolings)}"
+        return facts
+
+    @property
+    def sides(self) -> tuple[Scorer, ...]:
+        return (self,) if self.of_queries is None else (self, self.of_queries)
+
+    @property
+    def encodes_queries_apart(self) -> bool:
+        return super().encodes_queries_apart or self.of_queries is not None
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """A dot product costs next to nothing."""
         del query_tokens, candidate_rows
         return LIGHT_ROWS
 
+    def query_rows(self, query_tokens: int) -> float:
+        """The query's tokens, at the cost of its own encoder."""
+        return query_tokens * self.sides[-1].row_cost / self.row_cost
+
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """One vector for each candidate, (n, representation_size), of unit length if the similarity is the cosine."""
         return self._vectors(self.candidate_encoder or self.encoder, tokens)
 
     def candidate_side(self) -> CandidateSide:
-        """All but the words around a query, an encoder of its own, and the calibration of scores."""
+        """All but what reads queries, and the calibration of scores."""
         of_vectors = ("encoder", "pooling", "joined", "dense", "size", "similarity")
         names = (*of_vectors, "cls_id", "sep_id", "max_tokens", "candidate_wording")
         return self._candidate_side(names, (self.candidate_prefix, "dense."))
 
     def encode_queries(self, queries: Ragged) -> Ragged:
         """One vector for each query."""
+        if self.of_queries is not None:
+            return self.of_queries.encode_queries(queries)
         return self._vectors(self.encoder, queries)
 
     def encode_packed(self, tokens: Ragged, run: Callable[[Ragged], Tensor]) -> Ragged:
@@ -157,7 +193,7 @@ class BiEncoder(LateInteractionScorer):
     @property
     def why_not_captured(self) -> str | None:
         """Why CUDA graphs cannot replay its launches, as a clause; None if they can."""
-        return "it has two encoders" if self.candidate_encoder is not None else super().why_not_captured
+        return "it has two encoders" if self.encodes_queries_apart else super().why_not_captured
 
     def compute_texts(self, inputs: TextInputs) -> Tensor:
         """(num_texts, representation_size) vectors of a bucket; never makes the host wait."""

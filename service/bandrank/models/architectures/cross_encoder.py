@@ -4,7 +4,7 @@ Full, Longformer, QDS-Transformer and sparse cross-encoders are one model with d
 al. 2024, arXiv 2312.17649, section 3).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -19,6 +19,7 @@ from bandrank.models.layers.lexical import Lexical, LexicalConfig
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.packed_buckets import PackedBuckets
+from bandrank.models.template import TextOf
 from bandrank_kernels.windowed_attention import (
     AttentionPattern,
     AttentionPlan,
@@ -85,9 +86,9 @@ class CrossEncoder(JointScorer):
         if execution.graphs and not self.config.pattern.is_full:
             self.encoder.layer(-1).fold()
 
-    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+    def facts(self, query_text_of: TextOf, text_of: TextOf) -> dict[str, str]:
         """The facts of any scorer that reads query and candidate together, and the pattern."""
-        return super().facts(text_of) | {"pattern": self.config.pattern.summary}
+        return super().facts(query_text_of, text_of) | {"pattern": self.config.pattern.summary}
 
     def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
         return self._with_evidence(super().score_packed(batch, run), batch)

@@ -1,7 +1,7 @@
 """The common part of scorers that encode query and candidate together (Nogueira & Cho 2019)."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +14,7 @@ from bandrank.models.encoders.families import build_encoder, build_head
 from bandrank.models.layers import passages
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
-from bandrank.models.template import TokenTemplate
+from bandrank.models.template import TextOf, TokenTemplate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +138,13 @@ class JointScorer(PairScorer):
         self.encoder = build_encoder(config.encoder)
         self.head = build_head(config.encoder)
 
-    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+    def facts(self, query_text_of: TextOf, text_of: TextOf) -> dict[str, str]:
         """The facts of any scorer, with the length of the whole sequence, and the head."""
         config = self.config
         long = "in passages" if config.long_candidates == "maxp" else "cut"
         query, candidate = self.query_template, self.candidate_template
-        return super().facts(text_of) | {
-            "reads": f"{text_of([config.cls_id])} {query.show('QUERY', text_of)} "
+        return super().facts(query_text_of, text_of) | {
+            "reads": f"{text_of([config.cls_id])} {query.show('QUERY', query_text_of)} "
             f"{candidate.show('CANDIDATE', text_of)}",
             "length": f"{config.max_tokens} tokens, at most {query.max_tokens} of them the query's; longer candidates "
             f"{long}, up to {candidate.max_tokens} tokens",

@@ -5,7 +5,7 @@ A query's terms may also be its own tokens, each with a weight from a table, so 
 2024, arXiv 2411.04403).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar, Literal
@@ -20,7 +20,7 @@ from bandrank.models.layers.head import DenseNorm
 from bandrank.models.layers.linear import Linear
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import MINILM_PRODUCTS, CandidateSide
-from bandrank.models.template import TokenTemplate
+from bandrank.models.template import TextOf, TokenTemplate
 from bandrank.models.wording import PLAIN, Wording
 from bandrank_kernels.transfer import to_device
 
@@ -75,13 +75,14 @@ class Splade(LateInteractionScorer):
         if config.query_table:
             self.query_weights = nn.Parameter(torch.zeros(self.num_terms))
 
-    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+    def facts(self, query_text_of: TextOf, text_of: TextOf) -> dict[str, str]:
         """The facts of any scorer, and how texts become terms."""
         logs = "log(1 + " * self.config.num_logs + "logit" + ")" * self.config.num_logs
         how = {"max": "the largest", "sum": "the sum of"}[self.config.pooling]
         most = f", the {self.config.most_terms:,} largest of a text" if self.config.most_terms else ""
         queries = "; a query's by a table, without the encoder" if self.config.query_table else ""
-        return super().facts(text_of) | {"terms": f"{self.num_terms:,}, weighted by {how} {logs}{most}{queries}"}
+        terms = f"{self.num_terms:,}, weighted by {how} {logs}{most}{queries}"
+        return super().facts(query_text_of, text_of) | {"terms": terms}
 
     @property
     def encodes_queries_apart(self) -> bool:

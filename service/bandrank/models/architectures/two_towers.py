@@ -1,7 +1,6 @@
 """The common part of scorers that encode query and candidate separately, with one encoder or two."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -15,7 +14,7 @@ from bandrank.models.encoders.families import build_encoder
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, Scorer
-from bandrank.models.template import TokenTemplate
+from bandrank.models.template import TextOf, TokenTemplate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +111,9 @@ class LateInteractionScorer(TwoTowerScorer):
             self.candidate_encoder.load_state_dict(encoder.state_dict())
         return self
 
-    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+    def facts(self, query_text_of: TextOf, text_of: TextOf) -> dict[str, str]:
         two = {"encoders": "two, for queries and for candidates, each with all weights"}
-        return super().facts(text_of) | (two if self.candidate_encoder is not None else {})
+        return super().facts(query_text_of, text_of) | (two if self.candidate_encoder is not None else {})
 
     @property
     def encodes_queries_apart(self) -> bool:

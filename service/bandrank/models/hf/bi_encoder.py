@@ -1,14 +1,18 @@
-"""Bi-encoders as sentence-transformers saves them: modules in order, each with its own settings."""
+"""Bi-encoders as sentence-transformers saves them: modules in order, each with its own settings; behind a Router, those
+of queries and those of documents.
+"""
 
+from dataclasses import replace
 from typing import Any
 
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
-from bandrank.models.checkpoint import BadCheckpoint, assemble, read_json, read_object
+from bandrank.models.checkpoint import BadCheckpoint, assemble, read_object
 from bandrank.models.hf import dense, static
 from bandrank.models.hf.chat_template import joins_plainly
+from bandrank.models.hf.files import Weights, module_chain
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
-from bandrank.models.hf.modules import require_bi_encoder, require_on_vector
+from bandrank.models.hf.modules import class_names, require_bi_encoder, require_on_vector, require_usual_states
 from bandrank.models.hf.pooling import read_poolings
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
@@ -19,8 +23,26 @@ from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN
 
 
-def read(model: Model, modules: list[str]) -> Scorer:
-    """The bi-encoder that these modules form. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
+def read(model: Model, queries: Model | None = None) -> Scorer:
+    """The bi-encoder of a folder. queries: what reads them, if that is another model.
+
+    Raises BadCheckpoint, ValueError, and KeyError for a missing tensor.
+    """
+    config, weights, why = _read(model, "document")
+    if queries is not None:
+        require_usual_states(queries)
+        of_queries, of_theirs, _ = _read(queries, "query")
+        config = replace(config, of_queries=of_queries)
+        weights |= {f"of_queries.{name}": tensor for name, tensor in of_theirs.items()}
+    scorer = assemble(BiEncoder, config, weights, source=str(model.root))
+    scorer.why_similarity = why
+    return scorer
+
+
+def _read(model: Model, route: str) -> tuple[BiEncoderConfig, Weights, str]:
+    """The settings and the weights of a route's modules, or of all, and the reason for the similarity."""
+    chain = module_chain(model.root, route)
+    modules, paths = class_names(model, (each for each, _ in chain)), [path for _, path in chain]
     folder, encoder, is_static = model.root, model.encoder, model.family is static.STATIC
     layers = modules.count("Dense")
     pooled = [static.MODULE] if is_static else ["Transformer", "Pooling"]
@@ -30,7 +52,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     require_bi_encoder(model)
     if encoder.causal:
         require_no_code(model)
-    of_pooling, *paths = (folder / module["path"] for module in read_json(folder / "modules.json")[len(pooled) - 1 :])
+    of_pooling, *paths = paths[len(pooled) - 1 :]
     for path in paths:
         require_on_vector(path)
     library = read_object(folder / "config_sentence_transformers.json", optional=True)
@@ -66,9 +88,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
         separate_towers=bool(model.settings.get("lora_adaptations")),
     )
     weights = tower_weights(model) | dense.under("dense", dense_layers)
-    scorer = assemble(BiEncoder, config, weights, source=str(folder))
-    scorer.why_similarity = why
-    return scorer
+    return config, weights, why
 
 
 def _limits(model: Model) -> dict[str, Any]:

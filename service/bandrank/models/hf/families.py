@@ -24,7 +24,7 @@ from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
 from bandrank.models.hf.embedding_gemma2 import EMBEDDING_GEMMA2
 from bandrank.models.hf.eurobert import EUROBERT, ULTRABERT
-from bandrank.models.hf.files import MODEL2VEC, own_class, read_weights, transformer_folder
+from bandrank.models.hf.files import MODEL2VEC, ROUTER, module_chain, own_class, read_weights, transformer_folder
 from bandrank.models.hf.gemma import GEMMA
 from bandrank.models.hf.gemma3 import GEMMA3
 from bandrank.models.hf.gte import GTE
@@ -33,7 +33,7 @@ from bandrank.models.hf.jina_bert import JINA_BERT
 from bandrank.models.hf.llama import CAUSAL_LLAMA, LLAMA
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
-from bandrank.models.hf.modules import read_modules
+from bandrank.models.hf.modules import read_modules, require_two_routes
 from bandrank.models.hf.monot5 import T5
 from bandrank.models.hf.mpnet import MPNET
 from bandrank.models.hf.nomic_bert import NOMIC_BERT
@@ -72,6 +72,7 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "ultrabert": ULTRABERT,
     "xlm-roberta": ROBERTA,
 }
+OF_VECTORS = (".Pooling", f".{MODULE}")  # the types of modules, of which a bi-encoder has one
 FAMILIES_OF_CODE: dict[str, Family] = {  # by the config class in the authors' own code
     FLASH: FLASH_ROBERTA,
     JINA: JINA_BERT,
@@ -85,9 +86,11 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
     compares vectors, and size: how many of their numbers it keeps at most, whatever its folder says.
     """
     root = folder
-    try:
-        folder = transformer_folder(root)
-        settings = _settings(root, folder)
+
+    def read(route: str) -> Model:
+        nonlocal folder  # of errors
+        folder = transformer_folder(root, route)
+        settings = _settings(root, folder, route)
         family = FAMILIES_OF_CODE.get(own_class(settings)) or FAMILIES.get(str(settings.get("model_type")))
         if family is None:
             raise BadCheckpoint(f"{root}: {_unknown(root, settings)} not supported; {SUPPORTED}")
@@ -96,7 +99,7 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
         prefix = next((each for each in family.prefixes if any(name.startswith(each) for name in saved)), "")
         weights = {name.removeprefix(prefix): tensor for name, tensor in saved.items()}
         encoder = family.read_config(settings, weights)
-        model = Model(
+        return Model(
             root,
             folder,
             family,
@@ -108,7 +111,14 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
             similarity=similarity,
             size=size,
         )
-        return _in_its_role(model, read_modules(model))
+
+    try:
+        model = read("document")
+        modules = read_modules(model)
+        if modules[:1] == [ROUTER] and any(each.endswith(OF_VECTORS) for each, _ in module_chain(root)):
+            require_two_routes(model)
+            return bi_encoder.read(model, read("query"))
+        return _in_its_role(model, modules)
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error
     except StrictDataclassError as error:  # from transformers' classes, with which some families read settings
@@ -122,11 +132,11 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None, 
         raise error if isinstance(error, BadCheckpoint) else BadCheckpoint(f"{folder}: {error}") from error
 
 
-def _settings(root: Path, folder: Path) -> dict[str, Any]:
+def _settings(root: Path, folder: Path, route: str) -> dict[str, Any]:
     """The keys of config.json, which static embeddings do without."""
-    modules = read_json(root / "modules.json") if (root / "modules.json").is_file() else []
-    settings = read_object(folder / "config.json", optional=bool(modules))
-    is_static = modules and modules[0]["type"].endswith(f".{MODULE}")
+    chain = module_chain(root, route)
+    settings = read_object(folder / "config.json", optional=bool(chain))
+    is_static = chain and chain[0][0].endswith(f".{MODULE}")
     return settings | {"model_type": MODEL2VEC} if is_static else settings
 
 
@@ -143,7 +153,7 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
     if modules == sequence_cross_encoder.CHAIN and model.family is MODERNBERT:
         return sequence_cross_encoder.read_chain(model)
     if "Pooling" in modules or model.family is STATIC:
-        return bi_encoder.read(model, modules)
+        return bi_encoder.read(model)
     if splade.is_splade(modules):
         return splade.read(model, modules)
     if "ForTokenClassification" in "".join(model.settings.get("architectures") or []):

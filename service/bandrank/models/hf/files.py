@@ -43,6 +43,7 @@ NORMALIZER_SETTINGS = {  # the names in tokenizer.json, and the defaults of the 
 OF_DEBERTA = ("do_lower_case", "split_by_punct")  # would override tokenizer.json
 STRIPS_TEXTS = "ZEConfig"  # of zeroentropy/zerank-1-small, whose code drops white space around both texts
 NAMED = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+ROUTER = "Router"  # of sentence-transformers, to modules for queries and for documents
 MODEL2VEC = "model2vec"  # of tokenizers beside such a config.json, tokenizer.json is read alone
 UNCONFIGURED = {"PreTrainedTokenizerFast", "TokenizersBackend"}  # take tokenizer.json as it is
 
@@ -91,22 +92,27 @@ def _download(model: str, revision: str | None) -> Path:
     return folder
 
 
-def transformer_folder(folder: Path) -> Path:
-    """The folder with a model's config.json, weights and tokenizer: its own, or that of sentence-transformers' first
-    module, or, if that is a Router, of the transformer for documents.
+def module_chain(folder: Path, route: str = "document") -> list[tuple[str, Path]]:
+    """The types and folders of sentence-transformers' modules, in order; in place of a Router, those of a route.
 
-    Raises BadCheckpoint, and TypeError for a list of modules that is none.
+    Raises BadCheckpoint, and KeyError, AttributeError or TypeError for lists of modules that are none.
     """
-    modules = read_json(folder / "modules.json") if (folder / "modules.json").is_file() else []
-    first = folder / (modules[0].get("path") or "") if modules else folder
-    if first.parent == folder and first.is_dir():
-        return first
-    if (folder / "config.json").is_file() or not (folder / "router_config.json").is_file():
-        return folder
-    routes = read_object(folder / "router_config.json").get("structure")
-    documents = routes.get("document") if isinstance(routes, dict) else None
-    names = [each.name for each in folder.iterdir() if (each / "config.json").is_file()]
-    return folder / documents[0] if documents and documents[0] in names else folder
+    listed = read_json(folder / "modules.json") if (folder / "modules.json").is_file() else []
+    modules = [(str(each["type"]), folder / (each.get("path") or "")) for each in listed]
+    if not modules or not modules[0][0].endswith(f".{ROUTER}"):
+        return modules
+    router = read_object(folder / "router_config.json")
+    types, routes = (router.get(name) or {} for name in ("types", "structure"))
+    return [*((str(types.get(name)), folder / name) for name in routes.get(route) or []), *modules[1:]]
+
+
+def transformer_folder(folder: Path, route: str = "document") -> Path:
+    """The folder with a model's config.json, weights and tokenizer: its own, or that of sentence-transformers' first
+    module, or of a Router's first module for a route. Raises as `module_chain`.
+    """
+    chain = module_chain(folder, route)
+    first = chain[0][1] if chain else folder
+    return first if first.parent == folder and first.is_dir() else folder
 
 
 def transformer_settings(folder: Path) -> dict[str, Any]:

@@ -29,7 +29,6 @@ def read_modules(model: Model) -> list[str]:
     path = model.root / "modules.json"
     if not (modules := read_json(path) if path.is_file() else []):
         return []
-    settings = transformer_settings(model.folder)
     types = [module["type"] for module in modules]
     names = class_names(model, types)
     if OF_JINA in types and any(model.folder.glob("**/adapter_config.json")):
@@ -37,6 +36,21 @@ def read_modules(model: Model) -> list[str]:
     place = modules[0].get("path")
     if place and (model.root / place != model.folder or not {"Pooling", MODULE} & {*names}):
         raise model.refuse(f"a transformer in {place!r} is not supported: only a bi-encoder may have a folder for it")
+    require_usual_states(model)
+    return names
+
+
+def require_two_routes(model: Model) -> None:
+    """Raises BadCheckpoint for a Router with other routes than for queries and for documents, or with mappings."""
+    router = read_object(model.root / "router_config.json")
+    routes, mappings = sorted(router["structure"]), (router.get("parameters") or {}).get("route_mappings") or {}
+    if routes != ["document", "query"] or mappings:
+        raise model.refuse(f"a Router with the routes {routes} and the route_mappings {mappings} is not supported")
+
+
+def require_usual_states(model: Model) -> None:
+    """Raises BadCheckpoint for a transformer with settings beside config.json, or with other states than the last."""
+    settings = transformer_settings(model.folder)
     other = {name: settings[name] for name in OF_CLASSES if (settings.get(name) or {}).keys() - HARMLESS}
     for name, each in (settings.get("modality_config") or {}).items():
         output = each.get("method_output_name", COMPUTED[0])
@@ -44,7 +58,6 @@ def read_modules(model: Model) -> list[str]:
             other[name] = each
     if other:
         raise model.refuse(f"a transformer that is loaded with {other} is not supported")
-    return names
 
 
 def class_names(model: Model, types: Iterable[str]) -> list[str]:

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from bandrank.models.architectures.splade import Splade, SpladeConfig
 from bandrank.models.checkpoint import read_json, read_object
-from bandrank.models.hf.files import load_tokenizer, read_weights, transformer_settings
+from bandrank.models.hf.files import ROUTER, load_tokenizer, read_weights, transformer_settings
 from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.modules import class_names
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.scorer import Scorer
 
-POOLING, TABLE, ROUTER = "SpladePooling", "SparseStaticEmbedding", "Router"
+POOLING, TABLE = "SpladePooling", "SparseStaticEmbedding"
 TASKS = {"MLMTransformer": "fill-mask", "Transformer": "feature-extraction"}  # by default
 POOLINGS = ("max", "sum")
 NUM_LOGS = {"relu": 1, "log1p_relu": 2}
