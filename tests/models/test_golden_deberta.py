@@ -201,7 +201,7 @@ def test_texts_are_read_as_the_tokenizer_joins_them(tmp_path: Path) -> None:
     with torch.inference_mode():
         theirs = hf_model(torch.tensor([pair.ids])).logits.item()
         assert scorer(score_batch([query_ids], [[candidate_ids]])).item() == pytest.approx(theirs, abs=CLOSE)
-    assert not scorer.config.token_types
+    assert not scorer.token_types
 
 
 @pytest.mark.parametrize("pattern", [sparse(4), sparse(None), longformer(16), longformer(500)], ids=str)
