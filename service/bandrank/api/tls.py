@@ -6,6 +6,7 @@ for a minute each, and of an unread answer only the part that is not encrypted y
 
 import asyncio
 import logging
+import math
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
@@ -46,7 +47,14 @@ class Handshake(asyncio.Protocol):
         # The first step, which makes TLS the reader of the connection, is taken at once: before a task took it, the
         # first bytes might have been read and lost.
         begun = _Begun(
-            loop.start_tls(transport, self, self._context, server_side=True, ssl_handshake_timeout=patience_s)
+            loop.start_tls(
+                transport,
+                self,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=patience_s,
+                ssl_shutdown_timeout=math.inf,  # the protocol sees to it, and cuts off no answer that is read slowly
+            )
         )
         self._agreement = loop.create_task(self._agree(begun))
 
