@@ -8,6 +8,7 @@ import ssl
 import time
 from asyncio.constants import SSL_SHUTDOWN_TIMEOUT
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,28 @@ def test_a_stop_does_not_wait_for_idle_clients(certificate: Certificate, loop: s
 
         assert time.monotonic() - told < SSL_SHUTDOWN_TIMEOUT
         assert idle.recv(65536) == b""  # after a goodbye: without one, this would raise
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_a_stop_ends_handshakes(certificate: Certificate, loop: str) -> None:
+    """A client that ended its handshake during the stop, and then said nothing, would delay it."""
+    with (
+        ExitStack() as at_end,
+        ThreadPoolExecutor(1) as clients,
+        over_https(certificate, loop=loop, patience_s=20) as service,
+    ):
+        greeting = at_end.enter_context(socket.create_connection(service.address, timeout=5))
+        busy = at_end.enter_context(service.connection(HEAD % len(BODY)))
+        wait_until(lambda: len(service.connections.open) == 2)
+
+        def greet_then_ask() -> bytes:
+            assert ended_with(greeting) == b""
+            busy.sendall(BODY)
+            return read_message(busy.recv)
+
+        answer = clients.submit(greet_then_ask)
+
+    assert answer.result().startswith(b"HTTP/1.1 200")
 
 
 def test_the_health_check_of_the_image_speaks_it_too(certificate: Certificate) -> None:

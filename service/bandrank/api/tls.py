@@ -57,6 +57,7 @@ class Handshake(asyncio.Protocol):
             )
         )
         self._agreement = loop.create_task(self._agree(begun))
+        self._protocol.connections.add(self)  # type: ignore[arg-type]  # so that a stop calls `shutdown`
 
     def data_received(self, data: bytes) -> None:
         self._early += data
@@ -64,6 +65,10 @@ class Handshake(asyncio.Protocol):
     def give_up(self, reason: str) -> None:
         """Closes the connection at once."""
         self._connections.refuse(self, reason)
+        self._wire.abort()
+
+    def shutdown(self) -> None:
+        """Ends the connection when the server stops."""
         self._wire.abort()
 
     async def _agree(self, agreement: Awaitable[asyncio.Transport | None]) -> None:
@@ -76,6 +81,7 @@ class Handshake(asyncio.Protocol):
             if self in self._connections.open:
                 self.give_up("handshake")
         self._connections.discard(self)
+        self._protocol.connections.discard(self)
         if transport is None or self._wire.is_closing():
             return
         transport.set_protocol(self._protocol)
