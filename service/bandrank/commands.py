@@ -70,25 +70,16 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
 
     proxy: whether it is a search proxy, which goes on without its scoring thread.  Raises BadSetting.
     """
-    died = stopped = False
+    died = False
     tls = served_certificate(settings)
     server: uvicorn.Server | None = None
-
-    def stop(*_: object) -> None:
-        nonlocal stopped
-        stopped = True
-        if server is not None:
-            server.should_exit = True
 
     def on_death() -> None:
         nonlocal died
         died = True
-        if not proxy:
-            stop()
+        if server is not None and not proxy:
+            server.should_exit = True
 
-    # From here on a signal stops gracefully, even before uvicorn handles it and when uvicorn raises it again.
-    for number in STOPS:
-        signal.signal(number, stop)
     serving = assemble(loaded, settings, on_death=on_death)
     limits, metrics = ConnectionLimits(settings.max_connections), serving.models.engine.metrics
     connections = Connections(limits, metrics, outgoing=settings.proxy_connections if proxy else 0)
@@ -113,7 +104,7 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
 
     scheme = "http" if tls is None else "https"
     server = DrainingServer(config, scheme=scheme, drain_s=settings.drain_s, on_drain=drain, on_close=service.stop)
-    server.should_exit = stopped
+    server.should_exit = died and not proxy
     what = f"{settings.proxy_upstream}, re-ranked by" if proxy else ""
     names = ", ".join(serving.models.by_name)
     log.info("starting %s", f"{what} {names}".lstrip())
@@ -121,6 +112,8 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(SWITCH_S)
+    for number in STOPS:  # uvicorn handles them while it runs, and raises them again when it has ended
+        signal.signal(number, server.handle_exit)
     try:
         server.run()
     except SystemExit:  # raised by uvicorn if it could not start; it has logged why

@@ -106,6 +106,14 @@ def test_a_body_that_nobody_needs_has_to_come(tmp_path: Path) -> None:
         assert ended_with(connection).startswith(b"HTTP/1.1 401")
 
 
+@pytest.mark.parametrize(("size", "status"), [(1000, b"100"), (17 << 20, b"413")])
+def test_a_body_that_is_too_large_is_not_asked_for(service: Listening, size: int, status: bytes) -> None:
+    """A client that expects a 100 before it sends its body gets one if the body may come."""
+    head = b"POST /rerank HTTP/1.1\r\nHost: b\r\nExpect: 100-Continue\r\nContent-Length: %d\r\n\r\n" % size
+    with service.connection(head) as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 " + status)
+
+
 def test_pipelined_requests_are_answered_one_after_the_other() -> None:
     one = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
     with listening() as service, service.connection(one * 3) as connection:

@@ -8,6 +8,7 @@ import ssl
 import time
 from asyncio.constants import SSL_SHUTDOWN_TIMEOUT
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -156,16 +157,92 @@ def test_nothing_is_left_of_connections_that_went_away(certificate: Certificate)
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n",
+        b"no HTTP\r\n",
+    ],
+    ids=["idle", "closed", "slow", "malformed"],
+)
+def test_a_connection_that_ends_does_not_wait_for_its_client(sent: bytes, certificate: Certificate, loop: str) -> None:
+    """Its slot is free soon after the last answer, though the client never says goodbye."""
+    with over_https(certificate, loop=loop, keep_alive_s=1) as service, service.connection(sent) as connection:
+        assert ended_with(connection).startswith(b"HTTP/1.1 ")
+        told = time.monotonic()
+        wait_until(lambda: not service.connections.open)
+
+        assert time.monotonic() - told < SSL_SHUTDOWN_TIMEOUT / 2
+
+
+def test_connections_that_were_refused_make_room_for_others(certificate: Certificate) -> None:
+    """Until their clients say goodbye, they are owed nothing, also if more had come behind what was refused."""
+    refused = b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\nGET / HTTP/1.1\r\n"
+    with over_https(certificate, patience_s=300, max_connections=10) as service, ExitStack() as at_end:
+        for _ in range(10):
+            connection = at_end.enter_context(service.connection(refused))
+            assert ended_with(connection).startswith(b"HTTP/1.1 431")
+        with service.client() as client:
+            assert client.post("/rerank", content=BODY).status_code == 200
+
+
+def test_a_last_answer_may_be_read_slowly(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TLS allows the end of a connection some time, in which its client may still be reading."""
+    monkeypatch.setattr("asyncio.constants.SSL_SHUTDOWN_TIMEOUT", 0.1)
+    text = "man " + "x" * 14_000_000
+    body = json.dumps({"query": "who", "return_documents": True, "candidates": [text]}).encode()
+    head = (HEAD % len(body)).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    with (
+        over_https(certificate, loop="asyncio", patience_s=5) as service,
+        service.connection(head + body) as connection,
+    ):
+        received = len(connection.recv(65536))
+        time.sleep(1)
+        received += len(ended_with(connection))
+
+    assert received > len(text)
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_a_stop_does_not_wait_for_idle_clients(certificate: Certificate, loop: str) -> None:
-    """They are told that the connection ends, but would answer only when they next use it."""
+    """They are told that the connection ends, but would answer only when they next use it.
+
+    So would one that was refused.
+    """
     with ExitStack() as at_end:
-        with over_https(certificate, loop=loop) as service:
+        with over_https(certificate, loop=loop, patience_s=300) as service:
+            refused = at_end.enter_context(service.connection(b"no HTTP\r\n"))
+            assert ended_with(refused).startswith(b"HTTP/1.1 400")
             idle = at_end.enter_context(service.connection(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             assert read_message(idle.recv).startswith(b"HTTP/1.1 200")
             told = time.monotonic()
 
         assert time.monotonic() - told < SSL_SHUTDOWN_TIMEOUT
         assert idle.recv(65536) == b""  # after a goodbye: without one, this would raise
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_a_stop_ends_handshakes(certificate: Certificate, loop: str) -> None:
+    """A client that ended its handshake during the stop, and then said nothing, would delay it."""
+    with (
+        ExitStack() as at_end,
+        ThreadPoolExecutor(1) as clients,
+        over_https(certificate, loop=loop, patience_s=20) as service,
+    ):
+        greeting = at_end.enter_context(socket.create_connection(service.address, timeout=5))
+        busy = at_end.enter_context(service.connection(HEAD % len(BODY)))
+        wait_until(lambda: len(service.connections.open) == 2)
+
+        def greet_then_ask() -> bytes:
+            assert ended_with(greeting) == b""
+            busy.sendall(BODY)
+            return read_message(busy.recv)
+
+        answer = clients.submit(greet_then_ask)
+
+    assert answer.result().startswith(b"HTTP/1.1 200")
 
 
 def test_the_health_check_of_the_image_speaks_it_too(certificate: Certificate) -> None:

@@ -15,6 +15,7 @@ from bandrank import logs
 from bandrank.commands import serve
 from bandrank.models.batch import ScoreBatch
 from bandrank.settings import Settings
+from bandrank.stops import ended_by_signals
 
 ARRIVED_FD, PASSES_FD = "GATE_ARRIVED_FD", "GATE_PASSES_FD"  # environment variables that name the pipes
 PASS, DIE = b"p", b"d"
@@ -30,7 +31,8 @@ def main() -> int:
 
     settings = Settings.read(sys.argv[2:])
     logs.configure(settings.log_level, settings.log_format)
-    return serve([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), wait))], settings)
+    with ended_by_signals():
+        return serve([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), wait))], settings)
 
 
 if __name__ == "__main__":

@@ -44,13 +44,16 @@ class GatedService:
 
 
 @contextlib.contextmanager
-def gated_service(folder: Path, *arguments: str) -> Iterator[GatedService]:
-    """A ready service whose batches are held from then on, until the end of the test."""
+def gated_service(folder: Path, *arguments: str, ready: bool = True) -> Iterator[GatedService]:
+    """A service whose batches are held, save for the self-test at the start if it shall be `ready`, until the end of
+    the test.
+    """
     arrived, theirs_arrived = os.pipe()
     theirs_passes, passes = os.pipe()
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {ARRIVED_FD: str(theirs_arrived), PASSES_FD: str(theirs_passes), "PYTHONPATH": path}
-    os.write(passes, PASS)  # for the self-test at the start
+    if ready:
+        os.write(passes, PASS)
     with contextlib.ExitStack() as at_end:
         at_end.callback(os.close, arrived)
         running = running_service(
@@ -59,6 +62,7 @@ def gated_service(folder: Path, *arguments: str) -> Iterator[GatedService]:
             arguments=["--device", "cpu", *arguments],
             environment=environment,
             pass_fds=(theirs_arrived, theirs_passes),
+            start_timeout_s=180.0 if ready else None,
         )
         service = at_end.enter_context(running)
         for descriptor in (theirs_arrived, theirs_passes):

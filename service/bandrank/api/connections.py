@@ -187,7 +187,8 @@ class BoundedProtocol(WithoutUpgrades):
         if self._phase is not Phase.HEADERS:
             self._enter(Phase.HEADERS)
         self._named_bytes = 0
-        self._connections.set_idle(self, idle=False)
+        if not self.transport.is_closing():
+            self._connections.set_idle(self, idle=False)
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -240,16 +241,16 @@ class BoundedProtocol(WithoutUpgrades):
         if self._answering is None:
             if self._phase is Phase.ANSWER:
                 self._enter(Phase.IDLE)
+                self._part_without_goodbye()
             self._connections.set_idle(self, idle=True)  # even if the rest of an unneeded body still arrives
 
     def shutdown(self) -> None:
         """Ends the connection: with its next answer, if that is owed or some of the request's headers have come."""
         self._connections.draining = True
-        if self._phase is Phase.HEADERS and self._header_bytes:
-            return
-        super().shutdown()
-        if self.wire is not None and self.transport.is_closing() and not self.transport.get_write_buffer_size():
-            self.wire.close()  # TLS would wait for 30 s for the client's goodbye, which few idle clients say
+        begun = self._phase is Phase.HEADERS and self._header_bytes
+        if not begun and not self.transport.is_closing():  # asyncio's TLS breaks if it is closed twice
+            super().shutdown()
+        self._part_without_goodbye()
 
     def send_400_response(self, msg: str) -> None:
         self._connections.metrics.refused_connections.labels("malformed").inc()
@@ -257,6 +258,7 @@ class BoundedProtocol(WithoutUpgrades):
             self.transport.close()
         else:
             super().send_400_response(msg)
+        self._connections.set_idle(self, idle=True)
 
     def give_up(self, reason: str) -> None:
         """Closes the connection at once, dropping unsent bytes."""
@@ -288,6 +290,7 @@ class BoundedProtocol(WithoutUpgrades):
             self._refuse(408, "slow_headers")
         elif waited and self._phase is Phase.BODY and received < limits.least_bytes:
             self._refuse(408, "slow_body")
+        self._part_without_goodbye()
         self._check = self.loop.call_later(limits.patience_s, self._watch)  # also while it closes, for unsent bytes
 
     def _refuse(self, status: int, reason: str) -> None:
@@ -299,3 +302,9 @@ class BoundedProtocol(WithoutUpgrades):
             headers = b"".join(b"%b: %b\r\n" % header for header in self.server_state.default_headers)
             self.transport.write(STATUS_LINE[status] + headers + b"connection: close\r\ncontent-length: 0\r\n\r\n")
         self.transport.close()
+        self._connections.set_idle(self, idle=True)
+
+    def _part_without_goodbye(self) -> None:
+        """Ends a closed connection of which TLS has sent all: it waits for the client's goodbye, which few say."""
+        if self.wire is not None and self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            self.wire.close()

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class DrainingServer(AcceptingServer):
-    """Closes its port `drain_s` seconds after the first SIGTERM or SIGINT, or at the second.
+    """Closes its port `drain_s` seconds after the first SIGTERM or SIGINT, or at the second; until it listens, either
+    ends the process.
 
     A load balancer that checks readiness has this time to send requests elsewhere.  scheme: http or https.
     on_drain: called when it begins.  on_close: called before the port is closed.
@@ -38,7 +40,9 @@ class DrainingServer(AcceptingServer):
         log.info("listening on %s://%s:%d", self._scheme, f"[{host}]" if ":" in host else host, port)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._told or not self.started or self._drain_s == 0:
+        if not self.started:
+            os._exit(0)  # nothing has been accepted, and models may still be tested
+        if self._told or self._drain_s == 0:
             super().handle_exit(sig, frame)
         self._told = True  # the rest takes locks that the interrupted code may hold
 

@@ -77,6 +77,10 @@ async def read_body(request: Request, max_bytes: int, account: Account, pace: Pa
     values; and what `media_type` and `Account.hold` raise.
     """
     media_type(request)
+    too_large = f"the body is larger than {max_bytes} bytes; send fewer or shorter candidates per request"
+    waits = request.headers.get("expect", "").lower() == "100-continue"
+    if waits and int(request.headers.get("content-length", 0)) > max_bytes:
+        raise InputTooLarge(too_large)  # before the client is asked for the body
     body = bytearray()  # grows in place: joining the chunks at the end would hold the event loop, and twice the memory
     size = most_values = 0
     async for chunk in request.stream():
@@ -90,7 +94,7 @@ async def read_body(request: Request, max_bytes: int, account: Account, pace: Pa
             if size > DRAIN_FACTOR * max_bytes:
                 break
     if size > max_bytes:
-        raise InputTooLarge(f"the body is larger than {max_bytes} bytes; send fewer or shorter candidates per request")
+        raise InputTooLarge(too_large)
     await pace.turn(account.client)
     account.hold(TEXT_BYTES * len(body) + VALUE_BYTES * check_values(body, most_values))
     return body

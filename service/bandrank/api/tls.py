@@ -6,6 +6,7 @@ for a minute each, and of an unread answer only the part that is not encrypted y
 
 import asyncio
 import logging
+import math
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
@@ -46,9 +47,17 @@ class Handshake(asyncio.Protocol):
         # The first step, which makes TLS the reader of the connection, is taken at once: before a task took it, the
         # first bytes might have been read and lost.
         begun = _Begun(
-            loop.start_tls(transport, self, self._context, server_side=True, ssl_handshake_timeout=patience_s)
+            loop.start_tls(
+                transport,
+                self,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=patience_s,
+                ssl_shutdown_timeout=math.inf,  # the protocol sees to it, and cuts off no answer that is read slowly
+            )
         )
         self._agreement = loop.create_task(self._agree(begun))
+        self._protocol.connections.add(self)  # type: ignore[arg-type]  # so that a stop calls `shutdown`
 
     def data_received(self, data: bytes) -> None:
         self._early += data
@@ -56,6 +65,10 @@ class Handshake(asyncio.Protocol):
     def give_up(self, reason: str) -> None:
         """Closes the connection at once."""
         self._connections.refuse(self, reason)
+        self._wire.abort()
+
+    def shutdown(self) -> None:
+        """Ends the connection when the server stops."""
         self._wire.abort()
 
     async def _agree(self, agreement: Awaitable[asyncio.Transport | None]) -> None:
@@ -68,6 +81,7 @@ class Handshake(asyncio.Protocol):
             if self in self._connections.open:
                 self.give_up("handshake")
         self._connections.discard(self)
+        self._protocol.connections.discard(self)
         if transport is None or self._wire.is_closing():
             return
         transport.set_protocol(self._protocol)

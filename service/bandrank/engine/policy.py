@@ -54,7 +54,7 @@ def make_plan(
 ) -> Plan:
     """The plan for a request.
 
-    roles: the model's stages, the cheapest first.  strategy: None for that of the last stage.
+    roles: the model's stages, the cheapest first.  strategy: None for that of the last stage, whatever the budget.
     budget_s: seconds within which the answer is due, or None.
     predict_s: seconds until the stage at an index would have scored all candidates, after the work queued now.
     "auto" runs the last stage over all candidates if a cascade would leave them all to it and the budget allows that,
@@ -77,11 +77,11 @@ def make_plan(
         before = over_all(index - 1, after_another=False) if after_another else ()
         return (*before, Step(index, num_candidates))
 
+    if strategy is None:
+        return Plan(names[last], over_all(last, after_another=False), bounded=False)
     if strategy == AUTO:
         in_time = last == 0 or (cascade[last].depth == num_candidates and not is_late(last))
-        strategy = None if in_time else CASCADE
-    if strategy is None:
-        strategy = names[last]
+        strategy = names[last] if in_time else CASCADE
     if strategy == CASCADE and last > 0:
         return Plan(CASCADE, cascade, bounded=True)
     if strategy not in names:

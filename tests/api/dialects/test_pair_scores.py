@@ -111,7 +111,7 @@ async def test_what_makes_no_pairs_is_refused(body: dict[str, Any], says: str) -
 
 
 async def test_scores_do_not_depend_on_how_many_there_are() -> None:
-    """A cascade would shift those that its last stage does not see."""
+    """A cascade would shift those that its last stage does not see, and so would a stage that a budget cuts short."""
     texts = [*WORDS, "man"]
     pairs = [{"query": "who", "text": text} for text in texts]
     settings = Settings(device="cpu", cascade_depth=2)
@@ -120,9 +120,14 @@ async def test_scores_do_not_depend_on_how_many_there_are() -> None:
             (await running.client.post("/score", json={"text_1": "who", "text_2": some})).json()["data"]
             for some in (texts, *texts)
         ]
-        of_metarank = (await running.client.post("/inference/cross/tiny", json={"input": pairs})).json()["scores"]
+        hurry = {"X-Budget-Ms": "0.001"}
+        body = {"text_1": "who", "text_2": texts}
+        hurried = (await running.client.post("/score", json=body, headers=hurry)).json()["data"]
+        request = {"json": {"input": pairs}, "headers": hurry}
+        of_metarank = (await running.client.post("/inference/cross/tiny", **request)).json()["scores"]
 
     together, *alone = [[each["score"] for each in answer] for answer in answers]
+    assert hurried == answers[0]
     assert together == [score for [score] in alone]
     assert torch.tensor(of_metarank).sigmoid().tolist() == pytest.approx(together, rel=1e-6)
 

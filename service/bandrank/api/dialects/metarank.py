@@ -41,7 +41,7 @@ def read(request: MetarankRequest) -> Call:
         query=request.input[0].query,
         candidates=[CallCandidate(pair.text, query=pair.query) for pair in request.input],
         any_model=True,
-        strategy=None,  # in a cascade, scores depend on the other texts
+        strategy=None,  # in a cascade or within a budget, scores depend on the other texts
         raw_scores=True,
     )
 

@@ -123,7 +123,7 @@ def read(request: PairsRequest) -> Call:
         candidates=[CallCandidate(text, query=query) for query, text in zip(queries, texts, strict=True)],
         model=request.model,
         any_model=True,
-        strategy=None,  # in a cascade, scores depend on the other texts
+        strategy=None,  # in a cascade or within a budget, scores depend on the other texts
         raw_scores=request.raw,
         options=request.options(),
     )
