@@ -50,11 +50,18 @@ from bandrank_training.recipe import BadRecipe, read_recipe
     ],
 )
 def test_a_recipe_that_cannot_be_used_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, content: str, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    command: str,
+    content: str,
+    message: str,
 ) -> None:
     write_lines(tmp_path / "recipe.toml", content)
+    monkeypatch.chdir(tmp_path)
 
-    assert main([command, str(tmp_path / "recipe.toml")]) == 2
+    assert main([command, "recipe.toml"]) == 2
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.startswith("bandrank_training: ")
