@@ -29,7 +29,7 @@ def choose_dtype(name: Dtype, device: torch.device, model: LoadedModel) -> torch
     Raises BadSetting for int8 where it cannot be computed.
     """
     scorer = model.scorer
-    if name == "int8" and isinstance(getattr(scorer, "encoder", None), StaticTable):
+    if name == "int8" and isinstance(scorer.encoder, StaticTable):
         return torch.float32
     if name == "int8" and (reason := why_no_int8(device, model)):
         raise BadSetting("dtype", f"cannot be int8 for {model.name}: {reason}")
