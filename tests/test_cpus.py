@@ -46,7 +46,7 @@ def test_what_control_groups_give(tmp_path: Path, groups: str, contents: dict[st
 
 
 def test_without_control_groups(tmp_path: Path) -> None:
-    """Systems other than Linux have no control groups, and so no limit."""
+    """A kernel built without control groups gives no limit."""
     assert quota(tmp_path / "none", tmp_path) == math.inf
 
 

@@ -30,8 +30,7 @@ def limit_threads() -> None:
 
 def usable_processors() -> int:
     """The processors that the process may run on, at most the CPU quota of its control groups, rounded up."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min(allowed, quota())))
+    return max(1, math.ceil(min(len(os.sched_getaffinity(0)), quota())))
 
 
 def quota(groups: Path = GROUPS, mounts: Path = MOUNTS) -> float:

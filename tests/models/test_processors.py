@@ -9,16 +9,11 @@ from typing import TypeVar
 
 import pytest
 
-from bandrank.models import processors
 from bandrank.models.processors import Processors
 
 Result = TypeVar("Result")
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not tell processors")
-
-two_processors = pytest.mark.skipif(
-    hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) < 2, reason="needs two processors"
-)
+two_processors = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 
 
 def in_a_thread(compute: Callable[[], Result]) -> Result:
@@ -103,13 +98,3 @@ def test_a_thread_that_may_not_move_computes_all_the_same(monkeypatch: pytest.Mo
 
     with first_on(group, processor):
         assert len(in_a_thread(second)) == 2
-
-
-def test_nothing_moves_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS, for one, has no call that moves threads."""
-    monkeypatch.delattr(os, "sched_setaffinity")
-    assert processors._find_current() is None
-    monkeypatch.setattr(processors, "_current", None)
-    group = Processors()
-    with group.apart():
-        assert not group._of

@@ -9,19 +9,12 @@ import ctypes
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-
-def _find_current() -> Callable[[], int] | None:
-    """A function that gives the calling thread's processor; None if the system cannot tell it or move threads."""
-    if not hasattr(os, "sched_setaffinity"):
-        return None
-    # PyDLL keeps the interpreter's lock: the call takes less time than releasing the lock and taking it again.
-    return getattr(ctypes.PyDLL(None), "sched_getcpu", None)
-
-
-_current = _find_current()
+# The calling thread's processor. PyDLL keeps the interpreter's lock: the call takes less time than releasing the lock
+# and taking it again.
+_current = ctypes.PyDLL(None).sched_getcpu
 
 
 class Processors:
@@ -33,19 +26,18 @@ class Processors:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Starts the block on a processor where no other thread inside it started, if one is allowed and the system can
-        move threads. The thread is not bound to it: the scheduler may move it again at once.
+        """Starts the block on a processor where no other thread inside it started, if one is allowed. The thread is not
+        bound to it: the scheduler may move it again at once.
         """
         thread = threading.get_native_id()
-        if _current is not None:
-            with self._lock:
-                if _current() in self._of.values():
-                    _move(set(self._of.values()))
-                self._of[thread] = _current()
+        with self._lock:
+            if _current() in self._of.values():
+                _move(set(self._of.values()))
+            self._of[thread] = _current()
         try:
             yield
         finally:
-            self._of.pop(thread, None)
+            del self._of[thread]
 
 
 def _move(taken: set[int]) -> None:
