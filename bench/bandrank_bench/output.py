@@ -36,8 +36,10 @@ def write_page(path: Path, page: str, samples: str | None = None) -> None:
 
 
 def json_line(value: Mapping[str, Any]) -> str:
-    """A line of JSON with six digits per number: measurements have no more, and files of samples are large."""
-    return json.dumps(_rounded(value), separators=(",", ":")) + "\n"
+    """A line of JSON with six digits per number: measurements have no more, and files of samples are large. Values of
+    other types than JSON's are written as texts.
+    """
+    return json.dumps(_rounded(value), separators=(",", ":"), default=str) + "\n"
 
 
 def _rounded(value: Any) -> Any:

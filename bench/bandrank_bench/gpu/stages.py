@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bandrank_bench.gpu.lab import Lab, Skipped
+from bandrank_bench.output import json_line
 
 Facts = dict[str, Any]
 Status = Literal["ok", "failed", "skipped", "cut"]
@@ -43,7 +44,7 @@ class Journal:
     def write(self, record: Record) -> None:
         """Appends a line in one write, because the writer may be killed, and others read meanwhile."""
         with self.path.open("ab", buffering=0) as file:
-            file.write(json.dumps(asdict(record), default=str).encode() + b"\n")
+            file.write(json_line(asdict(record)).encode())
 
     def read(self) -> list[Record]:
         """All records so far; none if there is no file. An incomplete line is ignored."""

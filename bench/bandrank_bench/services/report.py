@@ -1,9 +1,9 @@
 """The page, and the samples beside it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 from bandrank_bench.aims import aims_table
 from bandrank_bench.calibrate import TOLERANCE
@@ -43,16 +43,23 @@ def markdown(results: Results, plan: Plan) -> str:
 
 
 def json_lines(results: Results) -> str:
-    """A line per run, with the milliseconds of each of its requests in ascending order, which compresses well."""
+    """A line per run, with the milliseconds of its requests in ascending order. Each is written as the difference from
+    the one before, which compresses well: `itertools.accumulate` gives them back.
+    """
     lines = []
     for run in results.runs:
         facts = asdict(run) | {"window": [run.window.from_s, run.window.to_s]}
         facts["outcomes"] = Counter(one.kind for one in run.outcomes)
-        facts["took_ms"] = sorted(round(1e3 * (one.done_s - one.due_s)) for one in run.outcomes)
-        facts["queue_ms"] = sorted(round(1e3 * one) for one in run.queue_s)
+        facts["took_ms_steps"] = _steps(one.done_s - one.due_s for one in run.outcomes)
+        facts["queue_ms_steps"] = _steps(run.queue_s)
         del facts["queue_s"]
         lines.append(json_line(facts))
     return "".join(lines)
+
+
+def _steps(seconds: Iterable[float]) -> list[int]:
+    """The first of some times, in ascending order and in milliseconds, and how much later each next one is."""
+    return [after - before for before, after in pairwise([0, *sorted(round(1e3 * each) for each in seconds)])]
 
 
 def _head(results: Results) -> Iterator[str]:

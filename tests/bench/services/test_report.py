@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -86,9 +87,11 @@ def test_the_page_has_every_service_in_every_table() -> None:
     slow = replace(ALL[0], after_s=0.2)
     assert f"slow before or after these runs: {FULL.name}, 64 clients." in markdown(replace(results, runs=[slow]), PLAN)
     assert "12 of 12 runs were between two products" in page
-    assert [json.loads(line)["contender"] for line in json_lines(results).splitlines()] == [
-        run.contender for run in ALL
-    ]
+    lines = [json.loads(line) for line in json_lines(results).splitlines()]
+    assert [line["contender"] for line in lines] == [run.contender for run in ALL]
+    for line, run in zip(lines, ALL, strict=True):
+        took_ms = sorted(round(1e3 * (one.done_s - one.due_s)) for one in run.outcomes)
+        assert [*accumulate(line["took_ms_steps"])] == took_ms
 
 
 def test_one_configuration_of_each_precision_is_kept() -> None:
