@@ -5,24 +5,49 @@ see about what a search page would show them. Everything is drawn from a seed: t
 """
 
 import bisect
+import csv
 import itertools
+import json
 import math
 import random
-import tomllib
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CORPUS = Path(__file__).with_name("corpus.toml")
+COLLECTION = Path(__file__).resolve().parent.parent / "tests" / "data" / "demo"
 
 
 @dataclass(frozen=True)
 class Subject:
     """Questions about one subject, and sentences about it."""
 
-    questions: tuple[str, ...]
-    sentences: tuple[str, ...]
+    questions: list[str]
+    sentences: list[str]
+
+
+def read_subjects(collection: Path) -> list[Subject]:
+    """The judged questions of a collection in BEIR layout, and its passages in sentences, by subject: that of a passage
+    is what its id has before a hyphen.
+    """
+    subjects: defaultdict[str, Subject] = defaultdict(lambda: Subject([], []))
+    for passage in _lines(collection / "corpus.jsonl"):
+        subjects[_subject_of(passage["_id"])].sentences.extend(re.split(r"(?<=[.!?]) ", passage["text"]))
+    questions = {question["_id"]: question["text"] for question in _lines(collection / "queries.jsonl")}
+    with (collection / "qrels" / "test.tsv").open(encoding="utf-8") as judgements:
+        for row in csv.DictReader(judgements, delimiter="\t"):
+            subjects[_subject_of(row["corpus-id"])].questions.append(questions[row["query-id"]])
+    return list(subjects.values())
+
+
+def _lines(path: Path) -> Iterator[dict[str, str]]:
+    return map(json.loads, path.read_text(encoding="utf-8").splitlines())
+
+
+def _subject_of(passage_id: str) -> str:
+    return passage_id.partition("-")[0]
 
 
 class WrongAnswerError(Exception):
@@ -44,7 +69,7 @@ class Workload:
     """An endless supply of rerank requests.
 
     `document(i)` is the same text in every process. Lengths are log-normal: half of the documents have three
-    sentences or fewer (about 70 tokens), one in twenty has more than 15 (about 300). One candidate in two is on the
+    sentences or fewer (about 65 tokens), one in twenty has more than 15 (about 300). One candidate in two is on the
     question's subject, as after a first-stage search.
     """
 
@@ -52,8 +77,7 @@ class Workload:
         if max(candidate_counts) > num_documents // 4:
             needed = 4 * max(candidate_counts)
             raise ValueError(f"num_documents must be at least {needed} for these counts, got {num_documents}")
-        subjects = tomllib.loads(CORPUS.read_text(encoding="utf-8")).values()
-        self._subjects = [Subject(tuple(s["questions"]), tuple(s["sentences"])) for s in subjects]
+        self._subjects = read_subjects(COLLECTION)
         self._questions = [(n, q) for n, subject in enumerate(self._subjects) for q in subject.questions]
         random.Random(seed).shuffle(self._questions)
         self._candidate_counts = tuple(candidate_counts)
