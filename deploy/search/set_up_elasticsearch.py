@@ -34,7 +34,7 @@ def set_up(options: argparse.Namespace) -> None:
     show(client, {name: (f"/{options.index}/_search", body) for name, body in bodies.items()})
 
 
-def query_of(question: str, *, reranked: bool, size: int = 3) -> dict[str, Json]:
+def query_of(question: str, *, reranked: bool) -> dict[str, Json]:
     """A search by words, and the same with its best candidates re-ranked by their field text."""
     words = {"standard": {"query": {"match": {"text": question}}}}
     by_meaning = {
@@ -44,7 +44,7 @@ def query_of(question: str, *, reranked: bool, size: int = 3) -> dict[str, Json]
         "inference_text": question,
         "rank_window_size": CANDIDATES,
     }
-    return {"size": size, "retriever": {"text_similarity_reranker": by_meaning} if reranked else words}
+    return {"size": 3, "retriever": {"text_similarity_reranker": by_meaning} if reranked else words}
 
 
 def check_licence(client: Client) -> None:
