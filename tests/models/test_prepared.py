@@ -53,7 +53,7 @@ def test_why_there_are_no_kernels() -> None:
 
     assert asked.why_no_kernels == "'reference' was asked for"
     assert "the tensors are on cpu" in (on_cpu.why_no_kernels or "")
-    assert without.why_no_kernels == "it has no encoder"
+    assert without.why_no_kernels == "it has no attention"
 
 
 def test_kernels_that_fail_their_trial_are_not_used(

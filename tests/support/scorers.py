@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,12 +13,22 @@ from support.tokenizer import TOKENIZER_FILE, tiny_tokenizer, tiny_vocabulary
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.encoders.static import StaticConfig
 from bandrank.models.loading import LoadedModel
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank.models.template import TextOf, TokenTemplate
 
 Watch = Callable[[ScoreBatch], None]
+
+
+class Unsplit(StaticConfig):
+    """The config of an encoder that computes nothing. It counts as causal, so that no batch is split over workers."""
+
+    causal: ClassVar[bool] = True
+
+
+NOTHING: Any = SimpleNamespace(config=Unsplit(vocab_size=1, hidden_size=1))
 
 
 class WatchedScorer(Scorer):
@@ -29,6 +40,7 @@ class WatchedScorer(Scorer):
 
     def __init__(self, inner: Scorer, watch: Watch) -> None:
         super().__init__()
+        self.encoder = NOTHING
         self.inner = inner
         self.watch = watch
         self.config: Any = inner.config
@@ -71,6 +83,7 @@ class LookupScorer(Scorer):
 
     def __init__(self, scores: dict[int, float], *, max_tokens: int = 64) -> None:
         super().__init__()
+        self.encoder = NOTHING
         self.config: Any = None
         self.query_template = self.candidate_template = TokenTemplate((), (0,), max_tokens)
         self._scores = scores

@@ -34,9 +34,7 @@ def backend_for(scorer: Scorer, asked: Backend) -> tuple[Backend, str | None]:
 
 def why_no_cuda(scorer: Scorer, pattern: AttentionPattern, backend: Backend = "auto") -> str | None:
     """Why no CUDA kernels compute a pattern of a scorer's attention, as a clause; None if they do."""
-    encoder: Encoder | None = getattr(scorer, "encoder", None)
-    if encoder is None:
-        return "it has no encoder"
+    encoder = scorer.encoder
     if reason := encoder.config.why_no_kernels:
         return reason
     if backend == "native":
@@ -66,8 +64,8 @@ def _why_distrusted(scorer: Scorer) -> str | None:
 
     Even if no kernel computes its pattern, kernels may compute norms, and texts by themselves in lower layers.
     """
-    encoder: Encoder | None = getattr(scorer, "encoder", None)
-    if encoder is None or encoder.config.causal or gpu_obstacle(encoder.device) is not None:
+    encoder = scorer.encoder
+    if encoder.config.causal or gpu_obstacle(encoder.device) is not None:
         return None
     patterns = (scorer.attention, AttentionPattern.apart())
     reason = why_distrusted(

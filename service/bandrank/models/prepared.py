@@ -11,7 +11,6 @@ from bandrank.models.arriving import Arriving
 from bandrank.models.backends import backend_for, runs_flash, why_no_cuda, why_no_native_attention
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.buckets import Buckets
-from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.parts import COARSE, FINE, MIN_PART_ROWS, Cut, split
@@ -217,8 +216,7 @@ class PreparedScorer:
             return False
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
             return False
-        encoder: Encoder | None = getattr(self.scorer, "encoder", None)
-        return self.dtype == torch.int8 or (encoder is not None and not encoder.config.causal)
+        return self.dtype == torch.int8 or not self.scorer.encoder.config.causal
 
     def _encode(self, encode: Callable[[Ragged], Ragged], tokens: Ragged) -> Ragged:
         if not self._splits or not self.scorer.precomputes:
