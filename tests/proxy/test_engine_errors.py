@@ -18,6 +18,11 @@ HEADERS = {"x-rerank": "title"}
 HITS = SearchEngine(['{"title":"man"}', '{"title":"he"}']).search(BODY, {})[1]
 DEEPER = b"size=100"
 BROKEN = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{"
+SHARD_REFUSED = HITS.replace(
+    b'"failed":0',
+    b'"failed":1,"failures":[{"shard":0,"index":"old","reason":{"type":"fetch_phase_execution_exception",'
+    b'"caused_by":{"type":"illegal_argument_exception","reason":"_source is disabled"}}}]',
+)
 TRIPPED = b'{"error":{"type":"circuit_breaking_exception","reason":"Data too large"},"status":429}'
 
 
@@ -62,6 +67,7 @@ def assert_the_clients_own(response: httpx.Response, engine: ScriptedServer, rea
         (answer(503, b"{}"), "engine_failed"),
         (answer(504, b"{}"), "engine_failed"),
         (answer(400, b"{}"), "engine_refused"),
+        (answer(200, SHARD_REFUSED), "engine_refused"),
         (BROKEN, "engine_failed"),
         (b"no HTTP, and connection: close\r\n\r\n", "engine_failed"),
     ],
@@ -69,7 +75,9 @@ def assert_the_clients_own(response: httpx.Response, engine: ScriptedServer, rea
 def test_a_deeper_search_that_the_engine_fails(
     proxy: Proxied, engine: ScriptedServer, other: bytes, reason: str
 ) -> None:
-    """The proxy then sends the client's own search, and answers with its hits."""
+    """The proxy then sends the client's own search, and answers with its hits; also if only one of the indices does not
+    allow the deeper one, whose answer lacks the hits of that index.
+    """
     before = proxy.count("proxy_requests", outcome="failed")
     engine.others[DEEPER] = other
     assert_the_clients_own(search(proxy), engine, reason)
