@@ -13,6 +13,14 @@ CUT_HEADERS = {
     "truncated_tokens": "X-Truncated-Tokens",
     "truncated_candidates": "X-Truncated-Candidates",
 }
+CUTS_IN_200: dict[int | str, dict[str, Any]] = {
+    200: {
+        "headers": {
+            name: {"description": "As in `meta` of /rerank; absent if nothing was cut.", "schema": {"type": "integer"}}
+            for name in CUT_HEADERS.values()
+        }
+    }
+}
 
 
 class Usage(BaseModel):
