@@ -120,6 +120,15 @@ def test_a_search_that_fails_by_itself(proxy: Proxied, engine: ScriptedServer, s
     assert proxy.count("proxy_unranked", reason="engine_error") == reasons + 1
 
 
+def test_a_header_with_control_characters(proxy: Proxied, engine: ScriptedServer) -> None:
+    """They become blanks in a re-ranked answer too, whose connection they would cut."""
+    engine.answer = engine.answer.replace(b"\r\n\r\n", b"\r\nwarning: a\x01b\x7fc\r\n\r\n")
+    response = search(proxy)
+
+    assert response.headers["x-rerank-status"] == "reranked; hits=1"
+    assert response.headers["warning"] == "a b c"
+
+
 def test_an_engine_that_answers_nothing(
     proxy: Proxied, engine: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
