@@ -24,7 +24,13 @@ BandrankError
 BadSetting is for the operator alone.
 """
 
+import math
 from typing import ClassVar, Self
+
+
+def whole_seconds(seconds: float) -> int:
+    """How long a client is told to wait before it tries again."""
+    return max(1, math.ceil(seconds))
 
 
 class BandrankError(Exception):

@@ -206,6 +206,9 @@ async def test_every_endpoint_has_the_answers_of_its_connection() -> None:
                 for status in others
             )
             assert ("429" in responses) == any("Retry-After" in each.get("headers", {}) for each in responses.values())
+            assert ("X-Truncated-Tokens" in responses.get("200", {}).get("headers", {})) == (
+                method == "post" and path != "/explain"
+            )
 
 
 async def test_paths_are_beside_the_description() -> None:

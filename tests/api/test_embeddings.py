@@ -193,13 +193,15 @@ async def test_base64_says_the_same(field: str) -> None:
 
 
 async def test_what_is_cut_is_counted() -> None:
-    """The answer and the metrics count what is cut, and the embedding does not depend on it."""
+    """The answer, its headers and the metrics count what is cut, and the embedding does not depend on it."""
     async with running_app(tiny_bi_encoder(max_tokens=8), settings=EXACT) as running:
-        answer = (await ask(running, ["man " * 10, "she"])).json()
+        response = await ask(running, ["man " * 10, "she"])
+        answer = response.json()
         short = await vectors(running, "man " * 6)
         seen = await running.scrape()
 
     assert (answer["meta"]["truncated_texts"], answer["meta"]["truncated_tokens"]) == (1, 4)
+    assert (response.headers["X-Truncated-Candidates"], response.headers["X-Truncated-Tokens"]) == ("1", "4")
     assert answer["usage"]["total_tokens"] == 8 + 3
     assert answer["data"][0]["embedding"] == pytest.approx(short[0], abs=TOLERANCE)
     assert seen.value("bandrank_truncated_tokens_total") == 4

@@ -52,7 +52,9 @@ def gated() -> tuple[WatchedScorer, Gate]:
 
 
 async def test_a_full_queue_is_429_with_a_retry_time() -> None:
-    """Retry-After is a whole number of seconds of at least one, and the admitted requests are answered."""
+    """Retry-After is a whole number of seconds of at least one, which the message says too, and the admitted requests
+    are answered.
+    """
     scorer, gate = gated()
     large = {"query": "who", "candidates": ["man " + "he " * count for count in range(9)]}  # 54 rows
     async with running_app(scorer, settings=Settings(device="cpu", max_waiting_rows=100)) as running:
@@ -61,8 +63,9 @@ async def test_a_full_queue_is_429_with_a_retry_time() -> None:
         refused = await running.rerank(large)
         gate.let_through(2)
 
-        assert_error(refused, 429, "overloaded")
-        assert int(refused.headers["retry-after"]) >= 1
+        seconds = int(refused.headers["retry-after"])
+        assert seconds >= 1
+        assert assert_error(refused, 429, "overloaded").endswith(f"; try again in {seconds} s")
         assert [(await request).status_code for request in admitted] == [200, 200]
         assert await counted(running, "429") == 1
         assert await timed(running) == 2  # an overload must not make the service seem fast

@@ -103,7 +103,7 @@ def test_a_queue_is_bounded_in_rows() -> None:
     queue = open_queue(max_waiting_rows=20)
     queue.throughput.report(LANE.name, 100, 2.0)
     queue.put(task_of([6]))
-    with pytest.raises(Overloaded) as refused:
+    with pytest.raises(Overloaded, match="try again in 1 s") as refused:
         queue.put(task_of([5]))
     queue.put(task_of([4]))
 
@@ -116,7 +116,7 @@ def test_a_queue_is_bounded_in_seconds() -> None:
     queue.throughput.report(LANE.name, 100, 1.0)
     for _ in range(2):
         queue.put(task_of([100]))
-    with pytest.raises(Overloaded, match=r"try again in 1\.0 s") as refused:
+    with pytest.raises(Overloaded, match="try again in 1 s") as refused:
         queue.put(task_of([100]))
 
     assert refused.value.retry_after_s == 1.0

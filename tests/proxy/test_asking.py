@@ -244,6 +244,9 @@ def test_texts_that_the_client_leaves_out_are_asked_for() -> None:
     assert json.loads(deeper(b"", b"q=a&_source_includes=x")[1]) == {"fields": ["title", "body"]}
     scripted = {"query": MATCH, "script_fields": {"title": {}}}
     assert json.loads(deeper(scripted)[1])["fields"] == ["body"]
+    collapsed = {"query": MATCH, "_source": False, "collapse": {"field": "title"}}
+    for grouped in (collapsed, {"retriever": {"standard": collapsed}, "_source": False}):
+        assert json.loads(deeper(grouped)[1])["fields"] == ["body"]
     whole = {"query": MATCH, "_source": True, "fields": ["x"]}
     assert json.loads(deeper(whole)[1]) == whole
 

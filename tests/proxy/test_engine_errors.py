@@ -18,6 +18,11 @@ HEADERS = {"x-rerank": "title"}
 HITS = SearchEngine(['{"title":"man"}', '{"title":"he"}']).search(BODY, {})[1]
 DEEPER = b"size=100"
 BROKEN = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{"
+SHARD_REFUSED = HITS.replace(
+    b'"failed":0',
+    b'"failed":1,"failures":[{"shard":0,"index":"old","reason":{"type":"fetch_phase_execution_exception",'
+    b'"caused_by":{"type":"illegal_argument_exception","reason":"_source is disabled"}}}]',
+)
 TRIPPED = b'{"error":{"type":"circuit_breaking_exception","reason":"Data too large"},"status":429}'
 
 
@@ -62,6 +67,7 @@ def assert_the_clients_own(response: httpx.Response, engine: ScriptedServer, rea
         (answer(503, b"{}"), "engine_failed"),
         (answer(504, b"{}"), "engine_failed"),
         (answer(400, b"{}"), "engine_refused"),
+        (answer(200, SHARD_REFUSED), "engine_refused"),
         (BROKEN, "engine_failed"),
         (b"no HTTP, and connection: close\r\n\r\n", "engine_failed"),
     ],
@@ -69,7 +75,9 @@ def assert_the_clients_own(response: httpx.Response, engine: ScriptedServer, rea
 def test_a_deeper_search_that_the_engine_fails(
     proxy: Proxied, engine: ScriptedServer, other: bytes, reason: str
 ) -> None:
-    """The proxy then sends the client's own search, and answers with its hits."""
+    """The proxy then sends the client's own search, and answers with its hits; also if only one of the indices does not
+    allow the deeper one, whose answer lacks the hits of that index.
+    """
     before = proxy.count("proxy_requests", outcome="failed")
     engine.others[DEEPER] = other
     assert_the_clients_own(search(proxy), engine, reason)
@@ -110,6 +118,15 @@ def test_a_search_that_fails_by_itself(proxy: Proxied, engine: ScriptedServer, s
     proxy.wait_for_count("proxy_requests", counts[0] + 1, outcome="skipped")
     assert proxy.count("proxy_requests", outcome="failed") == counts[1]
     assert proxy.count("proxy_unranked", reason="engine_error") == reasons + 1
+
+
+def test_a_header_with_control_characters(proxy: Proxied, engine: ScriptedServer) -> None:
+    """They become blanks in a re-ranked answer too, whose connection they would cut."""
+    engine.answer = engine.answer.replace(b"\r\n\r\n", b"\r\nwarning: a\x01b\x7fc\r\n\r\n")
+    response = search(proxy)
+
+    assert response.headers["x-rerank-status"] == "reranked; hits=1"
+    assert response.headers["warning"] == "a b c"
 
 
 def test_an_engine_that_answers_nothing(

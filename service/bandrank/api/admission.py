@@ -1,6 +1,5 @@
 """Decides who sent a request, and whether they may."""
 
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cache
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from bandrank.api.error_responses import path_of
 from bandrank.api.keys import Key, KeyFile, Scope
 from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account, Memory
-from bandrank.errors import BandrankError, Forbidden, Overloaded, Unauthorized
+from bandrank.errors import BandrankError, Forbidden, Overloaded, Unauthorized, whole_seconds
 from bandrank.metrics import Metrics
 from bandrank.settings import Settings, variable
 
@@ -122,6 +121,6 @@ def _check_rate(key: Key) -> None:
     """Raises Overloaded if the key exceeds its rate."""
     if key.bucket is not None and (wait_s := key.bucket.take()) > 0:
         raise Overloaded(
-            f"this key may send {key.bucket.per_s:g} requests a second; try again in {math.ceil(wait_s)} s",
+            f"this key may send {key.bucket.per_s:g} requests a second; try again in {whole_seconds(wait_s)} s",
             retry_after_s=wait_s,
         )

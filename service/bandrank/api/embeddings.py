@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from bandrank.api.admission import REFUSALS, SECURED, RankingAccount
 from bandrank.api.description import errors, new_router
-from bandrank.api.dialects.costs import Usage
+from bandrank.api.dialects.costs import CUTS_IN_200, Usage, cut_headers
 from bandrank.api.dialects.dialect import Float32s, check_lengths
 from bandrank.api.dialects.fields import Limit, TextOrObject, TextsOrObjects
 from bandrank.api.dialects.foreign import NamesModel
@@ -131,7 +131,7 @@ class EmbeddingsResponse(BaseModel):
     meta: EmbeddingsMeta
 
 
-ERRORS = errors(NoEmbeddings.status, *REFUSALS, 404, 413, 415, 500, 503, 504, body=OpenAIErrorBody)
+RESPONSES = CUTS_IN_200 | errors(NoEmbeddings.status, *REFUSALS, 404, 413, 415, 500, 503, 504, body=OpenAIErrorBody)
 DESCRIBED: dict[str, Any] = {
     "response_model": EmbeddingsResponse,
     "openapi_extra": body_schema(EmbeddingsRequest) | SECURED,
@@ -152,7 +152,7 @@ async def embed_texts(request: Request, service: ServiceOfApp, account: RankingA
         account=account,
     )
     embedded = await unless_gone(hung_up(request), embedding)
-    return JsonInParts(await _write(embedded, body.encoding, service, account))
+    return JsonInParts(await _write(embedded, body.encoding, service, account), cuts_as_headers(embedded))
 
 
 def error_of(path: str, status: int) -> type[AnyErrorBody]:
@@ -161,7 +161,7 @@ def error_of(path: str, status: int) -> type[AnyErrorBody]:
 
 
 for path in (PATH, *OTHER_PATHS):
-    router.post(path, responses=ERRORS | errors(422, body=error_of(path, 422)), **DESCRIBED)(embed_texts)
+    router.post(path, responses=RESPONSES | errors(422, body=error_of(path, 422)), **DESCRIBED)(embed_texts)
 
 
 async def read_texts(request: Request, kind: type[Kind], service: Service, account: Account) -> Kind:
@@ -178,6 +178,12 @@ def _read(kind: type[Kind], body: Json, max_texts: int) -> Kind:
     content = load(body)
     check_lengths(content, kind, max_texts, "texts")
     return validated(kind, content)
+
+
+def cuts_as_headers(embedded: Embeddings) -> dict[str, str]:
+    """How many tokens were cut, and from how many texts; empty if none were."""
+    cut = embedded.truncated_tokens
+    return cut_headers({"truncated_tokens": sum(cut), "truncated_candidates": sum(tokens > 0 for tokens in cut)})
 
 
 async def write_list(

@@ -1,7 +1,6 @@
 """Turns errors into responses, with the body that clients of the path read."""
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
@@ -12,7 +11,7 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from bandrank.api.error_bodies import AnyErrorBody
-from bandrank.errors import BandrankError, Overloaded, Unauthorized
+from bandrank.errors import BandrankError, Overloaded, Unauthorized, whole_seconds
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ def add_handlers(app: FastAPI, kind_of: Callable[[str, int], type[AnyErrorBody]]
 def headers_of(error: BandrankError) -> dict[str, str]:
     """The headers of an error's response: when to try again, or how to authenticate."""
     if isinstance(error, Overloaded):
-        return {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
+        return {"Retry-After": str(whole_seconds(error.retry_after_s))}
     return {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
 
 

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from bandrank.api.admission import REFUSALS, SECURED, RankingAccount
 from bandrank.api.description import errors, new_router
 from bandrank.api.dialects import DIALECTS, dialect_of
-from bandrank.api.dialects.costs import CUT_HEADERS, cut_headers, cuts_of
+from bandrank.api.dialects.costs import CUTS_IN_200, cut_headers, cuts_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_lengths
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.parsing import Json, check_fields, load, read_body, validated
@@ -37,10 +37,6 @@ MODEL_PARAMETER = {
     "description": "The name of the model, if the body does not say.",
     "schema": {"type": "string"},
 }
-CUTS = {
-    name: {"description": "As in `meta` of /rerank; absent if nothing was cut.", "schema": {"type": "integer"}}
-    for name in CUT_HEADERS.values()
-}
 # Only JSON's numbers: float() also takes "1_000" and "nan".
 BUDGET_MS = TypeAdapter(Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)])
 
@@ -59,7 +55,7 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
     @router.post(
         path,
         response_model=reduce(or_, dict.fromkeys(dialect.response for dialect in dialects)),
-        responses={200: {"headers": CUTS}}
+        responses=CUTS_IN_200
         | errors(*REFUSALS, 404, 413, 415, 500, 503, 504, body=last.error)
         | errors(422, body=last.error_of(422)),
         openapi_extra=bodies_schema(dialects) | SECURED | {"parameters": parameters},

@@ -11,12 +11,12 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 
 from bandrank.api.admission import REFUSALS, SECURED, RankingAccount
 from bandrank.api.description import errors, new_router
-from bandrank.api.dialects.costs import cut_headers
+from bandrank.api.dialects.costs import CUTS_IN_200
 from bandrank.api.dialects.dialect import Float32s
 from bandrank.api.dialects.fields import Flag, Limit, Texts
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
-from bandrank.api.embeddings import QUERY_TYPES, no_token_ids, read_texts, write_list
+from bandrank.api.embeddings import QUERY_TYPES, cuts_as_headers, no_token_ids, read_texts, write_list
 from bandrank.api.responses import JsonInParts
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
@@ -69,7 +69,7 @@ VECTORS, TERMS = TypeAdapter(Vectors), TypeAdapter(list[list[Term]])
 def _described(kind: type[TermsRequest], response: Any) -> dict[str, Any]:
     return {
         "response_model": response,
-        "responses": errors(NoEmbeddings.status, *REFUSALS, 404, 413, 415, 422, 500, 503, 504),
+        "responses": CUTS_IN_200 | errors(NoEmbeddings.status, *REFUSALS, 404, 413, 415, 422, 500, 503, 504),
         "openapi_extra": body_schema(kind) | SECURED,
     }
 
@@ -82,7 +82,7 @@ async def embed_as_vectors(request: Request, service: ServiceOfApp, account: Ran
     if body.normalize is not False:
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     answer = await write_list(partial(_vectors, vectors), len(vectors), vectors.shape[1], service, account)
-    return JsonInParts(memoryview(answer), _cut_headers(embedded))
+    return JsonInParts(memoryview(answer), cuts_as_headers(embedded))
 
 
 @router.post("/embed_sparse", **_described(TermsRequest, list[list[Term]]))
@@ -92,7 +92,7 @@ async def embed_as_terms(request: Request, service: ServiceOfApp, account: Ranki
     ragged = embedded.ragged
     numbers = len(ragged.values) // len(ragged)
     answer = await write_list(partial(_terms, ragged), len(ragged), numbers, service, account)
-    return JsonInParts(memoryview(answer), _cut_headers(embedded))
+    return JsonInParts(memoryview(answer), cuts_as_headers(embedded))
 
 
 async def _embedded(
@@ -120,9 +120,3 @@ def _vectors(vectors: Float32s, start: int, end: int) -> bytes:
 def _terms(ragged: Ragged, start: int, end: int) -> bytes:
     texts = [[Term(int(term), weight) for term, weight in ragged[text].tolist()] for text in range(start, end)]
     return TERMS.dump_json(texts)[1:-1]
-
-
-def _cut_headers(embedded: Embeddings) -> dict[str, str]:
-    """How many tokens were cut, and from how many texts; empty if none were."""
-    cut = embedded.truncated_tokens
-    return cut_headers({"truncated_tokens": sum(cut), "truncated_candidates": sum(tokens > 0 for tokens in cut)})

@@ -21,8 +21,8 @@ class Call:
 
     top_n: the number of results; None or 0 for all.  model: its name; None for the default model.
     any_model: whether the default model stands in for one that is not served.
-    strategy: None for that of the model's last stage, whatever the budget: only its scores compare across queries.
-    budget_s: seconds within which the answer is due.  return_texts: whether results carry the candidates' texts.
+    strategy: None for that of the model's last stage, whatever the budget: only its scores compare across queries and
+    calls.  budget_s: seconds within which the answer is due.  return_texts: whether results carry their texts.
     raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
     first_stage_weight: the weight, from 0 to 1, of the scores that candidates came with; None for the model's own.
     options: how the texts are read and scored; the reports say whether an instruction was read.

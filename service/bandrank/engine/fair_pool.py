@@ -11,7 +11,7 @@ from bandrank.engine.clients import Client, Shares
 from bandrank.engine.fair_queue import FairQueue
 from bandrank.engine.task_queue import MAX_RETRY_AFTER_S, STOPPING
 from bandrank.engine.throughput import Throughput
-from bandrank.errors import InputTooLarge, NotReady, Overloaded
+from bandrank.errors import InputTooLarge, NotReady, Overloaded, whole_seconds
 
 LANE = "tokenize"
 
@@ -50,7 +50,8 @@ class FairPool:
         if (excess := sizes.excess(client, size)) > 0:
             wait_s = min(self._speed.seconds(LANE, excess), MAX_RETRY_AFTER_S)
             raise Overloaded(
-                f"{sizes.held:.0f} characters wait to be tokenised; try again in {wait_s:.1f} s", retry_after_s=wait_s
+                f"{sizes.held:.0f} characters wait to be tokenised; try again in {whole_seconds(wait_s)} s",
+                retry_after_s=wait_s,
             )
         sizes.hold(client, size)
         try:

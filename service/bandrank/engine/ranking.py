@@ -28,7 +28,7 @@ class RankedCandidate:
 class Ranking:
     """Candidates from best to worst, and what the answer cost.
 
-    strategy: the strategy that was used.  reports: one for each stage, in the order in which they ran.
+    strategy: the strategy that was used.  reports: one for each stage of each query, in the order in which they ran.
     bounded: whether the budget or the load could have cut a stage short.  degraded: whether one of them did.
     passages: the best one by candidate index, if asked for and if the stage that gave the score reads passages.
     """

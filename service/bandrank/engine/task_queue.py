@@ -13,7 +13,7 @@ from bandrank.engine.clients import excess
 from bandrank.engine.tasks import AnyLane, AnySlice, AnyTask
 from bandrank.engine.throughput import BELIEVED_S, Throughput
 from bandrank.engine.tickets import Ticket
-from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
+from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed, whole_seconds
 
 MAX_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather ask another replica
 STOPPING = "the service is stopping; try another replica"
@@ -276,7 +276,7 @@ class TaskQueue:
         if now_s > max_s and left_s > 0:
             raise Overloaded(
                 f"scoring this request would take {now_s:.0f} s (limit {max_s:.0f} s) at the present speed, which was "
-                f"better before: {ADVICE}, or try again in {left_s:.1f} s",
+                f"better before: {ADVICE}, or try again in {whole_seconds(left_s)} s",
                 retry_after_s=left_s,
             )
 
@@ -311,7 +311,8 @@ class TaskQueue:
     def _overloaded(self, excess_s: float) -> Overloaded:
         wait_s = min(excess_s, MAX_RETRY_AFTER_S)
         return Overloaded(
-            f"this request would wait too long behind others; try again in {wait_s:.1f} s", retry_after_s=wait_s
+            f"this request would wait too long behind others; try again in {whole_seconds(wait_s)} s",
+            retry_after_s=wait_s,
         )
 
     def _drop_late(self) -> None:

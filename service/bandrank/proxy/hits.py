@@ -22,6 +22,7 @@ from bandrank.proxy.raw_json import (
     without,
 )
 
+REFUSAL = '"illegal_argument_exception"'  # the type of an error, which may be the cause of another
 NO_TEXT_SCORE = 0.0  # of hits without a text, if scores are relevances, which are above 0
 
 
@@ -34,7 +35,10 @@ class Placed:
 
 
 class SearchAnswer:
-    """An answer of the engine whose hits can be read and moved."""
+    """An answer of the engine whose hits can be read and moved.
+
+    refused: whether a shard refused the search, so that its hits are missing.
+    """
 
     def __init__(self, body: bytes | bytearray, max_hits: int) -> None:
         """Raises ValueError for a body without hits, or on reading more than `max_hits`, and RecursionError for one
@@ -46,13 +50,14 @@ class SearchAnswer:
         read_hits = partial(read_elements, read=_read_hit, max_elements=max_hits)
         read_around = partial(read_members, readers={"hits": read_hits})
         root = read_document(self._text, partial(read_members, readers={"hits": read_around}))
-        around = find(root, "hits")
+        around, shards = find(root, "hits"), find(root, "_shards")
         hits = find(around.value, "hits") if around is not None else None
         if around is None or hits is None:
             raise ValueError("expected hits")
         self._around: list[Part] = around.value
         self._list = hits
         self.hits: list[Part] = hits.value
+        self.refused = shards is not None and REFUSAL in self._text[shards.value_start : shards.end]
 
     def texts(self, fields: Sequence[str]) -> list[str]:
         """The text of each hit, its fields joined by spaces; empty without any. Raises ValueError if not in UTF-8."""

@@ -16,7 +16,7 @@ from bandrank.errors import BandrankError
 from bandrank.proxy.fetching import UNREADABLE, VALUE_BYTES, hold, unreadable
 from bandrank.proxy.hits import NO_TEXT_SCORE, Placed, SearchAnswer
 from bandrank.proxy.large_json import LargeJson
-from bandrank.proxy.outcomes import FailReason, Mark, Outcome
+from bandrank.proxy.outcomes import FailReason, Mark, Outcome, Unusable
 from bandrank.proxy.search_request import SearchRequest
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,8 @@ class Reordering:
                 hold(while_read, size + VALUE_BYTES * values)
                 hold(account, ANSWER_BYTES * size)
                 found = await self._json.run(client, size, SearchAnswer, body, search.options.depth)
+                if found.refused:
+                    raise Unusable(FailReason.ENGINE_REFUSED)
                 texts = await self._json.run(client, size, found.texts, search.options.fields)
                 scores = await self._json.run(client, size, found.scores)
                 hold(account, sum(map(sys.getsizeof, texts)))

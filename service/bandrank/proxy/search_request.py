@@ -76,7 +76,8 @@ def read_search(
     given = {_parameter_name(part): unquote_plus(part.partition(b"=")[2].decode("latin-1")) for part in parameters}
     text, members = _members(body)
     fields = {part.key: part.value for part in members}
-    _check_order(given, _of_standard(fields.get("retriever")) | fields)
+    asking = _of_standard(fields.get("retriever")) | fields
+    _check_order(given, asking)
     start, size = _number(given, fields, "from", 0), _number(given, fields, "size", DEFAULT_SIZE)
     if size == 0:
         raise Skipped(SkipReason.NO_HITS_WANTED)
@@ -89,7 +90,7 @@ def read_search(
     added: list[str] = []
     filtered = given.keys() & SOURCE_FILTERS or fields.keys() & WITHOUT_SOURCE
     if filtered or fields.get("_source", True) is not True:
-        added = not_asked_for(options.fields, _asked_for(given, fields))
+        added = not_asked_for(options.fields, _asked_for(given, asking))
     edits = [_more_fields(text, members, added)] if added else []
     if page_in_body:
         edits += _whole_page(text, members, options.depth)
@@ -129,7 +130,9 @@ def _check_order(given: dict[str, str], fields: dict[str, Any]) -> None:
 
 
 def _of_standard(retriever: object) -> dict[str, Any]:
-    """The members of Elasticsearch's standard retriever, which may sort hits and page through them; none of others."""
+    """The members of Elasticsearch's standard retriever, which may sort hits, page through them and collapse them; none
+    of others.
+    """
     standard = retriever.get("standard") if isinstance(retriever, dict) else None
     return standard if isinstance(standard, dict) else {}
 
@@ -151,11 +154,13 @@ def _number(given: dict[str, str], fields: dict[str, Any], name: str, default: i
 
 
 def _asked_for(given: dict[str, str], fields: dict[str, Any]) -> set[str]:
-    """The names and patterns that the client asks for in the `fields` of hits. Raises Skipped."""
+    """The names and patterns that the client asks for in the `fields` of hits, where the engines also put the value by
+    which hits are collapsed. Raises Skipped.
+    """
     names = {name for key in ("docvalue_fields", "stored_fields") for name in given.get(key, "").split(",")}
     scripts = fields.get("script_fields")
     names.update(scripts if isinstance(scripts, dict) else ())
-    for key in ("fields", "docvalue_fields", "stored_fields"):
+    for key in ("fields", "docvalue_fields", "stored_fields", "collapse"):
         asked = fields.get(key) or []
         for each in asked if isinstance(asked, list) else [asked]:
             name = each.get("field") if isinstance(each, dict) else each

@@ -7,7 +7,7 @@ from typing import Self
 from bandrank.engine.memory import Account
 from bandrank.proxy.downstream import Downstream
 from bandrank.proxy.fetching import OK, Fetched, Fetching
-from bandrank.proxy.headers import Headers, end_to_end, replaced
+from bandrank.proxy.headers import Headers, replaced, to_client
 from bandrank.proxy.large_json import LargeJson
 from bandrank.proxy.outcomes import ENGINE_ERROR, Mark
 from bandrank.proxy.reordering import Ranked, Reordering
@@ -31,7 +31,7 @@ class Reply:
     ) -> Self:
         """The engine's answer, with another body if one is given."""
         body = bytes(fetched.body) if body is None else body
-        headers = replaced(end_to_end(fetched.headers), content_length=b"%d" % len(body))
+        headers = replaced(to_client(fetched.status, fetched.headers), content_length=b"%d" % len(body))
         return cls(marks, fetched.status, headers, body, ranked)
 
 

@@ -7,7 +7,7 @@ import pytest
 from httpx import Headers
 from support.app import RunningApp, running_app
 from support.models import random_text, tiny_cross_encoder
-from support.scorers import lookup
+from support.scorers import encoded_lookup, lookup
 
 pytestmark = pytest.mark.anyio
 
@@ -79,6 +79,26 @@ async def test_a_text_that_is_too_long_is_told_whatever_truncate_says() -> None:
     told = {"x-" + name.replace("_", "-"): meta[name] for name in names}
     assert min(told.values()) > 0
     assert cuts(tei.headers) == cuts(other.headers) == cuts(own.headers) == told
+
+
+async def test_what_is_cut_of_pairs_is_told_for_all_queries() -> None:
+    """Pairs may have several queries, each with texts of its own; headers count what was cut of all of them."""
+    queries, texts = ["who " * 70, "he", "who " * 70], ["she " * 120, "man " * 130, "man"]
+    listed = [{"query": query, "text": text} for query, text in zip(queries, texts, strict=True)]
+    pairs: dict[str, dict[str, Any]] = {
+        "/score": {"queries": queries, "documents": texts},
+        "/inference/cross/any": {"input": listed},
+    }
+    asked = [(queries[0], [texts[0], texts[2]]), (queries[1], texts[1:2])]
+    async with running_app(lookup(), fast=encoded_lookup()) as running:
+        told = [cuts((await running.client.post(path, json=body)).headers) for path, body in pairs.items()]
+        alone = [
+            await running.rerank({"query": query, "candidates": some, "strategy": "accurate"}) for query, some in asked
+        ]
+
+    first, second = [cuts(answer.headers) for answer in alone]
+    assert min(first["x-truncated-candidates"], second["x-truncated-candidates"]) == 1
+    assert told == [{name: first[name] + second.get(name, 0) for name in first}] * 2
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])

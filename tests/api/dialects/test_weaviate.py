@@ -6,7 +6,7 @@ import json
 import pytest
 from support.app import assert_error, running_app
 from support.dialects import RAW, SIGMOIDS, WORDS
-from support.scorers import lookup
+from support.scorers import encoded_lookup, lookup
 
 pytestmark = pytest.mark.anyio
 
@@ -40,6 +40,20 @@ async def test_chunks_of_a_query_come_at_once() -> None:
 
     assert [len(part) for part in scores] == [32, 32, 32, 4]
     assert [score for part in scores for score in part] == pytest.approx(SIGMOIDS * 25, rel=1e-6)
+
+
+async def test_chunks_compare() -> None:
+    """Weaviate sorts the hits of all chunks by their scores, so these depend on no other document: a cascade would
+    leave two of a chunk's 32 to the fast scorer, and shift their scores below those of the others.
+    """
+    texts = ["she", *["man"] * 31]
+    async with running_app(lookup(man=9.0, she=10.0), fast=encoded_lookup(man=1.0)) as running:
+        answer = await running.client.post("/rerank", json=BODY | {"documents": texts})
+        alone = await running.client.post("/rerank", json=BODY | {"documents": texts[:2]})
+
+    scores = [[each["score"] for each in chunk.json()["scores"]] for chunk in (answer, alone)]
+    assert scores[0][:2] == scores[1]
+    assert scores[0][0] > scores[0][1]
 
 
 async def test_an_error_is_a_text() -> None:

@@ -1,5 +1,6 @@
 """What an answer says about its cost, and about what was cut."""
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -12,6 +13,14 @@ CUT_HEADERS = {
     "truncated_query_tokens": "X-Truncated-Query-Tokens",
     "truncated_tokens": "X-Truncated-Tokens",
     "truncated_candidates": "X-Truncated-Candidates",
+}
+CUTS_IN_200: dict[int | str, dict[str, Any]] = {
+    200: {
+        "headers": {
+            name: {"description": "As in `meta` of /rerank; absent if nothing was cut.", "schema": {"type": "integer"}}
+            for name in CUT_HEADERS.values()
+        }
+    }
 }
 
 
@@ -84,13 +93,15 @@ class Meta(BaseModel):
 
 
 def cuts_of(ranking: Ranking) -> dict[str, int]:
-    """The fields of Meta that say what was cut."""
-    reports = ranking.reports
-    return {
-        "truncated_query_tokens": max(report.truncated_query_tokens for report in reports),
-        "truncated_tokens": max(report.truncated_tokens for report in reports),
-        "truncated_candidates": max(sum(cut > 0 for cut in report.truncated_candidate_tokens) for report in reports),
-    }
+    """The fields of Meta that say what was cut, of all queries."""
+    by_stage: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for report in ranking.reports:
+        by_stage[report.stage].update(
+            truncated_query_tokens=report.truncated_query_tokens,
+            truncated_tokens=report.truncated_tokens,
+            truncated_candidates=sum(cut > 0 for cut in report.truncated_candidate_tokens),
+        )
+    return {name: max(cuts[name] for cuts in by_stage.values()) for name in CUT_HEADERS}
 
 
 def cut_headers(cuts: Mapping[str, int]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 The module finds a document by the position of its score, sends 32 documents at a time, and no Content-Type.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, Field
 
@@ -38,8 +38,10 @@ class WeaviateResponse(BaseModel):
 
 
 def read(request: WeaviateRequest) -> Call:
-    """The call of a request."""
-    return call_of(request, request.documents, return_texts=True)
+    """The call of a request. Its strategy is that of pairs: the module sorts the documents of all its requests for a
+    search by their scores, and in a cascade a score depends on the other documents of the request.
+    """
+    return replace(call_of(request, request.documents, return_texts=True), strategy=None)
 
 
 def write(exchange: Exchange[WeaviateRequest]) -> bytes:
