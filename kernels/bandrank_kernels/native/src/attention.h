@@ -122,9 +122,12 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
                 for (int group = 0; group < GROUPS; ++group)
                     logits[i][group] = Word::add_products(logits[i][group], x[group], rows[i] + word);
         }
-        for (int i = 0; i < KEYS && j + i < count; ++i)
+#pragma GCC unroll 8  // all of them, or else the logits would be in memory
+        for (int i = 0; i < KEYS; ++i)
+#pragma GCC unroll 2
             for (int group = 0; group < GROUPS; ++group) {
                 const int64_t key = j + i;
+                if (key >= count) continue;
                 Floats logit = logits[i][group];
                 if (bias.of_zero)
                     logit += load<Floats>(bias.of(first, scratch.positions.data()[place(key)]) + group * LANES);

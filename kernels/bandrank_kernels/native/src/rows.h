@@ -139,8 +139,44 @@ inline bool norm_of_sum(const Addend* addends, int64_t count, const Norm& norm, 
     return true;
 }
 
-// GELU in its erf form, x * Phi(x), to 3e-5 of the larger of 1 and the result: a minimax polynomial in x^2 for
-// (Phi(x) - 1/2) / x over |x| <= 4.4.
+// GELU in its erf form, x * Phi(x), to 3e-5 of the larger of 1 and the result.
+#if defined(__AVX512F__)
+// max(0, x) - GELU(x), which is |x| * Phi(-|x|), and past LIMIT, where it falls from 2e-5, what it is there. Each multiple of
+// 1 / PER_UNIT has a parabola through it and the ends of its interval: with their coefficients in registers, GELU takes half as
+// long as with the polynomial below.
+struct BelowMax {
+    static constexpr float LIMIT = 4.5f, PER_UNIT = (2 * LANES - 1) / LIMIT;
+    alignas(64) float powers[3][2 * LANES];  // the coefficients of 1, |x| and x^2
+
+    BelowMax() {
+        auto below = [](double size) { return size * std::erfc(size * std::sqrt(0.5)) / 2; };
+        for (int i = 0; i < 2 * LANES; ++i) {
+            const double middle = i / (double)PER_UNIT, half = 0.5 / PER_UNIT;
+            const double before = below(middle - half), at = below(middle), after = below(middle + half);
+            const double slope = (after - before) / (2 * half), bend = (after - 2 * at + before) / (2 * half * half);
+            powers[0][i] = (float)(at - slope * middle + bend * middle * middle);
+            powers[1][i] = (float)(slope - 2 * bend * middle);
+            powers[2][i] = (float)bend;
+        }
+    }
+
+    Floats operator()(Floats size) const {
+        constexpr float WHOLE = 8388608.0f;  // 2^23: the last bits of a sum with it are the nearest whole number
+        const Floats bounded = smaller(size, all(LIMIT));
+        const __m512i interval = (__m512i)(bounded * PER_UNIT + WHOLE);
+        auto power = [&](int i) {
+            return (Floats)_mm512_permutex2var_ps(_mm512_load_ps(powers[i]), interval, _mm512_load_ps(powers[i] + LANES));
+        };
+        return (power(2) * bounded + power(1)) * bounded + power(0);
+    }
+};
+inline const BelowMax below_max;
+
+inline Floats gelu(Floats x) {
+    return larger(all(0.0f), x) - below_max((Floats)((Ints)x & 0x7fffffff));  // NaN stays NaN
+}
+#else
+// A minimax polynomial in x^2 for (Phi(x) - 1/2) / x over |x| <= 4.4.
 inline Floats gelu(Floats x) {
     constexpr float LIMIT = 4.4f;
     constexpr float coefficients[] = {0.0027541758749f, -0.0078841818394f, 0.0109878268742f,
@@ -151,6 +187,7 @@ inline Floats gelu(Floats x) {
     for (size_t i = 1; i < std::size(coefficients); ++i) y = y * t + coefficients[i];
     return bounded * (clipped * y + 0.5f);
 }
+#endif
 
 inline Floats sigmoid(Floats x) {
     const Floats e = exp_of_negative(x < 0.0f ? x : -x);  // of -|x|, which does not overflow

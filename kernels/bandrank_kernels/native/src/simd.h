@@ -74,8 +74,15 @@ inline void clear(Vectors (&vectors)[COUNT]) {
 inline Floats all(float value) { return Floats{} + value; }
 inline Floats to_floats(Ints x) { return __builtin_convertvector(x, Floats); }
 inline Ints to_ints(Floats x) { return __builtin_convertvector(x, Ints); }  // towards zero
+
+// y if either is not a number. With AVX-512, g++ makes a comparison and a choice of some `x < y ? x : y`.
+#if defined(__AVX512F__)
+inline Floats smaller(Floats x, Floats y) { return (Floats)_mm512_min_ps((__m512)x, (__m512)y); }
+inline Floats larger(Floats x, Floats y) { return (Floats)_mm512_max_ps((__m512)x, (__m512)y); }
+#else
 inline Floats smaller(Floats x, Floats y) { return x < y ? x : y; }
 inline Floats larger(Floats x, Floats y) { return x > y ? x : y; }
+#endif
 
 // Numbers that are not negative as levels; those above 255 become the highest.
 inline Levels to_levels(Ints x) { return __builtin_convertvector((x > 255 ? Ints{} + 255 : x) + LOWEST, Levels); }
