@@ -8,11 +8,12 @@ from typing import Any
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object
-from bandrank.models.hf.files import STRIPS_TEXTS, own_class, transformer_settings
+from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.model import Model
 
 Roles = tuple[str, str]
 QUERY_AND_DOCUMENT: Roles = ("query", "document")
+PAIR, SPACED = ("which pair?", "This one."), (" which pair?\n", " This one.\n")
 OF_SENTENCE_TRANSFORMERS = {"restore_suffix", "padding", "truncation", "max_length"}  # not for the template
 
 
@@ -66,16 +67,19 @@ def _rendered_pair(folder: Path, query: str, document: str, task: str, roles: Ro
 
 
 def require_words(
-    model: Model, words: Callable[[str, str], str], task: str = "", *, roles: Roles = QUERY_AND_DOCUMENT
+    model: Model,
+    words: Callable[[str, str], str],
+    task: str = "",
+    *,
+    roles: Roles = QUERY_AND_DOCUMENT,
+    stripped: bool = False,
 ) -> bool:
     """Whether a model has a template of its own. Raises BadCheckpoint if the template words a pair differently.
 
-    words: gives the whole text of a query and a document.  task, roles: as in `_rendered_pair`.  White space around
-    both must stay, unless the model's code drops it anyway.
+    words: gives the whole text of a query and a document.  task, roles: as in `_rendered_pair`.  stripped: whether
+    white space around both is dropped anyway; otherwise it must stay.
     """
-    pair = "which pair?", "This one."
-    spaced = f" {pair[0]}\n", f" {pair[1]}\n"
-    for query, document in (pair,) if own_class(model.settings) == STRIPS_TEXTS else (pair, spaced):
+    for query, document in (PAIR,) if stripped else (PAIR, SPACED):
         rendered = _rendered_pair(model.folder, query, document, task, roles)
         if rendered is not None and rendered != (known := words(query, document)):
             end = next(i for i, (a, b) in enumerate(zip_longest(rendered, known)) if a != b)
@@ -84,6 +88,14 @@ def require_words(
                 f"{known[end : end + 40]!r} is not supported"
             )
     return rendered is not None
+
+
+def keeps_white_space(folder: Path) -> bool:
+    """Whether the template leaves white space around a query and a document alone."""
+    try:
+        return _rendered_pair(folder, *SPACED, task="", roles=QUERY_AND_DOCUMENT) is not None
+    except BadCheckpoint:
+        return False
 
 
 def _variables(folder: Path) -> dict[str, Any]:
