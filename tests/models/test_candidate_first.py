@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from support.decoders import PUBLISHED, last_logits, save_decoder, tiny_decoder
+from support.eurobert import LIKE_BERT, save_like_llama, tiny
 from support.models import as_served, score_batch
 from support.prompts import contextual_pair
+from support.refusals import assert_refused
 from support.text_scores import ids_of
-from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification
+from transformers import MistralForCausalLM, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 from bandrank.models.architectures.candidate_first_reranker import CandidateFirstReranker
 from bandrank.models.loading import LoadedModel, load_model
@@ -75,6 +77,20 @@ def test_the_conversion_to_one_label(tmp_path: Path, caplog: pytest.LogCaptureFi
 
     assert scores_of(model, TEXTS) == pytest.approx(wanted, abs=CLOSE)
     assert not caplog.messages
+
+
+def test_a_token_that_the_tokenizer_puts_before_a_text(tmp_path: Path) -> None:
+    """As in ctxl-rerank-v2-instruct-multilingual-6b; a token behind the text would be read in place of the last."""
+    name, theirs = "ctxl-rerank-v2-instruct-multilingual-6b", tiny(MistralForCausalLM, sliding_window=None)
+    model = load_model(str(save_like_llama(tmp_path / name, theirs)))
+    begin = model.tokenizer.encode("").ids
+
+    wanted = expected(model, lambda ids: float(last_logits(theirs, [*begin, *ids])[0]))
+
+    assert len(begin) == 1
+    assert scores_of(model, TEXTS) == pytest.approx(wanted, abs=CLOSE)
+    ended = save_like_llama(tmp_path / f"{name}-other", theirs, LIKE_BERT)
+    assert_refused(ended, "a tokenizer that cannot read a prompt in parts is not supported")
 
 
 def test_the_head_of_the_prompt_is_run_once(ours: LoadedModel) -> None:

@@ -254,10 +254,13 @@ KNOWN_FAMILIES = (
     KnownFamily(
         "Llama and Mistral",
         ("llama", "mistral"),
-        "as Qwen2, but bi-encoders only; Mistral reads no more than its sliding window",
+        "as Qwen2: bi-encoders, and one re-ranker; Mistral reads no more than its sliding window",
         (
             KnownModel(
                 "intfloat/e5-mistral-7b-instruct", BI, "7B", 4096, "last token, cosine; queries take an instruction"
+            ),
+            KnownModel(
+                "ContextualAI/ctxl-rerank-v2-instruct-multilingual-6b", CROSS, "6B", 8192, "as those of 1B and 2B"
             ),
         ),
     ),

@@ -10,7 +10,8 @@ user message, both stripped of white space, and the score is a fifth of the logi
 zeroentropy/zerank-2 and conversions, and a template that sentence-transformers renders must agree.
 
 ContextualAI/ctxl-rerank-v2-instruct-multilingual-1b and its conversions are Qwen3 too, but read the candidate before
-the query, and an instruction behind the query; the score is the logit of token 0.
+the query, and an instruction behind the query; the score is the logit of token 0. The 6b is a Mistral, whose tokenizer
+begins a text with a token.
 """
 
 import logging
@@ -22,8 +23,9 @@ import torch
 
 from bandrank.models.architectures.candidate_first_reranker import CandidateFirstReranker
 from bandrank.models.architectures.decoder_reranker import DecoderReranker, Prompt
-from bandrank.models.checkpoint import read_json, read_object
+from bandrank.models.checkpoint import BadCheckpoint, read_json, read_object
 from bandrank.models.hf.chat_template import (
+    PAIR,
     QUERY_AND_DOCUMENT,
     Roles,
     keeps_white_space,
@@ -53,7 +55,8 @@ class PromptText:
 
     relevant, irrelevant: the tokens whose logits are compared behind the prompt, the first perhaps by its id; an empty
     `irrelevant` is none.  task: the instruction of requests that bring none.  scale: the factor of the logits.  roles:
-    the roles of the two texts in a chat template.
+    the roles of the two texts in a chat template.  whole: whether its authors tokenise it as one text, before which the
+    tokenizer may put a token.
     """
 
     head: str
@@ -67,24 +70,37 @@ class PromptText:
     scale: float = 1.0
     roles: Roles = QUERY_AND_DOCUMENT
     candidate_first: bool = False
+    whole: bool = False
 
-    def around(self, query: str, candidate: str) -> str:
-        """The whole text of a pair whose request brings no instruction."""
+    def parts(self, query: str, candidate: str) -> list[str]:
+        """The parts of the text of a pair whose request brings no instruction."""
         (before, after), (begin, end) = self.query.around(), self.candidate.around()
         texts = [f"{before}{query}{after}", f"{begin}{candidate}{end}"]
         first, second = reversed(texts) if self.candidate_first else texts
-        return "".join([self.head, first, *self.between, second, *self.tail])
+        return [self.head, first, *self.between, second, *self.tail]
+
+    def around(self, query: str, candidate: str) -> str:
+        """The whole text of such a pair."""
+        return "".join(self.parts(query, candidate))
 
     def tokenised(self, folder: Path) -> Prompt:
-        """The prompt in token ids of the folder's tokenizer. Raises BadCheckpoint."""
+        """The prompt in token ids of the folder's tokenizer. Raises BadCheckpoint, also for a `whole` prompt that the
+        tokenizer reads otherwise than its parts.
+        """
         tokenizer = load_tokenizer(folder)
 
         def ids(*parts: str) -> tuple[int, ...]:
             encodings = tokenizer.encode_batch(list(parts), add_special_tokens=False)
             return tuple(token for encoding in encodings for token in encoding.ids)
 
+        begin: tuple[int, ...] = ()
+        if self.whole:
+            whole, apart = tuple(tokenizer.encode(self.around(*PAIR)).ids), ids(*self.parts(*PAIR))
+            begin = whole[: max(0, len(whole) - len(apart))]
+            if begin + apart != whole:
+                raise BadCheckpoint(f"{folder}: a tokenizer that cannot read a prompt in parts is not supported")
         _, closing = self.candidate.around()
-        parts = (ids(self.head), ids(*self.between), ids(*self.tail))
+        parts = (begin + ids(self.head), ids(*self.between), ids(*self.tail))
         return Prompt(*parts, query=self.query, candidate=self.candidate, closing=ids(closing))
 
 
@@ -145,6 +161,7 @@ PROMPTS_BY_NAME = {  # by a part of the names; the first line of a chat template
         irrelevant="",
         candidate=Wording(" {text}\n"),
         candidate_first=True,
+        whole=True,
     ),
 }
 ZERANK, CODE_OF_ZERANK = "zerank", "ZEConfig"  # a part of the names, and the config class in the authors' own code
@@ -158,6 +175,7 @@ PROMPT_OF_ZERANK = PromptText(
     candidate=PLAIN,
     scale=0.2,
     roles=("system", "user"),
+    whole=True,
 )
 
 
