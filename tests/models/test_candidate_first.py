@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.decoders import PUBLISHED, last_logits, save_decoder, tiny_decoder
+from sentence_transformers import CrossEncoder
+from support.decoders import PUBLISHED, last_logits, read_as_messages, save_decoder, tiny_decoder
 from support.eurobert import LIKE_BERT, save_like_llama, tiny
+from support.grouped import BEGIN
 from support.models import as_served, score_batch
-from support.prompts import contextual_pair
+from support.prompts import contextual_pair, contextual_text
 from support.refusals import assert_refused
 from support.text_scores import ids_of
 from transformers import MistralForCausalLM, Qwen3ForCausalLM, Qwen3ForSequenceClassification
@@ -91,6 +93,21 @@ def test_a_token_that_the_tokenizer_puts_before_a_text(tmp_path: Path) -> None:
     assert scores_of(model, TEXTS) == pytest.approx(wanted, abs=CLOSE)
     ended = save_like_llama(tmp_path / f"{name}-other", theirs, LIKE_BERT)
     assert_refused(ended, "a tokenizer that cannot read a prompt in parts is not supported")
+
+
+@pytest.mark.parametrize("begin", ["{{ bos_token }}", BEGIN, ""])
+def test_the_template_says_what_precedes_a_text(tmp_path: Path, begin: str) -> None:
+    """If sentence-transformers renders it; it then leaves out what the tokenizer would put there."""
+    folder = save_like_llama(tmp_path, tiny(MistralForCausalLM, sliding_window=None))
+    content = '{{ messages | selectattr("role", "eq", "ROLE") | map(attribute="content") | first }}'
+    document, query = (content.replace("ROLE", role) for role in ("document", "query"))
+    read_as_messages(folder, begin + contextual_text("", query, document), 0)
+    pairs = [("how?", document) for document in ("By the sun.", "Never.")]
+    wanted = CrossEncoder(str(folder), device="cpu").predict(pairs, activation_fn=torch.nn.Identity(), batch_size=1)
+
+    found = scores_of(load_model(str(folder)), {"how?": [document for _, document in pairs]})
+
+    assert found == pytest.approx(wanted.tolist(), abs=CLOSE)
 
 
 def test_the_head_of_the_prompt_is_run_once(ours: LoadedModel) -> None:

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers import CrossEncoder
-from support.decoders import PUBLISHED, last_logits, save_decoder, tiny_decoder
-from support.models import edit_json, write_json, write_modules
+from support.decoders import PUBLISHED, last_logits, read_as_messages, save_decoder, tiny_decoder
+from support.models import edit_json
 from support.prompts import zerank_pair
 from support.refusals import assert_refused
 from support.text_scores import scores_of_texts
@@ -101,17 +101,7 @@ def test_as_sentence_transformers_reads_it(tmp_path: Path, template: str) -> Non
     """As zerank-2 is published since May 2026; whether white space around texts counts is up to the template."""
     folder = save_decoder(tmp_path / "zerank-2-reranker", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[QWEN]))
     yes = load_model(str(folder)).tokenizer.token_to_id("Yes")
-    kinds = ("base.modules.transformer.Transformer", "cross_encoder.modules.logit_score.LogitScore")
-    write_modules(folder, dict(zip(("", "1_LogitScore"), kinds, strict=True)))
-    (folder / "1_LogitScore").mkdir()
-    write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": yes, "false_token_id": None})
-    output = {"method": "forward", "method_output_name": "logits"}
-    modalities = {"text": output, "message": output | {"format": "flat"}}
-    settings = {"transformer_task": "text-generation", "module_output_name": "causal_logits"}
-    processing = {"processing_kwargs": {"chat_template": {"add_generation_prompt": True}}}
-    write_json(folder / "sentence_bert_config.json", settings | processing | {"modality_config": modalities})
-    write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder", "prompts": {}})
-    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    read_as_messages(folder, template, yes, add_generation_prompt=True)
     pairs = [(QUERY, document) for document in DOCUMENTS]
     expected = CrossEncoder(str(folder), device="cpu").predict(pairs, activation_fn=torch.nn.Identity()) / 5
 

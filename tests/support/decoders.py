@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.models import random_scorer, write_json
+from support.models import random_scorer, write_json, write_modules
 from support.tokenizer import vocab_size
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
@@ -158,6 +158,24 @@ def save_decoder(folder: Path, model: Any, *, end: bool = False, **more: Any) ->
     kind = "GemmaTokenizer" if gemma else "Qwen2Tokenizer"
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": kind, "model_max_length": 131_072})
     return folder
+
+
+def read_as_messages(folder: Path, template: str, relevant: int, **processing: Any) -> None:
+    """Makes a folder one of a `CrossEncoder` that renders pairs by a template, as sentence-transformers saves it.
+
+    relevant: the token whose logit is the score.  processing: variables of the template.
+    """
+    kinds = ("base.modules.transformer.Transformer", "cross_encoder.modules.logit_score.LogitScore")
+    write_modules(folder, dict(zip(("", "1_LogitScore"), kinds, strict=True)))
+    (folder / "1_LogitScore").mkdir(exist_ok=True)
+    write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": relevant, "false_token_id": None})
+    output = {"method": "forward", "method_output_name": "logits"}
+    modalities = {"text": output, "message": output | {"format": "flat"}}
+    settings = {"transformer_task": "text-generation", "module_output_name": "causal_logits"}
+    processed = {"processing_kwargs": {"chat_template": processing}}
+    write_json(folder / "sentence_bert_config.json", settings | processed | {"modality_config": modalities})
+    write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder", "prompts": {}})
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
 
 
 def last_logits(model: Any, ids: Sequence[int]) -> Tensor:

@@ -28,6 +28,7 @@ from bandrank.models.hf.chat_template import (
     PAIR,
     QUERY_AND_DOCUMENT,
     Roles,
+    begin_of_messages,
     keeps_white_space,
     puts_into_messages,
     read_template,
@@ -197,8 +198,10 @@ def read(model: Model, modules: list[str]) -> Scorer:
     if asks and read_template(model.folder) and text.query.instructed and (task := default_prompt(model)):
         text = replace(text, query=Wording(TEXT.join(text.query.around(task)), text.query.instructed), task=task)
     task = require_no_prompt(model, text.task)
-    roles = QUERY_AND_DOCUMENT if in_messages else text.roles
-    templated = asks and require_words(model, text.around, task, roles=roles, stripped=stripped)
+    roles, begin = text.roles, ""
+    if in_messages:
+        roles, begin = QUERY_AND_DOCUMENT, begin_of_messages(model.folder) if text.whole else ""
+    templated = asks and require_words(model, text.around, task, roles=roles, stripped=stripped, begin=begin)
     if modules and not templated:
         log.warning(
             "%s: sentence-transformers gives this model a query and a document without a prompt; bandrank gives it the "
@@ -208,6 +211,8 @@ def read(model: Model, modules: list[str]) -> Scorer:
         )
     elif not templated and text in PROMPTS.values():
         warn_unless_known(model)
+    if in_messages:  # the tokenizer puts nothing before them
+        text = replace(text, head=begin + text.head, whole=False)
     max_tokens = min(MAX_DECODER_TOKENS, model.encoder.max_positions)
     kind = CandidateFirstReranker if text.candidate_first else DecoderReranker
     config = kind.config_class(
