@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
-from support.decoders import PUBLISHED, last_logits, read_as_messages, save_decoder, tiny_decoder
+from support.decoders import CONTENT, PUBLISHED, last_logits, read_as_messages, save_decoder, tiny_decoder
 from support.eurobert import LIKE_BERT, save_like_llama, tiny
 from support.grouped import BEGIN
-from support.models import as_served, score_batch
+from support.models import as_served, score_batch, write_template
 from support.prompts import contextual_pair, contextual_text
 from support.refusals import assert_refused
 from support.text_scores import ids_of
@@ -96,18 +96,22 @@ def test_a_token_that_the_tokenizer_puts_before_a_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("begin", ["{{ bos_token }}", BEGIN, ""])
-def test_the_template_says_what_precedes_a_text(tmp_path: Path, begin: str) -> None:
-    """If sentence-transformers renders it; it then leaves out what the tokenizer would put there."""
+def test_as_sentence_transformers_reads_it(tmp_path: Path, begin: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its template tells a conversion, and what precedes a text; in other words it is refused."""
     folder = save_like_llama(tmp_path, tiny(MistralForCausalLM, sliding_window=None))
-    content = '{{ messages | selectattr("role", "eq", "ROLE") | map(attribute="content") | first }}'
-    document, query = (content.replace("ROLE", role) for role in ("document", "query"))
-    read_as_messages(folder, begin + contextual_text("", query, document), 0)
-    pairs = [("how?", document) for document in ("By the sun.", "Never.")]
+    read_as_messages(folder, 0)
+    template = begin + contextual_text("", CONTENT["query"], CONTENT["document"])
+    write_template(folder, template)
+    documents = ["By the sun.", "Never."]
+    pairs = [("how?", document) for document in documents]
     wanted = CrossEncoder(str(folder), device="cpu").predict(pairs, activation_fn=torch.nn.Identity(), batch_size=1)
 
-    found = scores_of(load_model(str(folder)), {"how?": [document for _, document in pairs]})
+    found = scores_of(load_model(str(folder)), {"how?": documents})
 
     assert found == pytest.approx(wanted.tolist(), abs=CLOSE)
+    assert not caplog.messages
+    write_template(folder, template.replace("<Query>", "<Q>"))
+    assert_refused(folder, "has 'uery> ")
 
 
 def test_the_head_of_the_prompt_is_run_once(ours: LoadedModel) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers import CrossEncoder
 from support.decoders import PUBLISHED, last_logits, read_as_messages, save_decoder, tiny_decoder
-from support.models import edit_json
+from support.models import edit_json, write_template
 from support.prompts import zerank_pair
 from support.refusals import assert_refused
 from support.text_scores import scores_of_texts
@@ -75,24 +75,20 @@ def test_an_instruction_has_no_place(encoder: TextEncoder) -> None:
 def test_it_may_have_the_template_that_its_code_asks_for(tmp_path: Path) -> None:
     """A folder with another chat template is refused."""
     folder = saved(tmp_path)
-    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    write_template(folder, TEMPLATE)
     load_model(str(folder))
-    (folder / "chat_template.jinja").write_text(TEMPLATE.replace("assistant\n", "assistant\n<think>"), encoding="utf-8")
+    write_template(folder, TEMPLATE.replace("assistant\n", "assistant\n<think>"))
     assert_refused(folder, "that has '<think>' where that of the published models has ''")
 
 
-def test_without_its_code_the_name_tells(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Qwen3ForCausalLM, Qwen3ForSequenceClassification])
+def test_without_its_code_the_name_tells(tmp_path: Path, kind: Any) -> None:
     """zerank-2 was first published without a word about code, and conversions to a classifier have none."""
-    theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED[QWEN])
-    model = load_model(str(save_decoder(tmp_path / "zerank-2", theirs)))
+    theirs = tiny_decoder(kind, PUBLISHED[QWEN], num_labels=1, pad_token_id=0)
+    model = load_model(str(save_decoder(tmp_path / "Zerank-2", theirs)))
+    output = model.tokenizer.token_to_id("Yes") if kind is Qwen3ForCausalLM else 0
     pairs = [zerank_pair(model.tokenizer, "", QUERY, document) for document in DOCUMENTS]
-    yes = model.tokenizer.token_to_id("Yes")
-    expected = [float(last_logits(theirs, pair)[yes]) / 5 for pair in pairs]
-    assert scores_of_texts(model, QUERY, DOCUMENTS) == pytest.approx(expected, abs=1e-5)
-
-    classifier = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED[QWEN], num_labels=1, pad_token_id=0)
-    model = load_model(str(save_decoder(tmp_path / "Zerank-2-reranker-seq", classifier)))
-    expected = [float(last_logits(classifier, pair)[0]) / 5 for pair in pairs]
+    expected = [float(last_logits(theirs, pair)[output]) / 5 for pair in pairs]
     assert scores_of_texts(model, QUERY, DOCUMENTS) == pytest.approx(expected, abs=1e-5)
 
 
@@ -100,14 +96,12 @@ def test_without_its_code_the_name_tells(tmp_path: Path) -> None:
 def test_as_sentence_transformers_reads_it(tmp_path: Path, template: str) -> None:
     """As zerank-2 is published since May 2026; whether white space around texts counts is up to the template."""
     folder = save_decoder(tmp_path / "zerank-2-reranker", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[QWEN]))
-    yes = load_model(str(folder)).tokenizer.token_to_id("Yes")
-    read_as_messages(folder, template, yes, add_generation_prompt=True)
+    read_as_messages(folder, load_model(str(folder)).tokenizer.token_to_id("Yes"), add_generation_prompt=True)
+    write_template(folder, template)
     pairs = [(QUERY, document) for document in DOCUMENTS]
     expected = CrossEncoder(str(folder), device="cpu").predict(pairs, activation_fn=torch.nn.Identity()) / 5
 
     assert scores_of_texts(load_model(str(folder)), QUERY, DOCUMENTS) == pytest.approx(expected.tolist(), abs=1e-5)
-    (folder / "chat_template.jinja").write_text(template.replace("'system'", "'tool'"), encoding="utf-8")
-    assert_refused(folder, "that has 'tool")
 
 
 def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:

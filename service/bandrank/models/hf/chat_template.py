@@ -80,7 +80,7 @@ def require_words(
     """Whether a model has a template of its own. Raises BadCheckpoint if the template words a pair differently.
 
     words: gives the whole text of a query and a document.  task, roles: as in `_rendered_pair`.  stripped: whether
-    white space around both is dropped anyway; otherwise it must stay.  begin: what precedes the words.
+    white space around both may be dropped.  begin: what precedes the words.
     """
     for query, document in (PAIR,) if stripped else (PAIR, SPACED):
         rendered = _rendered_pair(model.folder, query, document, task=task, roles=roles, begin=begin)

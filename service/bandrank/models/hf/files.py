@@ -132,7 +132,7 @@ def own_class(settings: Mapping[str, Any]) -> str:
 def load_tokenizer(folder: Path, *, strip: bool = False) -> Tokenizer:
     """The folder's fast tokenizer, with truncation and padding switched off. Raises BadCheckpoint.
 
-    strip: whether it strips white space around texts, as `Scorer.strips_texts` says; parts of a prompt are left alone.
+    strip: whether it strips white space around texts (`Scorer.strips_texts`).
     """
     path = folder / "tokenizer.json"
     if path.is_file():

@@ -8,8 +8,7 @@ from bandrank.models.checkpoint import read_object
 from bandrank.models.hf.model import Model
 from bandrank.models.wording import INSTRUCTION, TEXT, Wording
 
-# In order of precedence; of intfloat/e5-mistral-7b-instruct's and NovaSearch/stella_en_400M_v5's, several are for
-# queries.
+# In order of precedence; of e5-mistral-7b-instruct's and stella_en_400M_v5's, several are for queries.
 QUERY_PROMPTS = ("query", "retrieval.query", "web_search_query", "s2p_query")
 DOCUMENT_PROMPTS = ("document", "passage", "corpus", "retrieval.passage")
 
