@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from support.decoders import PUBLISHED, last_logits, save_decoder, tiny_decoder
-from support.models import as_served, score_batch
-from support.prompts import contextual_pair
+from sentence_transformers import CrossEncoder
+from support.decoders import CONTENT, PUBLISHED, last_logits, read_as_messages, save_decoder, tiny_decoder
+from support.eurobert import LIKE_BERT, save_like_llama, tiny
+from support.grouped import BEGIN
+from support.models import as_served, score_batch, write_template
+from support.prompts import contextual_pair, contextual_text
+from support.refusals import assert_refused
 from support.text_scores import ids_of
-from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification
+from transformers import MistralForCausalLM, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 from bandrank.models.architectures.candidate_first_reranker import CandidateFirstReranker
 from bandrank.models.loading import LoadedModel, load_model
@@ -75,6 +79,39 @@ def test_the_conversion_to_one_label(tmp_path: Path, caplog: pytest.LogCaptureFi
 
     assert scores_of(model, TEXTS) == pytest.approx(wanted, abs=CLOSE)
     assert not caplog.messages
+
+
+def test_a_token_that_the_tokenizer_puts_before_a_text(tmp_path: Path) -> None:
+    """As in ctxl-rerank-v2-instruct-multilingual-6b; a token behind the text would be read in place of the last."""
+    name, theirs = "ctxl-rerank-v2-instruct-multilingual-6b", tiny(MistralForCausalLM, sliding_window=None)
+    model = load_model(str(save_like_llama(tmp_path / name, theirs)))
+    begin = model.tokenizer.encode("").ids
+
+    wanted = expected(model, lambda ids: float(last_logits(theirs, [*begin, *ids])[0]))
+
+    assert len(begin) == 1
+    assert scores_of(model, TEXTS) == pytest.approx(wanted, abs=CLOSE)
+    ended = save_like_llama(tmp_path / f"{name}-other", theirs, LIKE_BERT)
+    assert_refused(ended, "a tokenizer that cannot read a prompt in parts is not supported")
+
+
+@pytest.mark.parametrize("begin", ["{{ bos_token }}", BEGIN, ""])
+def test_as_sentence_transformers_reads_it(tmp_path: Path, begin: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its template tells a conversion, and what precedes a text; in other words it is refused."""
+    folder = save_like_llama(tmp_path, tiny(MistralForCausalLM, sliding_window=None))
+    read_as_messages(folder, 0)
+    template = begin + contextual_text("", CONTENT["query"], CONTENT["document"])
+    write_template(folder, template)
+    documents = ["By the sun.", "Never."]
+    pairs = [("how?", document) for document in documents]
+    wanted = CrossEncoder(str(folder), device="cpu").predict(pairs, activation_fn=torch.nn.Identity(), batch_size=1)
+
+    found = scores_of(load_model(str(folder)), {"how?": documents})
+
+    assert found == pytest.approx(wanted.tolist(), abs=CLOSE)
+    assert not caplog.messages
+    write_template(folder, template.replace("<Query>", "<Q>"))
+    assert_refused(folder, "has 'uery> ")
 
 
 def test_the_head_of_the_prompt_is_run_once(ours: LoadedModel) -> None:

@@ -1,14 +1,13 @@
 """A decoder's own chat template, which sentence-transformers renders: it has our prompt, or the model is refused."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-from support.decoders import PUBLISHED, save_decoder, tiny_decoder
-from support.models import as_served, edit_json, write_json, write_modules
+from support.decoders import CONTENT, KINDS, PUBLISHED, modalities, read_as_messages, save_decoder, tiny_decoder
+from support.models import as_served, edit_json, write_json, write_modules, write_template
 from support.refusals import assert_refused
 from support.text_scores import scores_of_texts
 from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification, Qwen3Model
@@ -17,52 +16,30 @@ from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.hf.decoder_reranker import TASK
 from bandrank.models.loading import load_model
 
-KINDS = {"": "base.modules.transformer.Transformer", "1_LogitScore": "cross_encoder.modules.logit_score.LogitScore"}
-CONTENT = '{{ messages | selectattr("role", "eq", "ROLE") | map(attribute="content") | first }}'
-PART = '{{ (messages | selectattr("role", "eq", "ROLE") | first).content[0].text }}'
-TRIMMED = CONTENT.replace("ROLE", "query").replace("first", "first | trim")
+TRIMMED = CONTENT["query"].replace("first", "first | trim")
 TEMPLATE = f"""\
 <|im_start|>system
 Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer \
 can only be "yes" or "no".<|im_end|>
 <|im_start|>user
-<Instruct>: {CONTENT.replace("ROLE", "system").replace("first", f'first | default("{TASK}", true)')}
-<Query>: {CONTENT.replace("ROLE", "query")}
-<Document>: {CONTENT.replace("ROLE", "document")}<|im_end|>
+<Instruct>: {CONTENT["system"].replace("first", f'first | default("{TASK}", true)')}
+<Query>: {CONTENT["query"]}
+<Document>: {CONTENT["document"]}<|im_end|>
 <|im_start|>assistant
 <think>
 
 </think>
 
 {{{{ "" }}}}"""
-DOCUMENT_FIRST = f"""\
-Check whether a given document contains information helpful to answer the query.
-<Document> {CONTENT.replace("ROLE", "document")}
-<Query> {CONTENT.replace("ROLE", "query")} ??"""
-IN_PARTS = TEMPLATE.replace(CONTENT.replace("ROLE", "query"), PART.replace("ROLE", "query")).replace(
-    CONTENT.replace("ROLE", "document"), PART.replace("ROLE", "document")
-)
+IN_PARTS = TEMPLATE.replace('content") | first }}', 'content.0.text") | first }}')
 QUERY, DOCUMENTS = "how do bees find their way?", ["By the sun.", "Honey.", "no", "bees " * 30]
-
-
-def modalities(form: str) -> dict[str, Any]:
-    """The setting by which the library puts texts into messages, whose contents are "flat" texts or "structured"."""
-    method = {"method": "forward", "method_output_name": "logits"}
-    return {"modality_config": {"text": method, "message": method | {"format": form}}}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A re-ranker's folder that sentence-transformers can load, still without a chat template."""
     save_decoder(tmp_path, tiny_decoder(Qwen3ForCausalLM, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"]))
-    tokenizer = load_model(str(tmp_path)).tokenizer
-    write_modules(tmp_path, KINDS)
-    (tmp_path / "1_LogitScore").mkdir()
-    ids = {"true_token_id": tokenizer.token_to_id("yes"), "false_token_id": tokenizer.token_to_id("no")}
-    write_json(tmp_path / "1_LogitScore" / "config.json", ids)
-    settings = {"transformer_task": "text-generation", "module_output_name": "causal_logits"}
-    write_json(tmp_path / "sentence_bert_config.json", settings | modalities("flat"))
-    write_json(tmp_path / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+    read_as_messages(tmp_path, *map(load_model(str(tmp_path)).tokenizer.token_to_id, ("yes", "no")))
     return tmp_path
 
 
@@ -76,7 +53,7 @@ def scores(folder: Path, instruction: str = "") -> list[float]:
 @pytest.mark.parametrize(("template", "form"), [(TEMPLATE, "flat"), (IN_PARTS, "structured")])
 def test_scores_are_those_of_sentence_transformers(folder: Path, template: str, form: str) -> None:
     """sentence-transformers puts pairs together by the template."""
-    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    write_template(folder, template)
     edit_json(folder / "sentence_bert_config.json", modalities(form))
     theirs = CrossEncoder(str(folder), device="cpu")
 
@@ -87,7 +64,7 @@ def test_scores_are_those_of_sentence_transformers(folder: Path, template: str, 
 
 def refusal(folder: Path, template: str) -> str:
     """Returns the message with which a model with that template is refused."""
-    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    write_template(folder, template)
     with pytest.raises(BadCheckpoint) as refused:
         load_model(str(folder))
     return str(refused.value)
@@ -101,7 +78,7 @@ def test_another_template_is_refused(folder: Path) -> None:
 
 def test_white_space_around_texts_must_stay(folder: Path) -> None:
     """A template that trims a text would score another one than we do."""
-    assert "has 'which pair?" in refusal(folder, TEMPLATE.replace(CONTENT.replace("ROLE", "query"), TRIMMED))
+    assert "has 'which pair?" in refusal(folder, TEMPLATE.replace(CONTENT["query"], TRIMMED))
 
 
 def test_a_template_that_cannot_take_a_pair_is_refused(folder: Path) -> None:
@@ -115,7 +92,7 @@ def test_the_task_may_be_a_prompt(folder: Path) -> None:
     """sentence-transformers passes a prompt to the template as the system message, not the template's default."""
     library = {"prompts": {"web": TASK}, "default_prompt_name": "web"}
     write_json(folder / "config_sentence_transformers.json", library)
-    (folder / "chat_template.jinja").write_text(TEMPLATE.replace(TASK, "find the honey"), encoding="utf-8")
+    write_template(folder, TEMPLATE.replace(TASK, "find the honey"))
     load_model(str(folder))
     (folder / "config_sentence_transformers.json").unlink()
     assert "that has 'find the honey" in refusal(folder, TEMPLATE.replace(TASK, "find the honey"))
@@ -125,7 +102,7 @@ def test_the_task_may_be_another(folder: Path) -> None:
     """The default prompt of a model that was trained for another task is its instruction; a request's replaces it."""
     library = {"prompts": {"mine": "find the honey"}, "default_prompt_name": "mine"}
     edit_json(folder / "config_sentence_transformers.json", library)
-    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    write_template(folder, TEMPLATE)
     theirs = CrossEncoder(str(folder), device="cpu")
     pairs = [(QUERY, document) for document in DOCUMENTS]
 
@@ -148,7 +125,7 @@ def test_templates_of_earlier_versions(folder: Path, given: object) -> None:
 def test_without_modules_a_template_is_ignored(folder: Path) -> None:
     """The folders of Qwen3-Reranker have a template for chats alone; the code of its authors has the prompt."""
     (folder / "modules.json").unlink()
-    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
+    write_template(folder, "{{ messages[0].content }}")
     load_model(str(folder))
 
 
@@ -158,7 +135,7 @@ def test_a_prompt_that_the_library_leaves_out(folder: Path, caplog: pytest.LogCa
     [warning] = caplog.messages
     assert "without a prompt; bandrank gives it the prompt of the published qwen3" in warning
     caplog.clear()
-    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    write_template(folder, TEMPLATE)
     load_model(str(folder))
     assert not caplog.messages
 
@@ -176,26 +153,13 @@ def test_a_decoder_of_which_nobody_knows_how_it_is_asked(tmp_path: Path, caplog:
     assert "which prompt it was trained with; bandrank gives it that of the published qwen3" in warning
 
 
-def test_a_template_with_the_document_before_the_query(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its words tell a conversion of Contextual AI's re-rankers, whatever its name; in other words it is refused."""
-    caplog.clear()
-    write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 0, "false_token_id": None})
-    (folder / "chat_template.jinja").write_text(DOCUMENT_FIRST, encoding="utf-8")
-    theirs = CrossEncoder(str(folder), device="cpu")
-    expected = theirs.predict([(QUERY, document) for document in DOCUMENTS], activation_fn=torch.nn.Identity())
-
-    assert scores(folder) == pytest.approx(expected.tolist(), abs=1e-5)
-    assert not caplog.messages
-    assert "has 'uery> " in refusal(folder, DOCUMENT_FIRST.replace("<Query>", "<Q>"))
-
-
 def test_a_classifier_ignores_the_template(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """sentence-transformers gives no messages to a classifier, so that its template may say anything."""
     theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"], num_labels=1)
     folder = save_decoder(tmp_path, theirs)
-    write_modules(folder, {"": KINDS[""]})
+    write_modules(folder, {"": KINDS[0]})
     expected = scores(folder)
-    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
+    write_template(folder, "{{ messages[0].content }}")
     assert scores(folder) == expected
     assert len(caplog.messages) == 2
 
@@ -204,7 +168,7 @@ def test_a_classifier_that_is_given_messages(tmp_path: Path) -> None:
     """sentence-transformers 6 saves a decoder with a template like this, and reads pairs by the template alone."""
     theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"], num_labels=1)
     folder = save_decoder(tmp_path, theirs)
-    write_modules(folder, {"": KINDS[""]})
+    write_modules(folder, {"": KINDS[0]})
     write_json(folder / "sentence_bert_config.json", {"modality_config": {"text": {}, "message": {}}})
 
     assert "that has 'Guess" in refusal(folder, TEMPLATE.replace("Judge", "Guess"))
@@ -213,7 +177,7 @@ def test_a_classifier_that_is_given_messages(tmp_path: Path) -> None:
 def test_an_embedding_model_that_is_given_messages_is_refused(tmp_path: Path) -> None:
     """sentence-transformers saves an embedding model of such a decoder so that each text is put into the template."""
     start = save_decoder(tmp_path / "start", tiny_decoder(Qwen3Model, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"]))
-    (start / "chat_template.jinja").write_text("<|im_start|>{{ messages[0].content }}", encoding="utf-8")
+    write_template(start, "<|im_start|>{{ messages[0].content }}")
     saved = str(tmp_path / "saved")
     SentenceTransformer(modules=[Transformer(str(start)), Pooling(64, "lasttoken")], device="cpu").save(saved)
     with pytest.raises(BadCheckpoint, match="texts that are put into a chat template"):

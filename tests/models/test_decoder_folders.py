@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from support.decoders import PUBLISHED, gemma_tokenizer, save_decoder, tiny_decoder
+from support.decoders import KINDS, PUBLISHED, gemma_tokenizer, save_decoder, tiny_decoder
 from support.models import (
     as_served,
     change_weights,
@@ -77,8 +77,7 @@ def test_the_tokens_may_be_named(kind: Any, published: str, tmp_path: Path) -> N
     """The folder's LogitScore module names one token or two, also for a Gemma, whose own token is known."""
     theirs = tiny_decoder(kind, PUBLISHED[published])
     folder = save_decoder(tmp_path, theirs)
-    kinds = ["base.modules.transformer.Transformer", "cross_encoder.modules.logit_score.LogitScore"]
-    write_json(folder / "modules.json", [{"type": f"sentence_transformers.{kind}"} for kind in kinds])
+    write_json(folder / "modules.json", [{"type": f"sentence_transformers.{kind}"} for kind in KINDS])
     (folder / "1_LogitScore").mkdir()
     write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 300, "false_token_id": 200})
     matrix = theirs.get_input_embeddings().weight.detach()
@@ -94,7 +93,7 @@ def test_the_tokens_may_be_named(kind: Any, published: str, tmp_path: Path) -> N
     (folder / "1_LogitScore").rename(folder / "score")
     assert_refused(folder, r"1_LogitScore.*config\.json")
     write_json(folder / "score" / "config.json", {"true_token_id": 301, "false_token_id": 200})
-    write_modules(folder, dict(zip(["", "score"], kinds, strict=True)))
+    write_modules(folder, dict(zip(["", "score"], KINDS, strict=True)))
     weights = load_model(str(folder)).scorer.state_dict()
     assert torch.equal(weights["head.classifier.weight"], matrix[301:302] - matrix[200:201])
 

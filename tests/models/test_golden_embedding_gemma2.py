@@ -16,7 +16,7 @@ from support.grouped import (
     tiny_embedding_gemma2,
     tiny_multimodal_gemma2,
 )
-from support.models import as_served, edit_json, randomise, write_json, write_modules
+from support.models import as_served, edit_json, randomise, write_json, write_modules, write_template
 from support.refusals import assert_refused
 from support.text_scores import assert_scores, scores_of_texts
 from torch import nn
@@ -63,7 +63,7 @@ def save_multimodal(folder: Path, template: str = TEMPLATE) -> Path:
     modalities = {"text": {}, "image": {}, "message": {"format": "structured"}}
     edit_json(folder / "sentence_bert_config.json", {"modality_config": modalities})
     write_json(folder / "processor_config.json", {"processor_class": "EmbeddingGemma2Processor"})
-    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    write_template(folder, template)
     return folder
 
 
@@ -119,7 +119,7 @@ def test_other_templates_are_refused(tmp_path: Path, template: str) -> None:
     """So are all that no processor fills: a tokenizer puts no special tokens around what a template makes."""
     folder = save_multimodal(tmp_path, template)
     assert_refused(folder, "texts that are put into a chat template")
-    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    write_template(folder, TEMPLATE)
     (folder / "processor_config.json").unlink()
     assert_refused(folder, "texts that are put into a chat template")
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.grouped import LLAMA, llama_tokenizer, save_llama, score_vector, states_without_mask, tiny_llama
-from support.models import as_served, edit_json, write_bi_encoder, write_json, write_modules
+from support.models import as_served, edit_json, write_bi_encoder, write_json, write_modules, write_template
 from support.refusals import assert_refused
 from support.text_scores import ids_of, scores_of_texts
 from transformers import LlamaModel
@@ -193,11 +193,11 @@ def test_a_chat_template_of_the_same_words(folder: Path) -> None:
     template = f"question:{said.replace('ROLE', 'query')} \n \n passage:{said.replace('ROLE', 'document')}"
     write_modules(folder, {"": "base.modules.transformer.Transformer"})
     write_json(folder / "sentence_bert_config.json", {"modality_config": {"message": {}}, "max_seq_length": 512})
-    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    write_template(folder, template)
 
     assert load_model(str(folder)).scorer.config.max_tokens == 512
 
-    (folder / "chat_template.jinja").write_text(template.replace("passage:", "passage: "), encoding="utf-8")
+    write_template(folder, template.replace("passage:", "passage: "))
     assert_refused(folder, r"a chat template that has ' This one\.' where")
 
 

@@ -240,6 +240,7 @@ def test_prompts(prompts: dict[str, str | None], tmp_path: Path) -> None:
     [
         ({"prompts": {"query": "query: ", "passage": "passage: "}}, "query: ", "passage: "),
         ({"prompts": {"corpus": "passage: ", "document": ""}}, "", "passage: "),
+        ({"prompts": {"s2s_query": "sts: ", "s2p_query": "query: "}, "default_prompt_name": None}, "query: ", ""),
         ({"prompts": {"text": "sts: "}, "default_prompt_name": "text"}, "sts: ", "sts: "),
         ({"prompts": {"text": "sts: "}, "default_prompt_name": None}, "", ""),
         ({"prompts": {"query": "query: "}, "default_prompt_name": "query"}, "query: ", ""),

@@ -1,4 +1,5 @@
-"""Decoders with code of their own: zerank gets the prompt of its code, and models with other code are refused.
+"""Decoders with code of their own: zerank gets the prompt of its code, also under its name alone, and models with other
+code are refused.
 
 Other tests compare zerank's scores with those of `transformers`.
 """
@@ -7,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.decoders import PUBLISHED, save_decoder, tiny_decoder
-from support.models import edit_json
+from sentence_transformers import CrossEncoder
+from support.decoders import PUBLISHED, last_logits, read_as_messages, save_decoder, tiny_decoder
+from support.models import edit_json, write_template
 from support.prompts import zerank_pair
 from support.refusals import assert_refused
-from transformers import Qwen3ForCausalLM
+from support.text_scores import scores_of_texts
+from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 from bandrank.models import checkpoint
 from bandrank.models.loading import load_model
@@ -28,6 +32,8 @@ TEMPLATE = """\
 {{ message.content }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
+OF_PAIRS = TEMPLATE.replace("message.role }}", "{'query': 'system', 'document': 'user'}[message.role] }}")
+QUERY, DOCUMENTS = " how do bees find their way?\n", ["By the sun.", "Honey. ", "no", "bees " * 30]
 
 
 def saved(folder: Path, published: str = ZERANK) -> Path:
@@ -69,10 +75,33 @@ def test_an_instruction_has_no_place(encoder: TextEncoder) -> None:
 def test_it_may_have_the_template_that_its_code_asks_for(tmp_path: Path) -> None:
     """A folder with another chat template is refused."""
     folder = saved(tmp_path)
-    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    write_template(folder, TEMPLATE)
     load_model(str(folder))
-    (folder / "chat_template.jinja").write_text(TEMPLATE.replace("assistant\n", "assistant\n<think>"), encoding="utf-8")
+    write_template(folder, TEMPLATE.replace("assistant\n", "assistant\n<think>"))
     assert_refused(folder, "that has '<think>' where that of the published models has ''")
+
+
+@pytest.mark.parametrize("kind", [Qwen3ForCausalLM, Qwen3ForSequenceClassification])
+def test_without_its_code_the_name_tells(tmp_path: Path, kind: Any) -> None:
+    """zerank-2 was first published without a word about code, and conversions to a classifier have none."""
+    theirs = tiny_decoder(kind, PUBLISHED[QWEN], num_labels=1, pad_token_id=0)
+    model = load_model(str(save_decoder(tmp_path / "Zerank-2", theirs)))
+    output = model.tokenizer.token_to_id("Yes") if kind is Qwen3ForCausalLM else 0
+    pairs = [zerank_pair(model.tokenizer, "", QUERY, document) for document in DOCUMENTS]
+    expected = [float(last_logits(theirs, pair)[output]) / 5 for pair in pairs]
+    assert scores_of_texts(model, QUERY, DOCUMENTS) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("template", [OF_PAIRS, OF_PAIRS.replace("message.content", "message.content | trim")])
+def test_as_sentence_transformers_reads_it(tmp_path: Path, template: str) -> None:
+    """As zerank-2 is published since May 2026; whether white space around texts counts is up to the template."""
+    folder = save_decoder(tmp_path / "zerank-2-reranker", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[QWEN]))
+    read_as_messages(folder, load_model(str(folder)).tokenizer.token_to_id("Yes"), add_generation_prompt=True)
+    write_template(folder, template)
+    pairs = [(QUERY, document) for document in DOCUMENTS]
+    expected = CrossEncoder(str(folder), device="cpu").predict(pairs, activation_fn=torch.nn.Identity()) / 5
+
+    assert scores_of_texts(load_model(str(folder)), QUERY, DOCUMENTS) == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.models import random_scorer, write_json
+from support.models import random_scorer, write_json, write_modules
 from support.tokenizer import vocab_size
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
@@ -25,6 +25,12 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PARTS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# The texts of messages in a chat template, and the modules of its folder
+CONTENT = {
+    role: f'{{{{ messages | selectattr("role", "eq", "{role}") | map(attribute="content") | first }}}}'
+    for role in ("system", "query", "document")
+}
+KINDS = ("base.modules.transformer.Transformer", "cross_encoder.modules.logit_score.LogitScore")
 SCALE = 16  # published widths are divided by this
 QWEN3 = {
     "model_type": "qwen3",
@@ -158,6 +164,27 @@ def save_decoder(folder: Path, model: Any, *, end: bool = False, **more: Any) ->
     kind = "GemmaTokenizer" if gemma else "Qwen2Tokenizer"
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": kind, "model_max_length": 131_072})
     return folder
+
+
+def modalities(form: str) -> dict[str, Any]:
+    """How sentence-transformers puts texts into messages, whose contents are "flat" texts or "structured"."""
+    method = {"method": "forward", "method_output_name": "logits"}
+    return {"modality_config": {"text": method, "message": method | {"format": form}}}
+
+
+def read_as_messages(folder: Path, *tokens: int | None, **processing: Any) -> None:
+    """Makes a folder, still without a chat template, one that sentence-transformers loads as a `CrossEncoder`.
+
+    tokens: those whose logits make the score.  processing: variables of the template.
+    """
+    write_modules(folder, dict(zip(("", "1_LogitScore"), KINDS, strict=True)))
+    (folder / "1_LogitScore").mkdir()
+    relevant, other, *_ = *tokens, None
+    write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": relevant, "false_token_id": other})
+    settings = {"transformer_task": "text-generation", "module_output_name": "causal_logits"}
+    settings |= {"processing_kwargs": {"chat_template": processing}}
+    write_json(folder / "sentence_bert_config.json", settings | modalities("flat"))
+    write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
 
 
 def last_logits(model: Any, ids: Sequence[int]) -> Tensor:

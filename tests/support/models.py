@@ -168,6 +168,11 @@ def write_modules(folder: Path, kinds: Mapping[str, str]) -> None:
     write_json(folder / "modules.json", entries)
 
 
+def write_template(folder: Path, template: str) -> None:
+    """Writes a tokenizer's chat template."""
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+
 def write_bi_encoder(folder: Path, pooling: Mapping[str, Any], **library: Any) -> None:
     """Makes an encoder's folder one of a bi-encoder that compares cosines of pooled states.
 

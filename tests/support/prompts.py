@@ -59,11 +59,15 @@ def zerank_pair(tokenizer: Tokenizer, _instruction: str, query: str, document: s
 
 def contextual_pair(tokenizer: Tokenizer, instruction: str, query: str, document: str) -> list[int]:
     """Tokenises one text, in which the document comes first."""
+    return _ids(tokenizer, contextual_text(instruction, query, document))
+
+
+def contextual_text(instruction: str, query: str, document: str) -> str:
+    """That text."""
     asked = f"{query} {instruction}" if instruction else query
-    return _ids(
-        tokenizer,
+    return (
         "Check whether a given document contains information helpful to answer the query.\n"
-        f"<Document> {document}\n<Query> {asked} ??",
+        f"<Document> {document}\n<Query> {asked} ??"
     )
 
 

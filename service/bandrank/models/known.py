@@ -210,7 +210,7 @@ KNOWN_FAMILIES = (
             KnownModel("Qwen/Qwen3-Reranker-8B", CROSS, "8B", 8192, "yes against no"),
             KnownModel("tomaarsen/Qwen3-Reranker-0.6B-seq-cls", CROSS, "0.6B", 8192, "a classifier of one label"),
             KnownModel("zeroentropy/zerank-1-small", CROSS, "1.7B", 8192, "a fifth of the logit of Yes"),
-            KnownModel("zeroentropy/zerank-2", CROSS, "4B", 8192, "the same; not for commercial use"),
+            KnownModel("zeroentropy/zerank-2", CROSS, "4B", 8192, "the same"),
             KnownModel(
                 "ContextualAI/ctxl-rerank-v2-instruct-multilingual-1b",
                 CROSS,
@@ -254,10 +254,13 @@ KNOWN_FAMILIES = (
     KnownFamily(
         "Llama and Mistral",
         ("llama", "mistral"),
-        "as Qwen2, but bi-encoders only; Mistral reads no more than its sliding window",
+        "as Qwen2: bi-encoders, and one re-ranker; Mistral reads no more than its sliding window",
         (
             KnownModel(
                 "intfloat/e5-mistral-7b-instruct", BI, "7B", 4096, "last token, cosine; queries take an instruction"
+            ),
+            KnownModel(
+                "ContextualAI/ctxl-rerank-v2-instruct-multilingual-6b", CROSS, "6B", 8192, "as those of 1B and 2B"
             ),
         ),
     ),

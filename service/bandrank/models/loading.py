@@ -59,8 +59,9 @@ def load_model(
     else:
         scorer = hf.load(folder, name=model, similarity=similarity, size=size)
         root, folder = folder, transformer_folder(folder)
+        tokenizer = load_tokenizer(folder, strip=scorer.strips_texts)
         apart = load_tokenizer(transformer_folder(root, "query")) if len(scorer.sides) > 1 else None
-        loaded = LoadedModel(model, folder, scorer, load_tokenizer(folder), query_tokenizer=apart)
+        loaded = LoadedModel(model, folder, scorer, tokenizer, query_tokenizer=apart)
     _require_fitting(loaded)
     return loaded
 

@@ -51,6 +51,7 @@ class Scorer(nn.Module, ABC):
     encoder: Encoder
     int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers",)  # modules whose linear layers int8 replaces
     exact_layers: frozenset[str] = frozenset()  # names of those that int8 leaves in float32
+    strips_texts: bool = False  # whether white space around texts is dropped; our own checkpoints' tokenizers do it
     attention: AttentionPattern = AttentionPattern.apart()  # by default each text attends to itself alone
 
     @abstractmethod

@@ -8,11 +8,12 @@ from typing import Any
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object
-from bandrank.models.hf.files import STRIPS_TEXTS, own_class, transformer_settings
+from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.model import Model
 
 Roles = tuple[str, str]
 QUERY_AND_DOCUMENT: Roles = ("query", "document")
+PAIR, SPACED = ("which pair?", "This one."), (" which pair?\n", " This one.\n")
 OF_SENTENCE_TRANSFORMERS = {"restore_suffix", "padding", "truncation", "max_length"}  # not for the template
 
 
@@ -37,9 +38,11 @@ def joins_plainly(folder: Path) -> bool:
     return bool(rendered[0] == [" B \n", " a:  B \n"])
 
 
-def _rendered_pair(folder: Path, query: str, document: str, task: str, roles: Roles) -> str | None:
+def _rendered_pair(
+    folder: Path, query: str, document: str, *, task: str = "", roles: Roles = QUERY_AND_DOCUMENT, begin: str = ""
+) -> str | None:
     """The whole text of a pair up to the answer, as messages of two roles behind a `system` message with the task, if
-    any; None if the folder has no template.
+    any; None if the folder has no template. begin: what the template may put before all else, as its `bos_token`.
 
     Raises BadCheckpoint for a template that fails, or loses the query or the document.
     """
@@ -47,7 +50,7 @@ def _rendered_pair(folder: Path, query: str, document: str, task: str, roles: Ro
         return None
     texts = {"system": task} if task else {}
     texts |= dict(zip(roles, (query, document), strict=True))
-    variables = _variables(folder)
+    variables = _variables(folder) | {"bos_token": begin}
     if "user" in roles:  # the model answers a user's message
         variables["add_generation_prompt"] = True
     reasons = []
@@ -66,24 +69,44 @@ def _rendered_pair(folder: Path, query: str, document: str, task: str, roles: Ro
 
 
 def require_words(
-    model: Model, words: Callable[[str, str], str], task: str = "", *, roles: Roles = QUERY_AND_DOCUMENT
+    model: Model,
+    words: Callable[[str, str], str],
+    task: str = "",
+    *,
+    roles: Roles = QUERY_AND_DOCUMENT,
+    stripped: bool = False,
+    begin: str = "",
 ) -> bool:
     """Whether a model has a template of its own. Raises BadCheckpoint if the template words a pair differently.
 
-    words: gives the whole text of a query and a document.  task, roles: as in `_rendered_pair`.  White space around
-    both must stay, unless the model's code drops it anyway.
+    words: gives the whole text of a query and a document.  task, roles: as in `_rendered_pair`.  stripped: whether
+    white space around both may be dropped.  begin: what precedes the words.
     """
-    pair = "which pair?", "This one."
-    spaced = f" {pair[0]}\n", f" {pair[1]}\n"
-    for query, document in (pair,) if own_class(model.settings) == STRIPS_TEXTS else (pair, spaced):
-        rendered = _rendered_pair(model.folder, query, document, task, roles)
-        if rendered is not None and rendered != (known := words(query, document)):
+    for query, document in (PAIR,) if stripped else (PAIR, SPACED):
+        rendered = _rendered_pair(model.folder, query, document, task=task, roles=roles, begin=begin)
+        if rendered is not None and rendered != (known := begin + words(query, document)):
             end = next(i for i, (a, b) in enumerate(zip_longest(rendered, known)) if a != b)
             raise model.refuse(
                 f"a chat template that has {rendered[end : end + 40]!r} where that of the published models has "
                 f"{known[end : end + 40]!r} is not supported"
             )
     return rendered is not None
+
+
+def begin_of_messages(folder: Path) -> str:
+    """The token that the template puts before all else, as sentence-transformers then does; empty if it puts none."""
+    named = read_object(folder / "tokenizer_config.json", optional=True).get("bos_token") or ""
+    begin = str(named["content"] if isinstance(named, dict) else named)
+    rendered = _rendered_pair(folder, *PAIR, begin=begin)
+    return begin if (rendered or "").startswith(begin) else ""
+
+
+def keeps_white_space(folder: Path) -> bool:
+    """Whether the template leaves white space around a query and a document alone."""
+    try:
+        return _rendered_pair(folder, *SPACED) is not None
+    except BadCheckpoint:
+        return False
 
 
 def _variables(folder: Path) -> dict[str, Any]:

@@ -6,10 +6,12 @@ the first two a candidate follows a colon, which neither tokenizer joins with th
 query and the candidate can be tokenised apart too.
 
 zeroentropy/zerank-1-small brings its own code, which is not run: the query is the system message and the candidate the
-user message, both stripped of white space, and the score is a fifth of the logit of "Yes".
+user message, both stripped of white space, and the score is a fifth of the logit of "Yes". Only the name tells
+zeroentropy/zerank-2 and conversions, and a template that sentence-transformers renders must agree.
 
 ContextualAI/ctxl-rerank-v2-instruct-multilingual-1b and its conversions are Qwen3 too, but read the candidate before
-the query, and an instruction behind the query; the score is the logit of token 0.
+the query, and an instruction behind the query; the score is the logit of token 0. The 6b is a Mistral, whose tokenizer
+begins a text with a token.
 """
 
 import logging
@@ -21,15 +23,18 @@ import torch
 
 from bandrank.models.architectures.candidate_first_reranker import CandidateFirstReranker
 from bandrank.models.architectures.decoder_reranker import DecoderReranker, Prompt
-from bandrank.models.checkpoint import read_json, read_object
+from bandrank.models.checkpoint import BadCheckpoint, read_json, read_object
 from bandrank.models.hf.chat_template import (
+    PAIR,
     QUERY_AND_DOCUMENT,
     Roles,
+    begin_of_messages,
+    keeps_white_space,
     puts_into_messages,
     read_template,
     require_words,
 )
-from bandrank.models.hf.files import STRIPS_TEXTS, load_tokenizer, own_class
+from bandrank.models.hf.files import load_tokenizer, own_class
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import default_prompt, require_no_prompt
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
@@ -51,7 +56,8 @@ class PromptText:
 
     relevant, irrelevant: the tokens whose logits are compared behind the prompt, the first perhaps by its id; an empty
     `irrelevant` is none.  task: the instruction of requests that bring none.  scale: the factor of the logits.  roles:
-    the roles of the two texts in a chat template.
+    the roles of the two texts in a chat template.  whole: whether its authors tokenise it as one text, before which the
+    tokenizer may put a token.
     """
 
     head: str
@@ -65,24 +71,37 @@ class PromptText:
     scale: float = 1.0
     roles: Roles = QUERY_AND_DOCUMENT
     candidate_first: bool = False
+    whole: bool = False
 
-    def around(self, query: str, candidate: str) -> str:
-        """The whole text of a pair whose request brings no instruction."""
+    def parts(self, query: str, candidate: str) -> list[str]:
+        """The parts of the text of a pair whose request brings no instruction."""
         (before, after), (begin, end) = self.query.around(), self.candidate.around()
         texts = [f"{before}{query}{after}", f"{begin}{candidate}{end}"]
         first, second = reversed(texts) if self.candidate_first else texts
-        return "".join([self.head, first, *self.between, second, *self.tail])
+        return [self.head, first, *self.between, second, *self.tail]
+
+    def around(self, query: str, candidate: str) -> str:
+        """The whole text of such a pair."""
+        return "".join(self.parts(query, candidate))
 
     def tokenised(self, folder: Path) -> Prompt:
-        """The prompt in token ids of the folder's tokenizer. Raises BadCheckpoint."""
-        tokenizer = load_tokenizer(folder, strip=False)
+        """The prompt in token ids of the folder's tokenizer. Raises BadCheckpoint, also for a `whole` prompt that the
+        tokenizer reads otherwise than its parts.
+        """
+        tokenizer = load_tokenizer(folder)
 
         def ids(*parts: str) -> tuple[int, ...]:
             encodings = tokenizer.encode_batch(list(parts), add_special_tokens=False)
             return tuple(token for encoding in encodings for token in encoding.ids)
 
+        begin: tuple[int, ...] = ()
+        if self.whole:
+            whole, apart = tuple(tokenizer.encode(self.around(*PAIR)).ids), ids(*self.parts(*PAIR))
+            begin = whole[: max(0, len(whole) - len(apart))]
+            if begin + apart != whole:
+                raise BadCheckpoint(f"{folder}: a tokenizer that cannot read a prompt in parts is not supported")
         _, closing = self.candidate.around()
-        parts = (ids(self.head), ids(*self.between), ids(*self.tail))
+        parts = (begin + ids(self.head), ids(*self.between), ids(*self.tail))
         return Prompt(*parts, query=self.query, candidate=self.candidate, closing=ids(closing))
 
 
@@ -143,21 +162,22 @@ PROMPTS_BY_NAME = {  # by a part of the names; the first line of a chat template
         irrelevant="",
         candidate=Wording(" {text}\n"),
         candidate_first=True,
+        whole=True,
     ),
 }
-PROMPTS_OF_CODE = {  # by the config class in the authors' own code
-    STRIPS_TEXTS: PromptText(
-        head="<|im_start|>system\n",
-        query=PLAIN,
-        between=("<|im_end|>\n<|im_start|>user\n",),
-        tail=("<|im_end|>\n<|im_start|>assistant\n",),
-        relevant="Yes",
-        irrelevant="",
-        candidate=PLAIN,
-        scale=0.2,
-        roles=("system", "user"),
-    ),
-}
+ZERANK, CODE_OF_ZERANK = "zerank", "ZEConfig"  # a part of the names, and the config class in the authors' own code
+PROMPT_OF_ZERANK = PromptText(
+    head="<|im_start|>system\n",
+    query=PLAIN,
+    between=("<|im_end|>\n<|im_start|>user\n",),
+    tail=("<|im_end|>\n<|im_start|>assistant\n",),
+    relevant="Yes",
+    irrelevant="",
+    candidate=PLAIN,
+    scale=0.2,
+    roles=("system", "user"),
+    whole=True,
+)
 
 
 def read(model: Model, modules: list[str]) -> Scorer:
@@ -172,11 +192,16 @@ def read(model: Model, modules: list[str]) -> Scorer:
     if modules not in ([], ["Transformer"], ["Transformer", "LogitScore"]):
         raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
     text = _prompt(model)
-    asks = own_class(model.settings) or (modules and puts_into_messages(model.folder))  # others join pairs plainly
+    in_messages = bool(modules) and puts_into_messages(model.folder)  # others join pairs plainly
+    asks = in_messages or own_class(model.settings)
+    stripped = text is PROMPT_OF_ZERANK and not (in_messages and keeps_white_space(model.folder))
     if asks and read_template(model.folder) and text.query.instructed and (task := default_prompt(model)):
         text = replace(text, query=Wording(TEXT.join(text.query.around(task)), text.query.instructed), task=task)
     task = require_no_prompt(model, text.task)
-    templated = asks and require_words(model, text.around, task, roles=text.roles)
+    roles, begin = text.roles, ""
+    if in_messages:
+        roles, begin = QUERY_AND_DOCUMENT, begin_of_messages(model.folder) if text.whole else ""
+    templated = asks and require_words(model, text.around, task, roles=roles, stripped=stripped, begin=begin)
     if modules and not templated:
         log.warning(
             "%s: sentence-transformers gives this model a query and a document without a prompt; bandrank gives it the "
@@ -186,6 +211,8 @@ def read(model: Model, modules: list[str]) -> Scorer:
         )
     elif not templated and text in PROMPTS.values():
         warn_unless_known(model)
+    if in_messages:  # the tokenizer puts nothing before them
+        text = replace(text, head=begin + text.head, whole=False)
     max_tokens = min(MAX_DECODER_TOKENS, model.encoder.max_positions)
     kind = CandidateFirstReranker if text.candidate_first else DecoderReranker
     config = kind.config_class(
@@ -195,7 +222,9 @@ def read(model: Model, modules: list[str]) -> Scorer:
         max_query_tokens=max_tokens * 3 // 4,
         max_candidate_tokens=2 * max_tokens,
     )
-    return model.assemble(kind, config, {"head.classifier.weight": _head(model, text).float()})
+    scorer = model.assemble(kind, config, {"head.classifier.weight": text.scale * _head(model, text)})
+    scorer.strips_texts = stripped
+    return scorer
 
 
 def warn_unless_known(model: Model) -> None:
@@ -211,9 +240,11 @@ def warn_unless_known(model: Model) -> None:
 
 def _prompt(model: Model) -> PromptText:
     """The prompt that the model was trained with. Raises BadCheckpoint if unknown code builds it."""
-    if (prompt := PROMPTS_OF_CODE.get(own_class(model.settings))) is not None:
-        return prompt
+    if own_class(model.settings) == CODE_OF_ZERANK:
+        return PROMPT_OF_ZERANK
     require_no_code(model)
+    if ZERANK in model.name.lower():
+        return PROMPT_OF_ZERANK
     template = read_template(model.folder) or ""
     for name, text in PROMPTS_BY_NAME.items():
         if name in model.name.lower() or text.head.splitlines()[0] in template:
@@ -255,7 +286,7 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
             return classifier[1:].float() - classifier[:1].float()
         if len(classifier) != 1:
             raise model.refuse(f"a re-ranker needs a classifier with one output, but this model has {len(classifier)}")
-        return classifier
+        return classifier.float()
     matrix = weights.get("lm_head.weight", weights["embed_tokens.weight"] if tied else None)
     if model.headless or matrix is None:
         raise model.refuse("a decoder without an output matrix cannot re-rank; an embedding model needs a modules.json")
@@ -263,4 +294,4 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
     if not all(isinstance(token, int) and 0 <= token < len(matrix) for token in tokens):
         raise model.refuse(f"a score must be the logit of a token, or of two, not of {' and '.join(map(repr, tokens))}")
     relevant, *others = (matrix[token : token + 1].float() for token in tokens)
-    return text.scale * (relevant - others[0] if others else relevant)
+    return relevant - others[0] if others else relevant

@@ -41,7 +41,6 @@ NORMALIZER_SETTINGS = {  # the names in tokenizer.json, and the defaults of the 
     "tokenize_chinese_chars": ("handle_chinese_chars", True),
 }
 OF_DEBERTA = ("do_lower_case", "split_by_punct")  # would override tokenizer.json
-STRIPS_TEXTS = "ZEConfig"  # of zeroentropy/zerank-1-small, whose code drops white space around both texts
 NAMED = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
 ROUTER = "Router"  # of sentence-transformers, to modules for queries and for documents
 MODEL2VEC = "model2vec"  # of tokenizers beside such a config.json, tokenizer.json is read alone
@@ -130,10 +129,10 @@ def own_class(settings: Mapping[str, Any]) -> str:
     return str(named.get("AutoConfig", "")).rpartition(".")[2] if isinstance(named, dict) else ""
 
 
-def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
+def load_tokenizer(folder: Path, *, strip: bool = False) -> Tokenizer:
     """The folder's fast tokenizer, with truncation and padding switched off. Raises BadCheckpoint.
 
-    strip: whether it strips white space around texts if the model's code does; parts of a prompt are left alone.
+    strip: whether it strips white space around texts (`Scorer.strips_texts`).
     """
     path = folder / "tokenizer.json"
     if path.is_file():
@@ -150,7 +149,7 @@ def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
         _configure(tokenizer, folder)
         _add_tokens(tokenizer, folder)
     first: list[Normalizer] = [Lowercase()] if transformer_settings(folder).get("do_lower_case") else []
-    if strip and own_class(settings) == STRIPS_TEXTS:
+    if strip:
         first.append(Strip())
     if first:
         steps = first if tokenizer.normalizer is None else [*first, tokenizer.normalizer]

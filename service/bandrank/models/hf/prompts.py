@@ -8,8 +8,8 @@ from bandrank.models.checkpoint import read_object
 from bandrank.models.hf.model import Model
 from bandrank.models.wording import INSTRUCTION, TEXT, Wording
 
-# In order of precedence; of intfloat/e5-mistral-7b-instruct's, several are for queries.
-QUERY_PROMPTS = ("query", "retrieval.query", "web_search_query")
+# In order of precedence; of e5-mistral-7b-instruct's and stella_en_400M_v5's, several are for queries.
+QUERY_PROMPTS = ("query", "retrieval.query", "web_search_query", "s2p_query")
 DOCUMENT_PROMPTS = ("document", "passage", "corpus", "retrieval.passage")
 
 
@@ -18,8 +18,8 @@ def wordings(library: Mapping[str, Any]) -> tuple[Wording, Wording]:
 
     If neither side has a prompt of its own, both get the one that `default_prompt_name` names. This departs from
     sentence-transformers, on purpose, since a folder's author wrote the prompts to be used: beside a prompt "passage"
-    without a "document", its encode_document takes an empty "document"; encode_query takes no "web_search_query"; and
-    if there is only the default prompt, encode_query and encode_document use none.
+    without a "document", its encode_document takes an empty "document"; encode_query takes neither "web_search_query"
+    nor "s2p_query"; and if there is only the default prompt, encode_query and encode_document use none.
     Raises ValueError for a prompt that is not a text.
     """
     prompts = library.get("prompts") or {}
