@@ -210,7 +210,7 @@ KNOWN_FAMILIES = (
             KnownModel("Qwen/Qwen3-Reranker-8B", CROSS, "8B", 8192, "yes against no"),
             KnownModel("tomaarsen/Qwen3-Reranker-0.6B-seq-cls", CROSS, "0.6B", 8192, "a classifier of one label"),
             KnownModel("zeroentropy/zerank-1-small", CROSS, "1.7B", 8192, "a fifth of the logit of Yes"),
-            KnownModel("zeroentropy/zerank-2", CROSS, "4B", 8192, "the same"),
+            KnownModel("zeroentropy/zerank-2", CROSS, "4B", 8192, "the same; not for commercial use"),
             KnownModel(
                 "ContextualAI/ctxl-rerank-v2-instruct-multilingual-1b",
                 CROSS,
