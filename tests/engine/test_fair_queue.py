@@ -90,6 +90,16 @@ def test_batches_are_smaller_while_one_client_asks_too_much() -> None:
     assert beside == [3, *[BATCH // FINER] * (AHEAD - 1)]
 
 
+def test_batches_of_a_part_become_no_smaller_than_those_of_a_full_one() -> None:
+    """Few threads take a part of a full batch at once; while clients compete, their batches are small enough."""
+    queue = queue_of()
+    queue.put(task_of([1] * 100 * BATCH, client=GREEDY))
+    queue.put(task_of([1] * 3, client=POLITE))
+    batches = [queue.take_batch(BATCH // 4) for _ in range(3)]
+
+    assert [sum(part.rows for part in batch) for batch in batches] == [3, BATCH // FINER, BATCH // FINER]
+
+
 def test_who_has_queued_much_asks_too_much_before_any_of_it_is_handed_out() -> None:
     """A small request of another client makes a batch of its own, and never waits for a large batch."""
     queue = queue_of(patience=1.0)

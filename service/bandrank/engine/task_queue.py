@@ -20,8 +20,8 @@ STOPPING = "the service is stopping; try another replica"
 ADVICE = "send fewer or shorter texts"
 SURE = 0.5  # an estimate refuses a request only if even this part of it is too much
 # Against head-of-line blocking: while clients compete, the batches of those that ask for more than their share are
-# FINER times smaller. Between two tasks of another client's request the thread pauses for PAUSE_S or, if longer, for
-# PAUSE_PART of the time of the batch that would begin: a single candidate may take seconds.
+# FINER times smaller than full ones. Between two tasks of another client's request the thread pauses for PAUSE_S or, if
+# longer, for PAUSE_PART of the time of the batch that would begin: a single candidate may take seconds.
 FINER, PAUSE_S, PAUSE_PART = 8, 0.005, 0.05
 BACKGROUND_FINER = 32  # the same for background work: 128 rows on a CPU, a passage or two
 # A request is admitted behind others if it is expected to be done in this part of its time. The rest is reserve:
@@ -43,8 +43,9 @@ def deadline_exceeded() -> DeadlineExceeded:
 class TaskQueue:
     """The tasks that the event loop puts and the scoring thread takes, bounded in rows and seconds.
 
-    max_waiting_rows: shared by clients.  max_wait_s: the most that a request may take.  patience: how long a request
-    may wait, in multiples of its own work, of a batch of max_batch_rows or of `LEAST_S`, whichever is most.
+    max_waiting_rows: shared by clients.  max_wait_s: the most that a request may take.  max_batch_rows: those of a full
+    batch.  patience: how long a request may wait, in multiples of its own work, a full batch or `LEAST_S`, whichever is
+    most.
 
     Background clients have a separate queue. Its work is handed out while no other request is queued or admitted,
     counts for nobody's waiting time or room, and is given up when the queue is closed.
@@ -63,6 +64,7 @@ class TaskQueue:
         self.max_waiting_rows = max_waiting_rows
         self._max_wait_s = max_wait_s
         self._max_batch_rows = max_batch_rows
+        self._finer_rows, self._background_rows = (max(1, max_batch_rows // by) for by in (FINER, BACKGROUND_FINER))
         self._patience = patience
         self.clock = clock
         self._on_drop = on_drop
@@ -182,8 +184,8 @@ class TaskQueue:
     def take_batch(self, max_batch_rows: int, *, wait: bool = True) -> list[AnySlice]:
         """The next batch, as soon as anything waits; the empty list once the queue is closed and empty.
 
-        wait: False gives the empty list at once if nothing waits, or if the batch should wait for a request under way;
-        True also says that all batches before it have ended.
+        max_batch_rows: for this one.  wait: False gives the empty list at once if nothing waits, or if the batch should
+        wait for a request under way; True also says that all batches before it have ended.
         """
         paused_at: float | None = None
         with self._changed:
@@ -198,7 +200,7 @@ class TaskQueue:
                     expected = any(queue.expected_cost for queue in behind)
                     if expected and not wait:
                         return []
-                    batch = take(self._queues, max(1, max_batch_rows // FINER) if behind else max_batch_rows)
+                    batch = take(self._queues, min(max_batch_rows, self._finer_rows) if behind else max_batch_rows)
                     if not expected:
                         return self._hand_out(batch)
                     paused_at = paused_at or time.monotonic()
@@ -208,7 +210,8 @@ class TaskQueue:
                 elif self._refusal is not None or not wait:
                     return []
                 elif len(self._queues.background) and not self._queues.in_use:
-                    return self._hand_out(take([self._queues.background], max(1, max_batch_rows // BACKGROUND_FINER)))
+                    rows = min(max_batch_rows, self._background_rows)
+                    return self._hand_out(take([self._queues.background], rows))
                 else:
                     self._changed.wait()
 
