@@ -171,9 +171,8 @@ class TaskQueue:
             elif not ticket.promised:
                 ticket.turn += ticket.deference * cost
             ticket.promised = True
-            ticket.expected_cost = max(0.0, ticket.expected_cost - cost)
             least_s = self.throughput.least_seconds(lane.name, task.total_rows)
-            ticket.expected_s = max(0.0, ticket.expected_s - least_s)
+            ticket.queued(cost, least_s, scores=len(task.query) > 0)
             self._queues.put(task, ticket.turn)
             self._tasks[task.future] = task
             self._next_deadline = min(self._next_deadline, task.deadline)
