@@ -13,6 +13,7 @@ from bandrank.engine.clients import excess
 from bandrank.engine.tasks import AnyLane, AnySlice, AnyTask
 from bandrank.engine.throughput import BELIEVED_S, Throughput
 from bandrank.engine.tickets import Ticket
+from bandrank.engine.under_way import UnderWay
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
 
 MAX_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather ask another replica
@@ -30,7 +31,6 @@ EXPECTED_PART = 0.5
 # Work that a request may wait for as often as for its own: with the default patience, nobody is refused for less than
 # 0.8 s. On a GPU a full batch takes milliseconds, and a few small requests at once would be too many.
 LEAST_S = 0.2
-NO_BATCH = "", 0.0
 
 
 def deadline_exceeded() -> DeadlineExceeded:
@@ -74,10 +74,7 @@ class TaskQueue:
         self._queues = ClientQueues(self.throughput, max_batch_rows)
         self._tasks: dict[Future[Any], AnyTask] = {}  # what waits, background work too
         self._next_deadline = math.inf  # no task that waits has an earlier one
-        # The last two batches that were handed out, by lane and rows; when the newest was, and how long the one before
-        # it should have taken from then on. Seconds are computed when asked for: a batch that ends may show its speed.
-        self._before = self._newest = NO_BATCH
-        self._handed_out_at, self._ahead_s = -math.inf, 0.0
+        self._under_way = UnderWay(self.throughput)
         self._refusal: NotReady | ScoringFailed | None = None
 
     @property
@@ -105,7 +102,9 @@ class TaskQueue:
         0 for background work, whose time nobody knows.
         """
         with self._changed:
-            return 0.0 if ticket.client.background else self._under_way_s + self._queues.seconds_before(ticket, cost)
+            if ticket.client.background:
+                return 0.0
+            return self._under_way.seconds(self.clock()) + self._queues.seconds_before(ticket, cost)
 
     def check_open(self) -> None:
         """Raises NotReady once the queue is closed, or ScoringFailed if it was closed because nothing can be scored."""
@@ -189,7 +188,7 @@ class TaskQueue:
         paused_at: float | None = None
         with self._changed:
             if wait:
-                self._before = self._newest = NO_BATCH
+                self._under_way.end(self.clock(), last=True)
             while True:
                 self._drop_late()
                 behind = self._queues.underserved()
@@ -214,6 +213,11 @@ class TaskQueue:
                 else:
                     self._changed.wait()
 
+    def end_batch(self, *, last: bool) -> None:
+        """Counts the oldest batch as ended.  last: whether all that were handed out have."""
+        with self._changed:
+            self._under_way.end(self.clock(), last=last)
+
     def discard(self, task: AnyTask, reason: str) -> None:
         """Abandons an unfinished task; its queued rows are freed at once."""
         with self._changed:  # or `_drop_late`, in the other thread, might count the task as well
@@ -236,18 +240,10 @@ class TaskQueue:
         """How long to wait for the next task of a request under way before this batch begins."""
         return max(PAUSE_S, PAUSE_PART * self.throughput.sure_seconds(*_lane_and_rows(batch)))
 
-    @property
-    def _under_way_s(self) -> float:
-        """How long the batches that were handed out should still take."""
-        before_s, newest_s = (self.throughput.sure_seconds(*batch) for batch in (self._before, self._newest))
-        return max(0.0, self._handed_out_at + min(self._ahead_s, before_s) + newest_s - self.clock())
-
     def _hand_out(self, batch: list[AnySlice]) -> list[AnySlice]:
         """Counts a batch as handed out, and returns it."""
         now = self.clock()
-        # No more than one batch before it has yet to end.
-        self._ahead_s = min(self._under_way_s, self.throughput.sure_seconds(*self._newest))
-        self._before, self._newest, self._handed_out_at = self._newest, _lane_and_rows(batch), now
+        self._under_way.begin(*_lane_and_rows(batch), now)
         for part in batch:
             part.task.num_taken = part.stop
             part.task.first_taken = part.task.first_taken or now
@@ -297,7 +293,7 @@ class TaskQueue:
         """
         lane = max(rows, key=lambda lane: self.throughput.seconds(lane, rows[lane]))
         batch_s = self.throughput.seconds(lane, self._max_batch_rows)
-        excess_s = self._under_way_s + before_s - self._patience * max(seconds, batch_s, LEAST_S)
+        excess_s = self._under_way.seconds(self.clock()) + before_s - self._patience * max(seconds, batch_s, LEAST_S)
         if excess_s > 0 and not ticket.client.background:
             raise self._overloaded(excess_s)
 
