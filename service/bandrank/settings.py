@@ -105,13 +105,12 @@ class Settings(BaseModel):
     """`auto`: batches of a cross-encoder, a MixEncoder or a bi-encoder are replayed from CUDA graphs if the kernels
     run; `on`: the same, or an error; `off`: kernels are launched one by one."""
     max_batch_rows: NonNegativeInt = 0  # 4,096 rows stay in a CPU's cache
-    """Rows scored at once; 0: 1,024 for each thread of a CPU, at most 4,096, and 32,768 on a GPU."""
+    """Rows scored at once; 0: on a CPU 1,024 for each thread, at most a full batch of 4,096; on a GPU 32,768."""
     max_waiting_rows: PositiveInt = 2_000_000
     """Rows that may wait, shared between clients; a request beyond them gets 429."""
     patience: PositiveFloat = 4.0
-    """A request may wait for this many times its own work, or that of a full batch (by default 4,096 rows on any CPU)
-    or a fifth of a second if that is more; if more work goes before it, batches being computed included, it gets
-    429."""
+    """A request may wait for this many times its own work, or that of a full batch or a fifth of a second if that is
+    more; if more work goes before it, batches being computed included, it gets 429."""
     request_timeout_s: PositiveFloat = 60.0
     """Seconds after which a request gets 504. If it is expected to take more than half of them because of others before
     it, it gets 429 at once."""

@@ -77,27 +77,18 @@ def test_a_request_of_a_polite_client_goes_before_all_that_a_greedy_one_has_queu
 
 def test_batches_are_smaller_while_one_client_asks_too_much() -> None:
     """A polite client's next request then waits only for a small batch; while the greedy client is alone, its batches
-    are large.
+    are large. Parts of full batches are no smaller.
     """
     queue = queue_of()
     for _ in range(100):
         queue.put(task_of([1] * BATCH, client=GREEDY))
     alone = [sum(part.rows for part in queue.take_batch(BATCH)) for _ in range(AHEAD)]
     queue.put(task_of([1] * 3, client=POLITE))
-    beside = [sum(part.rows for part in queue.take_batch(BATCH)) for _ in range(AHEAD)]
+    most = [BATCH, BATCH, *[BATCH // 4] * (AHEAD - 2)]
+    beside = [sum(part.rows for part in queue.take_batch(rows)) for rows in most]
 
     assert alone == [BATCH] * AHEAD
     assert beside == [3, *[BATCH // FINER] * (AHEAD - 1)]
-
-
-def test_batches_of_a_part_become_no_smaller_than_those_of_a_full_one() -> None:
-    """Few threads take a part of a full batch at once; while clients compete, their batches are small enough."""
-    queue = queue_of()
-    queue.put(task_of([1] * 100 * BATCH, client=GREEDY))
-    queue.put(task_of([1] * 3, client=POLITE))
-    batches = [queue.take_batch(BATCH // 4) for _ in range(3)]
-
-    assert [sum(part.rows for part in batch) for batch in batches] == [3, BATCH // FINER, BATCH // FINER]
 
 
 def test_who_has_queued_much_asks_too_much_before_any_of_it_is_handed_out() -> None:

@@ -11,7 +11,6 @@ from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 from support.serving import ranked, served
 from support.tasks import Clock, until
 from support.tokenizer import tiny_tokenizer
-from support.torch_threads import torch_threads
 
 from bandrank.engine.served import ServedModel
 from bandrank.engine.tokenizer import RequestTokenizer
@@ -52,18 +51,6 @@ async def test_a_text_that_comes_twice_is_ranked_in_the_order_of_the_request() -
     indices = [candidate.index for candidate in ranking.candidates]
     for position in range(9):
         assert [p for p in indices if p % 9 == position] == [position, position + 9, position + 18]
-
-
-@pytest.mark.parametrize(("threads", "most"), [(1, 1024), (2, 2048), (8, 4096)])
-async def test_a_batch_has_about_a_thousand_rows_for_each_thread(threads: int, most: int) -> None:
-    """A request that comes beside a large one has to wait for its batches, which take long on a CPU of few threads."""
-    sizes: list[int] = []
-    rng = random.Random(2)
-    with torch_threads(threads):
-        async with served(WatchedScorer(lookup(), lambda batch: sizes.append(len(batch.candidates.values)))) as model:
-            await model.rank("who", [random_text(rng, 60) for _ in range(200)])
-
-    assert most - 64 <= max(sizes) <= most
 
 
 async def test_a_text_that_comes_twice_is_scored_once() -> None:

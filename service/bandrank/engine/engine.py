@@ -20,8 +20,7 @@ from bandrank.metrics import Metrics
 log = logging.getLogger(__name__)
 
 # Hidden states of 384 float32 numbers a row take 6 MB, which stay in a last-level cache. Few threads take long for as
-# many rows, and a request that comes waits for up to two batches before its own begins. Each thread therefore gets at
-# most THREAD_ROWS of a batch: with 4096, one thread was 0.4% faster in int8 (EPYC, 2026-11).
+# many rows, and a request waits for up to two batches before its own: 4096 rows a thread are 0.4% faster (EPYC, int8).
 CPU_BATCH_ROWS, THREAD_ROWS = 4096, 1024
 GPU_BATCH_ROWS = 32768
 LOOK_S = 1.0  # between two checks of a thread that may hang
@@ -30,8 +29,8 @@ LOOK_S = 1.0  # between two checks of a thread that may hang
 class Engine:
     """Runs the text scorers that are added to it until it is closed. Used from one event loop.
 
-    max_batch_rows: rows scored at once; None picks them by the device and its threads.  max_waiting_rows: rows that may
-    be queued.  patience: how long a request may wait, in multiples of its own work.  request_timeout_s: seconds after
+    max_batch_rows: rows scored at once; None picks them by the device.  max_waiting_rows: rows that may be
+    queued.  patience: how long a request may wait, in multiples of its own work.  request_timeout_s: seconds after
     which a request fails; one that would queue for longer is refused.  hang_timeout_s: a batch that takes longer has
     hung the scoring thread.
     redis: closed with the engine.  clock: monotonic seconds.  on_death: called from the scoring thread if it dies.

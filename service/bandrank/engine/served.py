@@ -14,7 +14,7 @@ from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.engine import Engine
 from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.passages import BestPassage, Passage
-from bandrank.engine.policy import AUTO, Plan, Step, make_plan, strategies
+from bandrank.engine.policy import AUTO, Plan, make_plan, strategies
 from bandrank.engine.ranking import Ranking, Stage, run_plan
 from bandrank.engine.reports import StageReport, covered_s
 from bandrank.engine.submit import CAUTION, timeout
@@ -146,7 +146,7 @@ class ServedModel:
                 ),
             )
             plans.append(plan)
-            ticket.num_scorings += len(_expected_steps(plan))
+            ticket.num_scorings += 1 if plan.bounded else len(plan.steps)
             for lane, rows in self._expected(plan, query, texts, options).items():
                 expected[lane] += rows
         until = start + min(CUT_AT * timeout_s, math.inf if budget_s is None else budget_s)
@@ -187,17 +187,13 @@ class ServedModel:
         return queue.wait_s(ticket, cost) + own_s + CAUTION * scorer.predict_s(query, texts, options)
 
     def _expected(self, plan: Plan, query: str, texts: Sequence[str], options: Options) -> dict[AnyLane, float]:
-        """Expected rows by lane."""
+        """Expected rows by lane of the steps without which the request cannot be answered."""
+        steps = plan.steps[:1] if plan.bounded else plan.steps
         expected: dict[AnyLane, float] = {}
-        for step in _expected_steps(plan):
+        for step in steps:
             scorer = self.stages[step.stage].scorer
             expected |= scorer.expected(query, texts[: step.depth], options) | scorer.expected_of_query(query)
         return expected
-
-
-def _expected_steps(plan: Plan) -> Sequence[Step]:
-    """The steps without which a request cannot be answered."""
-    return plan.steps[:1] if plan.bounded else plan.steps
 
 
 def observe(rankings: Sequence[Ranking], metrics: Metrics) -> None:

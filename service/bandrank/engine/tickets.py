@@ -34,10 +34,9 @@ class Ticket:
         return 1 + math.log2(1 + self.priority)
 
     def queued(self, cost: float, seconds: float, *, scores: bool) -> None:
-        """Takes a task off the expected work. Behind the last one with a query comes nothing: what is left then was
-        cached, or was an estimate.
-        """
+        """Takes a task off the expected work; with the last scoring all: the rest was cached or estimated too high."""
         self.num_scorings -= scores
-        is_last = scores and self.num_scorings == 0
-        self.expected_cost = 0.0 if is_last else max(0.0, self.expected_cost - cost)
-        self.expected_s = 0.0 if is_last else max(0.0, self.expected_s - seconds)
+        if scores and self.num_scorings == 0:
+            cost = seconds = math.inf
+        self.expected_cost = max(0.0, self.expected_cost - cost)
+        self.expected_s = max(0.0, self.expected_s - seconds)

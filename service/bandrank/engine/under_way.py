@@ -6,9 +6,9 @@ NO_BATCH = "", 0.0
 
 
 class UnderWay:
-    """The two batches that began last; those before them have ended.  now: always in monotonic seconds.
+    """The two batches that began last.  now: in monotonic seconds.
 
-    Seconds are computed when asked for, because a batch that ends may show the speed of the next.
+    Seconds are computed when asked for: a batch that ends may show its speed.
     """
 
     def __init__(self, throughput: Throughput) -> None:

@@ -246,7 +246,7 @@ class ScoringWorker:
         if not batch.hidden:
             self._queue.throughput.report(batch.lane.name, batch.rows, self.last_success - started)
         self._limit.succeed(batch.rows)
-        # Now: the next stages of its requests would otherwise be admitted behind it.
+        # Or the next stages of its requests would be admitted behind it.
         self._queue.end_batch(last=not self._taken and batch is self._in_flight[-1])
         for part, outcome in outcomes:
             self._hand_out(part, outcome)
