@@ -20,7 +20,7 @@ from bandrank.metrics import Metrics
 log = logging.getLogger(__name__)
 
 # Hidden states of 384 float32 numbers a row take 6 MB, which stay in a last-level cache. Few threads take long for as
-# many rows, and a request waits for up to two batches before its own: 4096 rows a thread are 0.4% faster (EPYC, int8).
+# many, and a request waits for up to two batches ahead of it. 4096 rows a thread are 0.4% faster (EPYC, int8).
 CPU_BATCH_ROWS, THREAD_ROWS = 4096, 1024
 GPU_BATCH_ROWS = 32768
 LOOK_S = 1.0  # between two checks of a thread that may hang
