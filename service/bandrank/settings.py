@@ -105,7 +105,7 @@ class Settings(BaseModel):
     """`auto`: batches of a cross-encoder, a MixEncoder or a bi-encoder are replayed from CUDA graphs if the kernels
     run; `on`: the same, or an error; `off`: kernels are launched one by one."""
     max_batch_rows: NonNegativeInt = 0  # 4,096 rows stay in a CPU's cache
-    """Rows scored at once; 0: 4,096 on a CPU, 32,768 on a GPU."""
+    """Rows scored at once; 0: on a CPU 1,024 for each thread, at most a full batch of 4,096; on a GPU 32,768."""
     max_waiting_rows: PositiveInt = 2_000_000
     """Rows that may wait, shared between clients; a request beyond them gets 429."""
     patience: PositiveFloat = 4.0

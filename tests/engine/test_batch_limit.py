@@ -6,10 +6,19 @@ import pytest
 import torch
 from support.scorers import Recorder, WatchedScorer, lookup
 from support.serving import ranked, served
+from support.torch_threads import torch_threads
 
 from bandrank.engine.batch_limit import GROW_AFTER, LEAST_ROWS, BatchLimit
+from bandrank.engine.engine import Engine
 from bandrank.models.batch import ScoreBatch
 from bandrank.settings import Settings
+
+
+@pytest.mark.parametrize(("threads", "rows"), [(1, 1024), (2, 2048), (8, 4096)])
+def test_few_threads_get_fewer_rows(threads: int, rows: int) -> None:
+    """A request beside a large one waits for its batches."""
+    with torch_threads(threads):
+        assert Engine(torch.device("cpu")).worker.max_batch_rows == rows
 
 
 def test_a_limit_is_halved_down_to_a_least_and_recovers() -> None:

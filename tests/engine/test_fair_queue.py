@@ -77,14 +77,15 @@ def test_a_request_of_a_polite_client_goes_before_all_that_a_greedy_one_has_queu
 
 def test_batches_are_smaller_while_one_client_asks_too_much() -> None:
     """A polite client's next request then waits only for a small batch; while the greedy client is alone, its batches
-    are large.
+    are large. Parts of full batches are no smaller.
     """
     queue = queue_of()
     for _ in range(100):
         queue.put(task_of([1] * BATCH, client=GREEDY))
     alone = [sum(part.rows for part in queue.take_batch(BATCH)) for _ in range(AHEAD)]
     queue.put(task_of([1] * 3, client=POLITE))
-    beside = [sum(part.rows for part in queue.take_batch(BATCH)) for _ in range(AHEAD)]
+    most = [BATCH, BATCH, *[BATCH // 4] * (AHEAD - 2)]
+    beside = [sum(part.rows for part in queue.take_batch(rows)) for rows in most]
 
     assert alone == [BATCH] * AHEAD
     assert beside == [3, *[BATCH // FINER] * (AHEAD - 1)]

@@ -79,3 +79,13 @@ def test_no_batch_is_taken_ahead_of_the_next_task(queue: TaskQueue) -> None:
         queue.put(second)
         assert queue.take_batch(BATCH, wait=False) == [TaskSlice(second, 0, 3)]
         assert queue.take_batch(BATCH, wait=False)[0].task.ticket.client is GREEDY
+
+
+def test_the_thread_does_not_wait_behind_the_last_task(queue: TaskQueue) -> None:
+    """What was expected beyond it was cached, or estimated too high."""
+    last = task_of([1] * 3, client=POLITE)
+    last.ticket.num_scorings = 1
+    with queue.admitted(last.ticket, {LANE: 6}):
+        queue.put(last)
+        assert queue.take_batch(BATCH) == [TaskSlice(last, 0, 3)]
+        assert queue.take_batch(BATCH, wait=False)[0].task.ticket.client is GREEDY

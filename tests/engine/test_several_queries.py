@@ -9,6 +9,7 @@ from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 from support.serving import ranked, served
 from support.tasks import HANG_S, until
 
+from bandrank.engine.tickets import Ticket
 from bandrank.errors import DeadlineExceeded, InputTooLarge, Overloaded
 from bandrank.settings import Settings
 
@@ -50,6 +51,26 @@ async def test_the_queries_of_one_request_may_fill_the_room_of_their_client() ->
         gate.let_through(7)
 
         assert [ranked(ranking) for ranking in (await first, *await several)] == [[(0, 1.0)]] * 7
+
+
+@pytest.mark.parametrize("strategy", ["fast", "cascade"])
+async def test_nothing_is_expected_behind_the_last_task(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates that were expected to need encoding are cached."""
+    asked = [(f"who {number}", [f"she {number}", "man", "he"]) for number in range(3)]
+    left: list[float] = []
+    queued = Ticket.queued
+
+    def watched(ticket: Ticket, *work: float, scores: bool) -> None:
+        queued(ticket, *work, scores=scores)
+        left.append(ticket.expected_cost)
+
+    async with served(lookup(), fast=encoded_lookup()) as model:
+        await model.rank_each(asked, strategy=strategy)
+        monkeypatch.setattr(Ticket, "queued", watched)
+        await model.rank_each(asked, strategy=strategy)
+
+    assert left[1] > 0
+    assert left[2] == 0
 
 
 async def test_several_queries_are_one_request_in_the_metrics() -> None:

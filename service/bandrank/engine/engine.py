@@ -19,9 +19,9 @@ from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-# Hidden states of 384 float32 numbers a row take 6 MB, which stay in a last-level cache. Larger batches of int8 are
-# hardly faster, and under load every stage of every request waits for the batch under way.
-CPU_BATCH_ROWS = 4096
+# Hidden states of 384 float32 numbers a row take 6 MB, which stay in a last-level cache. Few threads take long for as
+# many, and a request waits for up to two batches ahead of it. 4096 rows a thread are 0.4% faster (EPYC, int8).
+CPU_BATCH_ROWS, THREAD_ROWS = 4096, 1024
 GPU_BATCH_ROWS = 32768
 LOOK_S = 1.0  # between two checks of a thread that may hang
 
@@ -57,9 +57,11 @@ class Engine:
         self.request_timeout_s = request_timeout_s
         self.hang_timeout_s = hang_timeout_s
         self.text_scorers: list[AnyTextScorer] = []
-        max_batch_rows = max_batch_rows or (CPU_BATCH_ROWS if device.type == "cpu" else GPU_BATCH_ROWS)
+        full = at_once = GPU_BATCH_ROWS
+        if device.type == "cpu":
+            full, at_once = CPU_BATCH_ROWS, min(CPU_BATCH_ROWS, THREAD_ROWS * torch.get_num_threads())
         self.queue = TaskQueue(
-            max_batch_rows=max_batch_rows,
+            max_batch_rows=max_batch_rows or full,
             patience=patience,
             max_waiting_rows=max_waiting_rows,
             max_wait_s=request_timeout_s,
@@ -70,7 +72,7 @@ class Engine:
         self.metrics.waiting_tasks.set_function(lambda: self.queue.waiting_tasks)
         self.worker = ScoringWorker(
             self.queue,
-            max_batch_rows=max_batch_rows,
+            max_batch_rows=max_batch_rows or at_once,
             metrics=self.metrics,
             device=device,
             on_death=on_death,

@@ -146,6 +146,7 @@ class ServedModel:
                 ),
             )
             plans.append(plan)
+            ticket.num_scorings += 1 if plan.bounded else len(plan.steps)
             for lane, rows in self._expected(plan, query, texts, options).items():
                 expected[lane] += rows
         until = start + min(CUT_AT * timeout_s, math.inf if budget_s is None else budget_s)

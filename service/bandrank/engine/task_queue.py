@@ -13,6 +13,7 @@ from bandrank.engine.clients import excess
 from bandrank.engine.tasks import AnyLane, AnySlice, AnyTask
 from bandrank.engine.throughput import BELIEVED_S, Throughput
 from bandrank.engine.tickets import Ticket
+from bandrank.engine.under_way import UnderWay
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed, whole_seconds
 
 MAX_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather ask another replica
@@ -20,8 +21,8 @@ STOPPING = "the service is stopping; try another replica"
 ADVICE = "send fewer or shorter texts"
 SURE = 0.5  # an estimate refuses a request only if even this part of it is too much
 # Against head-of-line blocking: while clients compete, the batches of those that ask for more than their share are
-# FINER times smaller. Between two tasks of another client's request the thread pauses for PAUSE_S or, if longer, for
-# PAUSE_PART of the time of the batch that would begin: a single candidate may take seconds.
+# FINER times smaller than full ones. Between two tasks of another client's request the thread pauses for PAUSE_S or, if
+# longer, for PAUSE_PART of the time of the batch that would begin: a single candidate may take seconds.
 FINER, PAUSE_S, PAUSE_PART = 8, 0.005, 0.05
 BACKGROUND_FINER = 32  # the same for background work: 128 rows on a CPU, a passage or two
 # A request is admitted behind others if it is expected to be done in this part of its time. The rest is reserve:
@@ -30,7 +31,6 @@ EXPECTED_PART = 0.5
 # Work that a request may wait for as often as for its own: with the default patience, nobody is refused for less than
 # 0.8 s. On a GPU a full batch takes milliseconds, and a few small requests at once would be too many.
 LEAST_S = 0.2
-NO_BATCH = "", 0.0
 
 
 def deadline_exceeded() -> DeadlineExceeded:
@@ -43,8 +43,9 @@ def deadline_exceeded() -> DeadlineExceeded:
 class TaskQueue:
     """The tasks that the event loop puts and the scoring thread takes, bounded in rows and seconds.
 
-    max_waiting_rows: shared by clients.  max_wait_s: the most that a request may take.  patience: how long a request
-    may wait, in multiples of its own work, of a batch of max_batch_rows or of `LEAST_S`, whichever is most.
+    max_waiting_rows: shared by clients.  max_wait_s: the most that a request may take.  max_batch_rows: those of a full
+    batch.  patience: how long a request may wait, in multiples of its own work, a full batch or `LEAST_S`, whichever is
+    most.
 
     Background clients have a separate queue. Its work is handed out while no other request is queued or admitted,
     counts for nobody's waiting time or room, and is given up when the queue is closed.
@@ -63,6 +64,7 @@ class TaskQueue:
         self.max_waiting_rows = max_waiting_rows
         self._max_wait_s = max_wait_s
         self._max_batch_rows = max_batch_rows
+        self._finer_rows, self._background_rows = (max(1, max_batch_rows // by) for by in (FINER, BACKGROUND_FINER))
         self._patience = patience
         self.clock = clock
         self._on_drop = on_drop
@@ -72,10 +74,7 @@ class TaskQueue:
         self._queues = ClientQueues(self.throughput, max_batch_rows)
         self._tasks: dict[Future[Any], AnyTask] = {}  # what waits, background work too
         self._next_deadline = math.inf  # no task that waits has an earlier one
-        # The last two batches that were handed out, by lane and rows; when the newest was, and how long the one before
-        # it should have taken from then on. Seconds are computed when asked for: a batch that ends may show its speed.
-        self._before = self._newest = NO_BATCH
-        self._handed_out_at, self._ahead_s = -math.inf, 0.0
+        self._under_way = UnderWay(self.throughput)
         self._refusal: NotReady | ScoringFailed | None = None
 
     @property
@@ -103,7 +102,9 @@ class TaskQueue:
         0 for background work, whose time nobody knows.
         """
         with self._changed:
-            return 0.0 if ticket.client.background else self._under_way_s + self._queues.seconds_before(ticket, cost)
+            if ticket.client.background:
+                return 0.0
+            return self._under_way.seconds(self.clock()) + self._queues.seconds_before(ticket, cost)
 
     def check_open(self) -> None:
         """Raises NotReady once the queue is closed, or ScoringFailed if it was closed because nothing can be scored."""
@@ -169,9 +170,8 @@ class TaskQueue:
             elif not ticket.promised:
                 ticket.turn += ticket.deference * cost
             ticket.promised = True
-            ticket.expected_cost = max(0.0, ticket.expected_cost - cost)
             least_s = self.throughput.least_seconds(lane.name, task.total_rows)
-            ticket.expected_s = max(0.0, ticket.expected_s - least_s)
+            ticket.queued(cost, least_s, scores=len(task.query) > 0)
             self._queues.put(task, ticket.turn)
             self._tasks[task.future] = task
             self._next_deadline = min(self._next_deadline, task.deadline)
@@ -182,13 +182,13 @@ class TaskQueue:
     def take_batch(self, max_batch_rows: int, *, wait: bool = True) -> list[AnySlice]:
         """The next batch, as soon as anything waits; the empty list once the queue is closed and empty.
 
-        wait: False gives the empty list at once if nothing waits, or if the batch should wait for a request under way;
-        True also says that all batches before it have ended.
+        max_batch_rows: for this one.  wait: False gives the empty list at once if nothing waits, or if the batch should
+        wait for a request under way; True also says that all batches before it have ended.
         """
         paused_at: float | None = None
         with self._changed:
             if wait:
-                self._before = self._newest = NO_BATCH
+                self._under_way.end(self.clock(), last=True)
             while True:
                 self._drop_late()
                 behind = self._queues.underserved()
@@ -198,7 +198,7 @@ class TaskQueue:
                     expected = any(queue.expected_cost for queue in behind)
                     if expected and not wait:
                         return []
-                    batch = take(self._queues, max(1, max_batch_rows // FINER) if behind else max_batch_rows)
+                    batch = take(self._queues, min(max_batch_rows, self._finer_rows) if behind else max_batch_rows)
                     if not expected:
                         return self._hand_out(batch)
                     paused_at = paused_at or time.monotonic()
@@ -208,9 +208,15 @@ class TaskQueue:
                 elif self._refusal is not None or not wait:
                     return []
                 elif len(self._queues.background) and not self._queues.in_use:
-                    return self._hand_out(take([self._queues.background], max(1, max_batch_rows // BACKGROUND_FINER)))
+                    rows = min(max_batch_rows, self._background_rows)
+                    return self._hand_out(take([self._queues.background], rows))
                 else:
                     self._changed.wait()
+
+    def end_batch(self, *, last: bool) -> None:
+        """Counts the oldest batch as ended.  last: whether all that were handed out have."""
+        with self._changed:
+            self._under_way.end(self.clock(), last=last)
 
     def discard(self, task: AnyTask, reason: str) -> None:
         """Abandons an unfinished task; its queued rows are freed at once."""
@@ -234,18 +240,10 @@ class TaskQueue:
         """How long to wait for the next task of a request under way before this batch begins."""
         return max(PAUSE_S, PAUSE_PART * self.throughput.sure_seconds(*_lane_and_rows(batch)))
 
-    @property
-    def _under_way_s(self) -> float:
-        """How long the batches that were handed out should still take."""
-        before_s, newest_s = (self.throughput.sure_seconds(*batch) for batch in (self._before, self._newest))
-        return max(0.0, self._handed_out_at + min(self._ahead_s, before_s) + newest_s - self.clock())
-
     def _hand_out(self, batch: list[AnySlice]) -> list[AnySlice]:
         """Counts a batch as handed out, and returns it."""
         now = self.clock()
-        # No more than one batch before it has yet to end.
-        self._ahead_s = min(self._under_way_s, self.throughput.sure_seconds(*self._newest))
-        self._before, self._newest, self._handed_out_at = self._newest, _lane_and_rows(batch), now
+        self._under_way.begin(*_lane_and_rows(batch), now)
         for part in batch:
             part.task.num_taken = part.stop
             part.task.first_taken = part.task.first_taken or now
@@ -295,7 +293,7 @@ class TaskQueue:
         """
         lane = max(rows, key=lambda lane: self.throughput.seconds(lane, rows[lane]))
         batch_s = self.throughput.seconds(lane, self._max_batch_rows)
-        excess_s = self._under_way_s + before_s - self._patience * max(seconds, batch_s, LEAST_S)
+        excess_s = self._under_way.seconds(self.clock()) + before_s - self._patience * max(seconds, batch_s, LEAST_S)
         if excess_s > 0 and not ticket.client.background:
             raise self._overloaded(excess_s)
 

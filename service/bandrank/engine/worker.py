@@ -183,7 +183,6 @@ class ScoringWorker:
         if slices := self._queue.take_batch(self.max_batch_rows, wait=not self._in_flight):
             self._taken, self._busy_since = slices, self._clock()
             self._run_batch(slices)
-            self._taken = ()
         elif newest is None:
             return False
         elif not newest.waits:
@@ -203,6 +202,7 @@ class ScoringWorker:
         may_follow = 1 if batch.lane.overlaps else 0
         self._finish_all_but(may_follow)
         self._in_flight.append(batch)
+        self._taken = ()
         batch.begin()
         self._finish_all_but(may_follow)
 
@@ -246,6 +246,8 @@ class ScoringWorker:
         if not batch.hidden:
             self._queue.throughput.report(batch.lane.name, batch.rows, self.last_success - started)
         self._limit.succeed(batch.rows)
+        # Or the next stages of its requests would be admitted behind it.
+        self._queue.end_batch(last=not self._taken and batch is self._in_flight[-1])
         for part, outcome in outcomes:
             self._hand_out(part, outcome)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
 from support.scripted_redis import ScriptedCommands, scripted
 from support.tasks import until
 
@@ -235,6 +235,18 @@ async def test_entries_that_are_refused_are_not_set() -> None:
             await until(lambda: len(one.commands.answers) > asked)  # noqa: B023  # awaited at once
             one.commands.answers[-1].set_result([ValueError("full")])
             assert await write == 2
+
+        assert one.state == 0
+
+
+async def test_deletions_that_are_refused_do_not_end_reads() -> None:
+    """A replica refuses them, and answers reads."""
+    async with scripted() as one:
+        for number in range(5):
+            deletion = asyncio.create_task(one.client.delete_many([b"a"]))
+            await until(lambda: deletion.done() or len(one.commands.answers) > number)  # noqa: B023  # awaited at once
+            one.commands.answers[number].set_exception(ReadOnlyError("a replica"))
+            assert await deletion is None
 
         assert one.state == 0
 

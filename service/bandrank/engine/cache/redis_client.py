@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, AnyStr, Literal, Self, TypeVar
 
 from bandrank.engine.cache.breaker import BreakerState, CircuitBreaker
-from bandrank.engine.cache.redis_commands import RedisCommands, connect, lacks_room, reason
+from bandrank.engine.cache.redis_commands import RedisCommands, connect, is_refusal, lacks_room, reason
 from bandrank.engine.cache.redis_url import RedisAddress, parse_redis_url
 from bandrank.errors import NotReady
 from bandrank.metrics import Metrics
@@ -214,9 +214,9 @@ class RedisClient:
             self._metrics.redis_errors.labels(operation).inc()
         if not failed and self._success_counts(operation):
             self._breaker.succeeded(permit)
-        elif failed and asked and started > self._last_answer:
+        elif failed and asked and started > self._last_answer and not (operation == "delete" and is_refusal(answer)):
             self._breaker.failed(permit)
-        else:  # the success says too little, Redis answered other calls in the meantime, or it was not asked
+        else:  # the success says too little, Redis answered this or another call, or it was not asked
             self._breaker.abandoned(permit)
         state = self._breaker.state
         if state is BreakerState.OPEN and not self._logged_down:

@@ -30,6 +30,11 @@ def lacks_room(refusal: Exception) -> bool:
     return isinstance(refusal, OutOfMemoryError)
 
 
+def is_refusal(error: object) -> bool:
+    """Whether a server answered, with an error."""
+    return isinstance(error, ResponseError)
+
+
 def reason(error: object) -> str:
     """What went wrong, without the server's own words, which may contain a secret."""
     name = type(error).__name__
