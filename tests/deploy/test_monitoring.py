@@ -192,6 +192,20 @@ class TestDashboards:
                 assert values, f"{where}: no data for {expression}"
                 assert not any(math.isnan(value) for value in values), f"{where}: NaN for {expression}"
 
+    def test_only_rates_are_shown_per_second(self, dashboard: dict[str, Any]) -> None:
+        """A series that is no rate, in a panel of rates, has a unit of its own."""
+        counts = [
+            (panel["title"], target["legendFormat"], json.dumps(panel["fieldConfig"]["overrides"]))
+            for panel in panels(dashboard)
+            for target in panel.get("targets", [])
+            if panel["fieldConfig"]["defaults"]["unit"] in {"reqps", "ops"} and "rate(" not in target["expr"]
+        ]
+
+        assert counts
+        for title, series, overrides in counts:
+            assert f'"options": "{series}"' in overrides, f"{title}: {series}"
+            assert '"id": "unit"' in overrides, f"{title}: {series}"
+
     def test_latency_of_every_path_of_embeddings(self, dashboard: dict[str, Any]) -> None:
         """The panel of latency by path shows every path of embeddings."""
         (expression,) = (e for where, e in dashboard_expressions(dashboard) if where.startswith("Latency by path"))

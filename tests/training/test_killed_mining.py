@@ -5,9 +5,10 @@ import resource
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fcntl import flock
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
@@ -171,6 +172,20 @@ def test_what_another_mines_is_left_alone(folder: Path, capsys: pytest.CaptureFi
     assert mixed(folder, "mixture") == 0
 
 
+def test_a_lock_whose_holder_has_just_ended_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is gone, so that another command could lock a new one at the same time."""
+    holder = locked(tmp_path)
+    holder.__enter__()
+
+    def ends(file: TextIO, operation: int) -> None:
+        holder.__exit__(None, None, None)
+        flock(file, operation)
+
+    monkeypatch.setattr("bandrank_training.locking.flock", ends)
+    with pytest.raises(BadInput, match="another command writes into"), locked(tmp_path):
+        pass
+
+
 def test_a_mixture_is_not_written_over_a_collection(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The texts of a folder that is named by mistake would be lost, or hide those of the mixture."""
     shutil.copytree(folder / "col", folder / "other")
@@ -179,7 +194,7 @@ def test_a_mixture_is_not_written_over_a_collection(folder: Path, capsys: pytest
     assert mixed(folder, "other") == 2
 
     assert "other holds a collection that is no mixture; choose another `out`" in capsys.readouterr().err
-    assert contents(folder / "other") == before | {folder / "other" / ".lock": b""}
+    assert contents(folder / "other") == before
 
 
 def test_a_full_disk_is_told_with_the_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

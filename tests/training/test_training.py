@@ -158,6 +158,7 @@ def test_a_folder_that_another_run_writes_is_left_alone(toy: Path, tmp_path: Pat
         assert main(["train", str(file)]) == 2
         assert [*out.iterdir()] == [out / ".lock"]
     assert main(["train", str(file)]) == 0
+    assert not (out / ".lock").exists()
 
 
 def test_a_process_that_outlives_a_run_does_not_keep_its_folder(tmp_path: Path) -> None:

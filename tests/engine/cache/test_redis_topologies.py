@@ -65,7 +65,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_tls(tmp_path: Path, certificates: Path) -> None:
-    """The server's certificate is checked, and an untrusted one is refused."""
+    """The server's certificate is checked, and an untrusted one is refused, as the error of `check` says."""
     port, certificate = free_port(), certificates / "cert.pem"
     files = ["--tls-cert-file", certificate, "--tls-key-file", certificates / "key.pem"]
     arguments = ["--port", "0", "--tls-port", port, *files, "--tls-ca-cert-file", certificate, "--tls-auth-clients no"]
@@ -78,6 +78,9 @@ async def test_tls(tmp_path: Path, certificates: Path) -> None:
                 for number in range(4):
                     assert (await wary.fetch([f"text {number}"])).redis_hits == 0
                 assert wary.sample("redis_breaker_state") == 2
+                assert wary.redis is not None
+                with pytest.raises(NotReady, match="certificate verify failed"):
+                    await wary.redis.check()
     except RuntimeError as error:
         if "Bad directive" not in str(error) and "TLS" not in str(error):
             raise

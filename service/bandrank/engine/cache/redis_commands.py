@@ -36,10 +36,17 @@ def is_refusal(error: object) -> bool:
 
 
 def reason(error: object) -> str:
-    """What went wrong, without the server's own words, which may contain a secret."""
+    """What went wrong, without the server's own words, which may contain a secret. Those of the system and of TLS tell
+    a misspelt host from a closed port and from an unknown certificate.
+    """
     name = type(error).__name__
-    of_cluster = isinstance(error, MovedError | ClusterCrossSlotError)
-    return f"{name}, as of a cluster: its URL is redis+cluster:// or rediss+cluster://" if of_cluster else name
+    if isinstance(error, MovedError | ClusterCrossSlotError):
+        return f"{name}, as of a cluster: its URL is redis+cluster:// or rediss+cluster://"
+    beneath = error
+    while isinstance(beneath, BaseException) and not isinstance(beneath, OSError):
+        beneath = beneath.__cause__ or beneath.__context__
+    said = str(beneath or "")
+    return f"{name}: {said}" if said else name
 
 
 class RedisCommands(Protocol):
