@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 from typing import ParamSpec, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -41,6 +42,14 @@ class Pace:
         """Calls `work` in the client's turn and returns its result. Raises what it raises."""
         await self.turn(client)
         return work(*args, **kwargs)
+
+    async def listed(self, client: Client, items: Iterable[T], at_once: int) -> list[T]:
+        """A list of items that are made one by one, `at_once` of them in each turn. Raises what making them raises."""
+        rest = iter(items)
+        made: list[T] = []
+        while len(some := await self.run(client, list, islice(rest, at_once))) == at_once:
+            made += some
+        return made + some
 
     def _round_s(self) -> float:
         now = time.perf_counter()
