@@ -206,3 +206,25 @@ async def test_fields_of_many_documents_are_read_in_pieces(
     assert response.status_code == 200, response.text[:200]
     assert sum(pieces) == 2000
     assert max(pieces) <= 128
+
+
+@pytest.mark.parametrize("characters", ["a,", "a:"])
+async def test_a_long_text_is_searched_for_values_in_pieces(monkeypatch: pytest.MonkeyPatch, characters: str) -> None:
+    """Where commas or colons may be those of values or of fields, others get a turn after every part."""
+    turns = 0
+
+    async def turn(*_: object, **__: object) -> None:
+        nonlocal turns
+        turns += 1
+
+    monkeypatch.setattr(Pace, "turn", turn)
+    monkeypatch.setattr(parsing, "PART_BYTES", 1000)
+    monkeypatch.setattr(parsing, "MAX_VALUES", 100)
+    monkeypatch.setattr(parsing, "FEW_FIELDS", 100)
+    monkeypatch.setattr(parsing, "CANDIDATE_FIELDS", 0)
+    body = {"query": "who", "candidates": [characters * 5000 + ","] * 10}
+    async with running_app(lookup()) as running:
+        response = await running.client.post("/rerank", json=body)
+
+    assert response.status_code == 200, response.text[:200]
+    assert turns > 10

@@ -125,6 +125,7 @@ async def test_a_long_list_is_made_in_pieces() -> None:
             await asyncio.sleep(0)
 
     looking = asyncio.ensure_future(look())
+    await pace.turn(CLIENT)
     with pytest.raises(ValueError, match="no more numbers"):
         await pace.listed(CLIENT, numbers(), 2)
     await looking

@@ -44,12 +44,17 @@ class Pace:
         return work(*args, **kwargs)
 
     async def listed(self, client: Client, items: Iterable[T], at_once: int) -> list[T]:
-        """A list of items that are made one by one, `at_once` of them in each turn. Raises what making them raises."""
+        """A list of items that take long to make, begun in the client's turn; after every `at_once`, others get theirs.
+
+        Raises what making the items raises.
+        """
         rest = iter(items)
         made: list[T] = []
-        while len(some := await self.run(client, list, islice(rest, at_once))) == at_once:
+        while some := list(islice(rest, at_once)):
             made += some
-        return made + some
+            if len(some) == at_once:
+                await self.turn(client)
+        return made
 
     def _round_s(self) -> float:
         now = time.perf_counter()

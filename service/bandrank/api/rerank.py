@@ -19,8 +19,9 @@ from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.parsing import Json, check_fields, load, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import bodies_schema
-from bandrank.api.service import ServiceOfApp
+from bandrank.api.service import Service, ServiceOfApp
 from bandrank.engine.calls import Call, answer
+from bandrank.engine.memory import Account
 from bandrank.engine.registry import CallCandidate
 from bandrank.errors import InputTooLarge, InvalidInput
 
@@ -74,15 +75,10 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
         start = time.monotonic()
         header_s = _budget_of_header(request)
         body = await read_body(request, service.max_body_bytes, account, service.pace)
-        dialect, wanted, call = await service.pace.run(account.client, _read, dialects, body, service.max_candidates)
-        candidates = call.candidates
-        if dialect.texts is not None:
-            texts = await service.pace.listed(account.client, dialect.texts(wanted), TEXTS_AT_ONCE)
-            candidates = [CallCandidate(text) for text in texts]
+        dialect, wanted, call = await _read(dialects, body, service, account)
         budget_s = call.budget_s if call.budget_s is not None else header_s
         call = replace(
             call,
-            candidates=candidates,
             model=call.model or request.path_params.get("model"),
             any_model=call.any_model and service.any_model,
             budget_s=None if budget_s is None else budget_s - (time.monotonic() - start),
@@ -99,10 +95,26 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
     return router
 
 
-def _read(dialects: tuple[Dialect[Any], ...], body: Json, max_candidates: int) -> tuple[Dialect[Any], Any, Call]:
-    """A body's dialect, its request and its call. Raises InvalidInput, and InputTooLarge for too many candidates."""
-    check_fields(body, max_candidates)
-    content = load(body)
+async def _read(
+    dialects: tuple[Dialect[Any], ...], body: Json, service: Service, account: Account
+) -> tuple[Dialect[Any], Any, Call]:
+    """A body's dialect, its request and its call, in pieces, between which others get a turn.
+
+    Raises InvalidInput, and InputTooLarge for too many candidates.
+    """
+    pace, client = service.pace, account.client
+    await check_fields(body, client, pace, service.max_candidates)
+    content = await pace.run(client, load, body)
+    dialect, wanted, call = await pace.run(client, _call_of, dialects, content, service.max_candidates)
+    if dialect.texts is not None:
+        texts = await pace.listed(client, dialect.texts(wanted), TEXTS_AT_ONCE)
+        call = replace(call, candidates=[CallCandidate(text) for text in texts])
+    return dialect, wanted, call
+
+
+def _call_of(
+    dialects: tuple[Dialect[Any], ...], content: object, max_candidates: int
+) -> tuple[Dialect[Any], Any, Call]:
     dialect = dialect_of(content, dialects)
     check_lengths(content, dialect.request, max_candidates)
     wanted = validated(dialect.request, content)
