@@ -131,6 +131,13 @@ async def check_fields(body: Json, client: Client, pace: Pace, max_candidates: i
             raise InvalidInput(f"the body has too many fields (limit {limit}); send fewer of each candidate's")
 
 
+def has_many_fields(body: Json) -> bool:
+    """Whether JSON has more than FEW_FIELDS fields."""
+    if fields_at_most(body) <= FEW_FIELDS:
+        return False
+    return sum(_counts_outside_strings(body, fields_at_most, FEW_FIELDS)) > FEW_FIELDS
+
+
 def load(body: Json) -> object:
     """Parses JSON into Python's own types. Raises InvalidInput.
 
