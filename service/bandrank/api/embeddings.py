@@ -172,12 +172,8 @@ async def read_texts(request: Request, kind: type[Kind], service: Service, accou
     raw = await read_body(request, service.max_body_bytes, account, service.pace)
     await check_fields(raw, account.client, service.pace)
     content = await service.pace.run(account.client, load, raw)
-    return await service.pace.run(account.client, _validated, kind, content, service.max_candidates)
-
-
-def _validated(kind: type[Kind], content: object, max_texts: int) -> Kind:
-    check_lengths(content, kind, max_texts, "texts")
-    return validated(kind, content)
+    check_lengths(content, kind, service.max_candidates, "texts")
+    return await service.pace.run(account.client, validated, kind, content)
 
 
 async def write_list(

@@ -44,10 +44,7 @@ class Pace:
         return work(*args, **kwargs)
 
     async def listed(self, client: Client, items: Iterable[T], at_once: int) -> list[T]:
-        """A list of items that take long to make, begun in the client's turn; after every `at_once`, others get theirs.
-
-        Raises what making the items raises.
-        """
+        """Lists items that take long to make, from the client's turn on; after every `at_once` others get theirs."""
         rest = iter(items)
         made: list[T] = []
         while some := list(islice(rest, at_once)):

@@ -63,7 +63,7 @@ async def read_json(
 ) -> Kind:
     """The validated request in a body of JSON, which is not one for a ranking.
 
-    any_fields: do not bound the number of fields. Raises what `read_body`, `check_fields` and `parse` raise.
+    any_fields: do not bound the number of fields. Raises what `read_body` raises, and InvalidInput.
     """
     body = await read_body(request, max_bytes, account, pace)
     if not any_fields:
@@ -126,16 +126,14 @@ async def check_fields(body: Json, client: Client, pace: Pace, max_candidates: i
     limit = max(FEW_FIELDS, CANDIDATE_FIELDS * max_candidates)
     if fields_at_most(body) > limit:
         await pace.turn(client)
-        counts = await pace.listed(client, _counts_outside_strings(body, fields_at_most, limit), 1)
-        if sum(counts) > limit:
+        if sum(await pace.listed(client, _counts_outside_strings(body, fields_at_most, limit), 1)) > limit:
             raise InvalidInput(f"the body has too many fields (limit {limit}); send fewer of each candidate's")
 
 
 def has_many_fields(body: Json) -> bool:
     """Whether JSON has more than FEW_FIELDS fields."""
-    if fields_at_most(body) <= FEW_FIELDS:
-        return False
-    return sum(_counts_outside_strings(body, fields_at_most, FEW_FIELDS)) > FEW_FIELDS
+    most = FEW_FIELDS
+    return fields_at_most(body) > most and sum(_counts_outside_strings(body, fields_at_most, most)) > most
 
 
 def load(body: Json) -> object:
@@ -169,11 +167,6 @@ def validated(kind: type[Kind], data: object) -> Kind:
         return reader.validate_python(data)
     except ValidationError as error:
         raise InvalidInput(in_words(error, data)) from None
-
-
-def parse(kind: type[Kind], body: Json) -> Kind:
-    """The validated request that a body holds. Raises InvalidInput."""
-    return validated(kind, load(body))
 
 
 def values_at_most(text: Json) -> int:

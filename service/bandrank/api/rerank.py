@@ -98,27 +98,18 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
 async def _read(
     dialects: tuple[Dialect[Any], ...], body: Json, service: Service, account: Account
 ) -> tuple[Dialect[Any], Any, Call]:
-    """A body's dialect, its request and its call, in pieces, between which others get a turn.
-
-    Raises InvalidInput, and InputTooLarge for too many candidates.
-    """
+    """A body's dialect, its request and its call. Raises InvalidInput, and InputTooLarge for too many candidates."""
     pace, client = service.pace, account.client
     await check_fields(body, client, pace, service.max_candidates)
     content = await pace.run(client, load, body)
-    dialect, wanted, call = await pace.run(client, _call_of, dialects, content, service.max_candidates)
+    dialect = dialect_of(content, dialects)
+    check_lengths(content, dialect.request, service.max_candidates)
+    wanted = await pace.run(client, validated, dialect.request, content)
+    call = dialect.read(wanted)
     if dialect.texts is not None:
         texts = await pace.listed(client, dialect.texts(wanted), TEXTS_AT_ONCE)
         call = replace(call, candidates=[CallCandidate(text) for text in texts])
     return dialect, wanted, call
-
-
-def _call_of(
-    dialects: tuple[Dialect[Any], ...], content: object, max_candidates: int
-) -> tuple[Dialect[Any], Any, Call]:
-    dialect = dialect_of(content, dialects)
-    check_lengths(content, dialect.request, max_candidates)
-    wanted = validated(dialect.request, content)
-    return dialect, wanted, dialect.read(wanted)
 
 
 def _documents_size(dialect: Dialect[Any], exchange: Exchange[Any], max_bytes: int) -> int:

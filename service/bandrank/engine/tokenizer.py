@@ -109,8 +109,8 @@ class RequestTokenizer:
             applied = [(request.candidates, request.truncated_candidate_tokens)]
             limit = self.candidate_limit(len(request.query), options.reach)
             for part in rest:
-                left = sum(self.estimate_tokens(candidates[part.start :], limit))
-                if sum(len(ids.values) for ids, _ in applied) + SURE * left > most:
+                read = sum(len(ids.values) for ids, _ in applied)
+                if most < math.inf and read + SURE * sum(self.estimate_tokens(candidates[part.start :], limit)) > most:
                     raise InputTooLarge(f"scoring this request would take more than {most:.0f} rows: {ADVICE}")
                 apply = partial(self._apply, candidates[part], len(request.query), options)
                 applied.append(await self._pool.run(client, turn, sum(sizes[part]), apply))

@@ -151,7 +151,7 @@ def unpacked(body: bytes, headers: Headers, max_bytes: int, kinds: re.Pattern[st
     if (kind and not kinds.fullmatch(kind)) or encoding not in {b"", b"identity", b"gzip"}:
         raise Skipped(SkipReason.UNREADABLE_REQUEST)
     content = _gunzipped(body, max_bytes) if encoding == b"gzip" else body
-    if has_many_fields(content):  # of an object whose values are texts, all are read before other threads get a turn
+    if has_many_fields(content):  # which are read without a pause if their values are texts
         raise Skipped(SkipReason.LARGE_REQUEST)
     return content, check_values(content)
 

@@ -51,8 +51,8 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-# Functions of Python, after which other threads can get the interpreter's lock. Where the scanner, which is in C, calls
-# classes or nothing, it keeps the lock to the end: for a fifth of a second, if a list has half a million numbers.
+# Functions, after which other threads can get the interpreter's lock. Without them the scanner, which is in C, keeps it
+# for a fifth of a second while it reads half a million numbers.
 def _as_written(number: str) -> Number:
     return Number(number)
 
