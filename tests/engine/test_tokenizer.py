@@ -321,20 +321,6 @@ async def test_a_request_that_is_cancelled_is_tokenised_no_further(monkeypatch: 
 
 
 @pytest.mark.anyio
-async def test_a_request_with_too_many_tokens_is_not_tokenised_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused once those read, and half of those expected of the rest, are too many."""
-    slices = counted_slices(monkeypatch)
-    texts = ["the " * (SLICE_CHARACTERS // 4)] * 12
-    with tokenizer_of(tiny_bi_encoder(positions=2**16, max_tokens=2**16), cache_bytes=0) as tokenizer:
-        await tokenizer.tokenize("", texts, client=CLIENT, most=3.1 * SLICE_CHARACTERS)
-        assert len(slices) == 12
-        with pytest.raises(InputTooLarge, match="more than"):
-            await tokenizer.tokenize("", texts, client=CLIENT, most=2.3 * SLICE_CHARACTERS)
-
-    assert len(slices) == 12 + 7
-
-
-@pytest.mark.anyio
 async def test_characters_that_wait_are_bounded() -> None:
     """A request beyond the bound is refused at once, as is one that could never fit; later there is room again."""
     with tokenizer_of(TRUNCATING, cache_bytes=0, limits=TextLimits(in_flight=2**21)) as tokenizer:
