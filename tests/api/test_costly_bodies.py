@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,8 @@ from support.models import as_served, tiny_cross_encoder
 from support.scorers import lookup
 
 from bandrank.api import parsing
+from bandrank.api.dialects import documents
+from bandrank.api.pace import Pace
 from bandrank.errors import InvalidInput
 from bandrank.settings import Settings
 
@@ -175,3 +178,27 @@ async def test_a_body_without_an_end_is_not_read_to_it() -> None:
         assert_error(await running.client.post("/rerank", content=endless(), headers=headers), 413, "input_too_large")
 
     assert sent <= parsing.DRAIN_FACTOR * 10_000 + 2000
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/pinecone/rerank", "/reranking"])
+async def test_fields_of_many_documents_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Others get a turn after every 128 documents, each of which may have 64 fields that lie deep."""
+    pieces = [0]
+    read = documents._text_of
+
+    def counted(*args: Any, **kwargs: Any) -> str:
+        pieces[-1] += 1
+        return read(*args, **kwargs)
+
+    async def turn(*_: object, **__: object) -> None:
+        pieces.append(0)
+
+    monkeypatch.setattr(documents, "_text_of", counted)
+    monkeypatch.setattr(Pace, "turn", turn)
+    body = {"query": "who", "rank_fields": ["a"]} | dict.fromkeys(("documents", "input"), [{"a": "man"}] * 2000)
+    async with running_app(lookup()) as running:
+        response = await running.client.post(path, json=body)
+
+    assert response.status_code == 200, response.text[:200]
+    assert sum(pieces) == 2000
+    assert max(pieces) <= 128

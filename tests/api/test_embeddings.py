@@ -136,6 +136,15 @@ async def test_many_queries_wait_for_the_tokenizer_once(monkeypatch: pytest.Monk
     assert before <= 2
 
 
+async def test_too_many_tokens_are_not_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request is refused once those read, and half of those expected of the rest, exceed the limit."""
+    texts = [f"{number} " + "man " * (SLICE_CHARACTERS // 5) for number in range(12)]  # of 512 tokens, as they are cut
+    async with running_app(tiny_bi_encoder(max_tokens=512), settings=Settings(max_waiting_rows=9 * 512)) as running:
+        sliced = counted_slices(monkeypatch)
+        assert_openai_error(await ask(running, texts), 413, "input_too_large")
+    assert len(sliced) == 7
+
+
 async def test_the_answer_has_this_shape() -> None:
     """The answer has exactly the documented fields, for a single text as for a list."""
     async with running_app(tiny_bi_encoder()) as running:

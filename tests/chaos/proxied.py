@@ -30,6 +30,7 @@ def hits(sources: Any) -> bytes:
 ANSWERS: Mapping[str, Callable[[], bytes]] = {
     "docs": lambda: hits([{"title": "the man"}, {"title": "she"}]),
     "vectors": lambda: hits([{"body": "man", "vector": [0.12345678] * 10_000}] * 100),
+    "vector": lambda: hits([{"body": "man", "vector": [1] * 600_000}]),
     "texts": lambda: hits([{"body": "man " * 35_000}] * 100),
     "one": lambda: hits([{"body": "man " * 3_500_000}]),
     "wide": lambda: hits([{"body": "man " * 35_000 + "\U0001f9ea"}] * 100),
@@ -102,7 +103,7 @@ for index in ANSWERS:
     register(f"{index}_once", lambda url, index=index: {search(url, index)}, quick=index in {"deep", "values"})  # type: ignore[misc]
 
 WRITTEN: Mapping[str, Callable[[], bytes]] = {
-    "numbers": lambda: b'{"knn":{"vector":[' + b"0.12345678," * 1_200_000 + b"1]}}",
+    "numbers": lambda: b'{"knn":{"vector":[' + b"0.12345678," * 600_000 + b"1]}}",
     "text": lambda: b'{"query":{"match":{"body":"' + b"man " * 3_500_000 + b'"}}}',
     "wide_text": lambda: b'{"query":{"match":{"body":"' + b"man " * 3_500_000 + "\U0001f9ea".encode() + b'"}}}',
     "deep": lambda: b'{"query":' * 200_000,

@@ -283,9 +283,10 @@ def test_a_client_that_hangs_up_while_its_hits_are_ranked(engine: SearchEngine) 
         wait_until(lambda: held_by(proxy) == 0)
 
 
-def test_a_search_with_too_many_values_passes_through(proxy: Proxied, engine: SearchEngine) -> None:
-    """The proxy counts the values in a body before it reads them."""
-    body = json.dumps(BODY | {"terms": [0] * 1_400_000}).replace(", ", ",")
+@pytest.mark.parametrize("terms", [[0] * 1_400_000, dict.fromkeys(range(70_000), "")], ids=["values", "fields"])
+def test_a_search_with_too_many_values_passes_through(proxy: Proxied, engine: SearchEngine, terms: Any) -> None:
+    """The proxy counts the values and fields in a body before it reads them."""
+    body = json.dumps(BODY | {"terms": terms}).replace(", ", ",")
     with proxy.client() as client:
         response = client.post("/docs/_search", content=body, headers=HEADERS)
 

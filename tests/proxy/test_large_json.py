@@ -14,7 +14,7 @@ from bandrank.api.pace import Pace
 from bandrank.engine.clients import Client
 from bandrank.proxy.hits import Placed, SearchAnswer
 from bandrank.proxy.large_json import SMALL_BYTES, LargeJson
-from bandrank.proxy.raw_json import MAX_MEMBERS, read_document, read_members
+from bandrank.proxy.raw_json import MAX_MEMBERS, Reader, read_document, read_members, read_roughly, read_value
 
 pytestmark = pytest.mark.anyio
 
@@ -118,3 +118,17 @@ def test_an_answer_with_too_many_hits_is_read_no_further() -> None:
     """The first hit beyond the limit is not even parsed."""
     with pytest.raises(ValueError, match="no more than 2 elements"):
         SearchAnswer(b'{"hits": {"hits": [{}, {}, no JSON', max_hits=2)
+
+
+@pytest.mark.parametrize("read", [read_value, read_roughly])
+async def test_the_loop_goes_round_while_numbers_are_read(read: Reader) -> None:
+    """The thread that reads them gives up the interpreter's lock now and then."""
+    text = f"[{'1,0.5,' * 250_000}0]"
+    rounds = 0
+    async with large_json() as work:
+        reading = asyncio.create_task(work.run(ONE, len(text), read, text, 0))
+        while not reading.done():
+            rounds += 1
+            await asyncio.sleep(0.001)
+
+    assert rounds >= 5  # two or three, if the lock is kept

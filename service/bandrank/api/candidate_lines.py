@@ -9,7 +9,7 @@ from contextlib import suppress
 from fastapi import Request
 
 from bandrank.api.disconnects import hung_up, unless_gone
-from bandrank.api.parsing import check_values, parse
+from bandrank.api.parsing import check_values, load, validated
 from bandrank.api.registered import LineError, RegisteredCandidate, RegisterResponse
 from bandrank.api.service import Service
 from bandrank.engine.clients import Client
@@ -101,7 +101,7 @@ class _Upload:
             return
         try:
             check_values(line)
-            self._queued.append(parse(RegisteredCandidate, line))
+            self._queued.append(validated(RegisteredCandidate, load(line)))
             self._queued_bytes += len(line)
         except InvalidInput as error:
             self.answer.num_errors += 1

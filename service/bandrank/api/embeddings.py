@@ -18,7 +18,7 @@ from bandrank.api.dialects.fields import Limit, TextOrObject, TextsOrObjects
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import AnyErrorBody, FaultsBody, OpenAIErrorBody
-from bandrank.api.parsing import Json, check_fields, load, read_body, validated
+from bandrank.api.parsing import check_fields, load, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
@@ -170,14 +170,10 @@ async def read_texts(request: Request, kind: type[Kind], service: Service, accou
     Raises what `read_body` raises, InvalidInput, and InputTooLarge for too many texts before looking at any.
     """
     raw = await read_body(request, service.max_body_bytes, account, service.pace)
-    return await service.pace.run(account.client, _read, kind, raw, service.max_candidates)
-
-
-def _read(kind: type[Kind], body: Json, max_texts: int) -> Kind:
-    check_fields(body)
-    content = load(body)
-    check_lengths(content, kind, max_texts, "texts")
-    return validated(kind, content)
+    await check_fields(raw, account.client, service.pace)
+    content = await service.pace.run(account.client, load, raw)
+    check_lengths(content, kind, service.max_candidates, "texts")
+    return await service.pace.run(account.client, validated, kind, content)
 
 
 def cuts_as_headers(embedded: Embeddings) -> dict[str, str]:

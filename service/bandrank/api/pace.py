@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 from typing import ParamSpec, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -41,6 +42,16 @@ class Pace:
         """Calls `work` in the client's turn and returns its result. Raises what it raises."""
         await self.turn(client)
         return work(*args, **kwargs)
+
+    async def listed(self, client: Client, items: Iterable[T], at_once: int) -> list[T]:
+        """Lists items that take long to make, from the client's turn on; after every `at_once` others get theirs."""
+        rest = iter(items)
+        made: list[T] = []
+        while some := list(islice(rest, at_once)):
+            made += some
+            if len(some) == at_once:
+                await self.turn(client)
+        return made
 
     def _round_s(self) -> float:
         now = time.perf_counter()

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from bandrank.api.faults import in_words
 from bandrank.api.pace import Pace
+from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, InvalidInput, UnsupportedMedia
 
@@ -62,12 +63,13 @@ async def read_json(
 ) -> Kind:
     """The validated request in a body of JSON, which is not one for a ranking.
 
-    any_fields: do not bound the number of fields. Raises what `read_body`, `check_fields` and `parse` raise.
+    any_fields: do not bound the number of fields. Raises what `read_body` raises, and InvalidInput.
     """
     body = await read_body(request, max_bytes, account, pace)
     if not any_fields:
-        await pace.run(account.client, check_fields, body)
-    return await pace.run(account.client, parse, kind, body)
+        await check_fields(body, account.client, pace)
+    content = await pace.run(account.client, load, body)
+    return await pace.run(account.client, validated, kind, content)
 
 
 async def read_body(request: Request, max_bytes: int, account: Account, pace: Pace) -> bytearray:
@@ -95,8 +97,11 @@ async def read_body(request: Request, max_bytes: int, account: Account, pace: Pa
                 break
     if size > max_bytes:
         raise InputTooLarge(too_large)
-    await pace.turn(account.client)
-    account.hold(TEXT_BYTES * len(body) + VALUE_BYTES * check_values(body, most_values))
+    if most_values > MAX_VALUES:
+        await pace.turn(account.client)
+        counts = _counts_outside_strings(body, values_at_most, MAX_VALUES)
+        most_values = _checked(sum(await pace.listed(account.client, counts, 1)))
+    account.hold(TEXT_BYTES * len(body) + VALUE_BYTES * most_values)
     return body
 
 
@@ -106,16 +111,29 @@ def check_values(body: Json, most: int | None = None) -> int:
     most: the sum of `values_at_most` over its parts. Raises InvalidInput for too many values.
     """
     count = values_at_most(body) if most is None else most
-    if count > MAX_VALUES and (count := _count_outside_strings(body, values_at_most, MAX_VALUES)) > MAX_VALUES:
+    return count if count <= MAX_VALUES else _checked(sum(_counts_outside_strings(body, values_at_most, MAX_VALUES)))
+
+
+def _checked(num_values: int) -> int:
+    """Returns the number of values. Raises InvalidInput for too many."""
+    if num_values > MAX_VALUES:
         raise InvalidInput(f"the body has too many JSON values (limit {MAX_VALUES}); send fewer candidates per request")
-    return count
+    return num_values
 
 
-def check_fields(body: Json, max_candidates: int = 1) -> None:
+async def check_fields(body: Json, client: Client, pace: Pace, max_candidates: int = 1) -> None:
     """Raises InvalidInput for a request with more fields than `max_candidates` candidates may have."""
     limit = max(FEW_FIELDS, CANDIDATE_FIELDS * max_candidates)
-    if fields_at_most(body) > limit and _count_outside_strings(body, fields_at_most, limit) > limit:
-        raise InvalidInput(f"the body has too many fields (limit {limit}); send fewer of each candidate's")
+    if fields_at_most(body) > limit:
+        await pace.turn(client)
+        if sum(await pace.listed(client, _counts_outside_strings(body, fields_at_most, limit), 1)) > limit:
+            raise InvalidInput(f"the body has too many fields (limit {limit}); send fewer of each candidate's")
+
+
+def has_many_fields(body: Json) -> bool:
+    """Whether JSON has more than FEW_FIELDS fields."""
+    most = FEW_FIELDS
+    return fields_at_most(body) > most and sum(_counts_outside_strings(body, fields_at_most, most)) > most
 
 
 def load(body: Json) -> object:
@@ -126,7 +144,7 @@ def load(body: Json) -> object:
     if body.startswith(BOM_UTF8):  # noqa: FURB188 - removeprefix would copy every bytearray
         body = body[len(BOM_UTF8) :]
     try:
-        return from_json(body)
+        return from_json(body, cache_strings="keys")  # looking each text up as well would take twice as long
     except ValueError as error:
         raise InvalidInput(f"Invalid JSON: {error}{_cause(body, str(error))}") from None
 
@@ -151,11 +169,6 @@ def validated(kind: type[Kind], data: object) -> Kind:
         raise InvalidInput(in_words(error, data)) from None
 
 
-def parse(kind: type[Kind], body: Json) -> Kind:
-    """The validated request that a body holds. Raises InvalidInput."""
-    return validated(kind, load(body))
-
-
 def values_at_most(text: Json) -> int:
     """The number of values in JSON, or more: characters in strings count as well."""
     return text.count(b",") + text.count(b":") + LIST_VALUES * (text.count(b"[") + text.count(b"{"))
@@ -166,14 +179,13 @@ def fields_at_most(text: Json) -> int:
     return text.count(b":")
 
 
-def _count_outside_strings(body: Json, at_most: Callable[[Json], int], limit: int) -> int:
-    """What `at_most` counts in JSON without the contents of its strings. Stops counting once it exceeds `limit`."""
+def _counts_outside_strings(body: Json, at_most: Callable[[Json], int], limit: int) -> Iterator[int]:
+    """What `at_most` counts in JSON without the contents of its strings, part by part until the sum exceeds `limit`."""
     count = 0
     for part in _outside_strings(body):
-        count += at_most(part)
-        if count > limit:
+        yield (more := at_most(part))
+        if (count := count + more) > limit:
             break
-    return count
 
 
 def _outside_strings(body: Json) -> Iterator[bytes]:

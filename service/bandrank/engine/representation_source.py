@@ -232,7 +232,8 @@ class RepresentationSource:
         kept.
         """
         options = Options(reach, keep=rescue is not None)
-        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=options)
+        most = self._queue.max_waiting_rows  # which the queue would refuse
+        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=options, most=most)
         return await self._encode_ids(tokens.candidates, tokens.truncated_candidate_tokens, ticket, rescue)
 
     async def _encode_ids(

@@ -11,6 +11,8 @@ from bandrank.engine.cache.lru import LruCache
 from bandrank.engine.clients import Client
 from bandrank.engine.fair_pool import FairPool
 from bandrank.engine.options import DEFAULT, Options
+from bandrank.engine.task_queue import ADVICE, SURE
+from bandrank.errors import InputTooLarge
 from bandrank.metrics import Metrics
 from bandrank.models.ids import ID_BYTES, Ids, PackedIds, RaggedIds
 from bandrank.models.places import Span, places
@@ -91,10 +93,12 @@ class RequestTokenizer:
         *,
         client: Client,
         options: Options = DEFAULT,
+        most: float = math.inf,
     ) -> TokenizedRequest:
         """Tokenises a request in the pool, slice by slice, so that small requests pass it.
 
-        Cancelling the call stops it after the slice under way. Raises what `FairPool.admit` raises.
+        Cancelling the call stops it after the slice under way.  most: token ids of candidates. Raises InputTooLarge as
+        soon as it is sure that they have more, and what `FairPool.admit` raises.
         """
         query_size = min(len(query), self._limits.query) + len(options.instruction)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
@@ -103,7 +107,11 @@ class RequestTokenizer:
             work = partial(self.tokenize_now, query, candidates[first], options)
             request = await self._pool.run(client, turn, query_size + sum(sizes[first]), work)
             applied = [(request.candidates, request.truncated_candidate_tokens)]
+            limit = self.candidate_limit(len(request.query), options.reach)
             for part in rest:
+                read = sum(len(ids.values) for ids, _ in applied)
+                if most < math.inf and read + SURE * sum(self.estimate_tokens(candidates[part.start :], limit)) > most:
+                    raise InputTooLarge(f"scoring this request would take more than {most:.0f} rows: {ADVICE}")
                 apply = partial(self._apply, candidates[part], len(request.query), options)
                 applied.append(await self._pool.run(client, turn, sum(sizes[part]), apply))
             return replace(

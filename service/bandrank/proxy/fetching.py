@@ -4,7 +4,7 @@ import re
 import zlib
 from dataclasses import dataclass
 
-from bandrank.api.parsing import TEXT_BYTES, check_values, values_at_most
+from bandrank.api.parsing import TEXT_BYTES, check_values, has_many_fields, values_at_most
 from bandrank.engine.memory import Account
 from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, InvalidInput, Unreachable
 from bandrank.proxy.downstream import Downstream
@@ -151,6 +151,8 @@ def unpacked(body: bytes, headers: Headers, max_bytes: int, kinds: re.Pattern[st
     if (kind and not kinds.fullmatch(kind)) or encoding not in {b"", b"identity", b"gzip"}:
         raise Skipped(SkipReason.UNREADABLE_REQUEST)
     content = _gunzipped(body, max_bytes) if encoding == b"gzip" else body
+    if has_many_fields(content):  # which are read without a pause if their values are texts
+        raise Skipped(SkipReason.LARGE_REQUEST)
     return content, check_values(content)
 
 

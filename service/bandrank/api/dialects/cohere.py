@@ -7,6 +7,7 @@ further keys.
 
 import math
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -155,13 +156,9 @@ class CohereResponse(BaseModel):
 
 
 def read(request: CohereRequest) -> Call:
-    """The call of a request. Raises InvalidInput for an object without a text, and for metadata of other documents."""
-    texts = texts_of(request.documents, name="documents", rank_fields=request.rank_fields, in_parts=True)
-    if request.metadata is not None:
-        texts = with_metadata(texts, request.metadata, len(request.documents))
+    """The call of a request, without its candidates."""
     call = call_of(
         request,
-        texts,
         top_n=request.top_n,
         return_texts=request.return_documents,
         raw_scores=request.raw,
@@ -173,6 +170,12 @@ def read(request: CohereRequest) -> Call:
         budget_s=budget_s,
         options=replace(request.options(max_passages=request.max_chunks_per_doc), best_passages=request.spans),
     )
+
+
+def texts(request: CohereRequest) -> Iterator[str]:
+    """The texts of the documents. Raises InvalidInput for an object without one, and for a wrong number of metadata."""
+    found = texts_of(request.documents, name="documents", rank_fields=request.rank_fields, in_parts=True)
+    return found if request.metadata is None else with_metadata(found, request.metadata, len(request.documents))
 
 
 def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
@@ -218,6 +221,7 @@ def _cohere(version: str) -> Dialect[CohereRequest]:
         CohereResponse,
         read,
         partial(write, version=version),
+        texts,
         fields=("documents",),
         document=with_text,
     )

@@ -77,16 +77,18 @@ class Dialect(Generic[Request]):
     """A wire format of re-ranking; each has a file in this package.
 
     request, response: its bodies, for validation and for the description of the API.  read: turns a request into a
-    call; raises InvalidInput.  write: turns an exchange into the JSON of the response.  fields: on a path with several
-    dialects, a body in which one of these is not null is in this one.  document: what a result gives back of the
-    candidate at an index, if the call asks for texts.  headers: those of the response.  error: the body of an error, on
-    the paths whose last dialect this is.  invalid: of a 422, if it is another.
+    call; raises InvalidInput.  write: turns an exchange into the JSON of the response.  texts: those of the documents,
+    if it takes long to get them, one by one; `read` leaves them out of the call; raises InvalidInput.  fields: on a
+    path with several dialects, a body in which one of these is not null is in this one.  document: what a result gives
+    back of the candidate at an index, if the call asks for texts.  headers: those of the response.  error: the body of
+    an error, on the paths whose last dialect this is.  invalid: of a 422, if it is another.
     """
 
     request: type[Request]
     response: Any  # a type, or an alias such as list[Result]
     read: Callable[[Request], Call]
     write: Callable[[Exchange[Request]], bytes]
+    texts: Callable[[Request], Iterator[str]] | None = None
     fields: tuple[str, ...] = ()
     document: Callable[[Exchange[Request], int], object] = Exchange.text
     headers: Callable[[Exchange[Request]], Mapping[str, str]] = lambda _: {}

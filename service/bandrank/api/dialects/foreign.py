@@ -37,7 +37,7 @@ class RankedText:
 
 def call_of(
     request: ForeignRequest,
-    texts: Iterable[str],
+    texts: Iterable[str] = (),
     *,
     top_n: int | None = None,
     return_texts: bool | None = False,

@@ -1,5 +1,6 @@
 """Mixedbread's dialect: `input` in place of documents, and `data` with `score` for an answer."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,13 +48,13 @@ class MixedbreadResponse(BaseModel):
 
 
 def read(request: MixedbreadRequest) -> Call:
-    """The call of a request. Raises InvalidInput for an object without a text."""
-    return call_of(
-        request,
-        texts_of(request.input, name="input", rank_fields=request.rank_fields),
-        top_n=request.top_k,
-        return_texts=request.return_input,
-    )
+    """The call of a request, without its candidates."""
+    return call_of(request, top_n=request.top_k, return_texts=request.return_input)
+
+
+def texts(request: MixedbreadRequest) -> Iterator[str]:
+    """The texts of the documents. Raises InvalidInput for an object without a text."""
+    return texts_of(request.input, name="input", rank_fields=request.rank_fields)
 
 
 def document(exchange: Exchange[MixedbreadRequest], index: int) -> str | dict[str, Any] | None:
@@ -74,4 +75,4 @@ def write(exchange: Exchange[MixedbreadRequest]) -> bytes:
     return json_of(response)
 
 
-MIXEDBREAD = Dialect(MixedbreadRequest, MixedbreadResponse, read, write, fields=("input",), document=document)
+MIXEDBREAD = Dialect(MixedbreadRequest, MixedbreadResponse, read, write, texts, fields=("input",), document=document)

@@ -3,6 +3,7 @@
 Its client posts the same to /rerank as Cohere's clients do, so it has a path of its own: its host ends with /pinecone.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,13 +52,13 @@ class PineconeResponse(BaseModel):
 
 
 def read(request: PineconeRequest) -> Call:
-    """The call of a request. Raises InvalidInput for an object without a text."""
-    return call_of(
-        request,
-        texts_of(request.documents, name="documents", rank_fields=request.rank_fields),
-        top_n=request.top_n,
-        return_texts=request.return_documents is not False,
-    )
+    """The call of a request, without its candidates."""
+    return call_of(request, top_n=request.top_n, return_texts=request.return_documents is not False)
+
+
+def texts(request: PineconeRequest) -> Iterator[str]:
+    """The texts of the documents. Raises InvalidInput for an object without a text."""
+    return texts_of(request.documents, name="documents", rank_fields=request.rank_fields)
 
 
 def write(exchange: Exchange[PineconeRequest]) -> bytes:
@@ -70,4 +71,4 @@ def write(exchange: Exchange[PineconeRequest]) -> bytes:
     return json_of(response)
 
 
-PINECONE = Dialect(PineconeRequest, PineconeResponse, read, write, document=as_sent)
+PINECONE = Dialect(PineconeRequest, PineconeResponse, read, write, texts, document=as_sent)
