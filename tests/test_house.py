@@ -26,7 +26,7 @@ FENCES = {
     "httpcore2": {"service/bandrank/proxy/upstream.py"},
     "cupy": {"kernels/bandrank_kernels/launch.py"},
     "onnx": {ONNX_FILES},
-    "onnxruntime": {PEERS, ONNX_FILES},
+    "onnxruntime": {ONNX_FILES},
     "openvino": {PEERS},
     "redis": {"service/bandrank/engine/cache/redis_commands.py"},
     "sentence_transformers": {SENTENCE},

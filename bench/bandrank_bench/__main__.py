@@ -3,6 +3,7 @@
 cpu           side by side with other runtimes on one checkpoint: docs/benchmarks.md
 profile       where the time of a request goes, by operator: docs/benchmarks-profile.md
 families      side by side at the sizes of XLM-R-base, ModernBERT-base and Qwen3-0.6B: docs/benchmarks-families.md
+int8          what int8 does to a ranking, bandrank's and ONNX Runtime's: docs/benchmarks-int8.md
 precomputed   scorers whose candidates are cached, beside the cross-encoder: docs/benchmarks-precomputed.md
 cascade       quality and cost of a cascade, by its depth: docs/benchmarks-cascade.md
 dialects      what each wire format costs, compared with our own: docs/benchmarks-dialects.md
@@ -23,6 +24,7 @@ COMMANDS = {
     "cpu": "bandrank_bench.cpu.side_by_side",
     "profile": "bandrank_bench.profile",
     "families": "bandrank_bench.families.command",
+    "int8": "bandrank_bench.int8",
     "precomputed": "bandrank_bench.precomputed",
     "cascade": "bandrank_bench.cascade",
     "dialects": "bandrank_bench.dialects",

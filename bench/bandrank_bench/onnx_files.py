@@ -1,15 +1,19 @@
 """The checkpoint as ONNX, in float32 and in int8."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 import torch
+from onnxruntime import InferenceSession, SessionOptions
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
 from bandrank_bench.checkpoint import MAX_POSITIONS
+from bandrank_bench.systems import NUM_THREADS
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 SEP = 102  # BERT's; ends the query and the passage
@@ -37,17 +41,17 @@ class LogitsWithoutTypes(Logits):
         return super().forward(input_ids, attention_mask, types)
 
 
-def export_onnx(logits: Logits, inputs: Sequence[str], work: Path) -> tuple[Path, Path]:
+def export_onnx(model: nn.Module, inputs: Sequence[str], work: Path) -> tuple[Path, Path]:
     """Writes the model to `work` in float32, and with its linear layers dynamically quantised to int8.
 
-    inputs: the inputs that `logits` takes, a prefix of INPUTS.
+    inputs: the inputs that it takes, a prefix of INPUTS.
     """
     float_path, int8_path = work / "float32.onnx", work / "int8.onnx"
     example = torch.ones(len(inputs), 2, 12, dtype=torch.int64)  # separate, as a repeated tensor would become one input
     example[1, 1, 8:] = 0  # an all-ones mask would be dropped
     shape = {0: torch.export.Dim("pairs", min=1, max=1024), 1: torch.export.Dim("tokens", min=2, max=MAX_POSITIONS)}
     torch.onnx.export(
-        logits,
+        model,
         tuple(example),
         str(float_path),
         input_names=list(inputs),
@@ -58,8 +62,21 @@ def export_onnx(logits: Logits, inputs: Sequence[str], work: Path) -> tuple[Path
         external_data=False,
         verbose=False,
     )
-    model = onnx.load(float_path)
-    del model.graph.value_info[:]  # some shapes there are wrong, which would stop quantising
-    onnx.save(model, float_path)
+    exported = onnx.load(float_path)
+    del exported.graph.value_info[:]  # some shapes there are wrong, which would stop quantising
+    onnx.save(exported, float_path)
     quantize_dynamic(float_path, int8_path, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"])
     return float_path, int8_path
+
+
+def open_onnx(path: Path) -> Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float32]]:
+    """Returns a function from INPUTS, (3, n, longest), to the output of a file, run by ONNX Runtime."""
+    options = SessionOptions()
+    options.intra_op_num_threads = NUM_THREADS
+    session = InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def run(batch: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        output: npt.NDArray[np.float32] = session.run(None, dict(zip(INPUTS, batch, strict=True)))[0]
+        return output
+
+    return run

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 import openvino as ov
 import torch
 from tokenizers import Tokenizer
 from transformers import BertForSequenceClassification
 
 from bandrank_bench.batches import sorted_batches
-from bandrank_bench.onnx_files import INPUTS, Logits, export_onnx
+from bandrank_bench.onnx_files import INPUTS, Logits, export_onnx, open_onnx
 from bandrank_bench.sentence import sentence_transformers
 from bandrank_bench.systems import NUM_THREADS, Precision, Score, Scores, System, has_native_bf16, torch_precision
 from bandrank_bench.workloads import load_tokenizer
@@ -67,10 +66,8 @@ def _transformers(checkpoint: Path, tokenizer: Tokenizer, dtype: torch.dtype) ->
 
 
 def _onnx_runtime(model: Path, tokenizer: Tokenizer) -> Score:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = NUM_THREADS
-    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    return _over_batches(tokenizer, lambda batch: session.run(None, dict(zip(INPUTS, batch, strict=True)))[0][:, 0])
+    run = open_onnx(model)
+    return _over_batches(tokenizer, lambda batch: run(batch)[:, 0])
 
 
 def _openvino(checkpoint: Path, tokenizer: Tokenizer) -> Iterator[System]:

