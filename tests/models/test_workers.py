@@ -1,6 +1,7 @@
 """Workers: threads that each compute with one torch thread."""
 
 import threading
+from queue import SimpleQueue
 
 import pytest
 import torch
@@ -49,10 +50,11 @@ def test_an_error_is_raised_when_all_have_ended() -> None:
 
 def test_parts_that_are_begun_follow_those_before_them() -> None:
     """Only a caller that asks for results waits for them, and there is room once the last part has begun."""
-    pool, begun, go_on = Workers(2), [], [threading.Event(), threading.Event()]
+    pool, go_on = Workers(2), [threading.Event(), threading.Event()]
+    begun: SimpleQueue[int] = SimpleQueue()
 
     def compute(part: int) -> tuple[int, bool]:
-        begun.append(part)
+        begun.put(part)
         assert go_on[part // 3].wait(20)
         return part, torch.is_grad_enabled()
 
@@ -67,7 +69,8 @@ def test_parts_that_are_begun_follow_those_before_them() -> None:
     go_on[0].set()
     assert first() == [(0, False), (1, False), (2, False)]
     waiting.join(20)
-    assert sorted(begun) == [0, 1, 2, 3, 4]
+    assert not waiting.is_alive()
+    assert sorted(begun.get(timeout=20) for _ in range(5)) == [0, 1, 2, 3, 4]
     go_on[1].set()
     assert second() == [(3, False), (4, False)]
     assert pool.begin(compute, [])() == []
