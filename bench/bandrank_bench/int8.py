@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
@@ -20,7 +19,7 @@ from transformers import BertModel
 
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
-from bandrank_bench.batches import sorted_batches
+from bandrank_bench.batches import Batch, padded_batches
 from bandrank_bench.cascade import Asked, read
 from bandrank_bench.int8_report import Scored, change, report
 from bandrank_bench.output import say, write_page
@@ -28,7 +27,6 @@ from bandrank_bench.systems import Scores
 from bandrank_bench.workloads import load_tokenizer
 from bandrank_training.start import packaged_minilm
 
-Batch = npt.NDArray[np.int64]
 MAX_TOKENS = 256  # all-MiniLM-L6-v2's
 
 
@@ -102,13 +100,8 @@ def scored_by_onnx_runtime(
     tokenizer.enable_truncation(MAX_TOKENS)
 
     def scores(query: str, texts: Sequence[str]) -> Scores:
-        every = tokenizer.encode_batch_fast([query, *texts])
         vectors: dict[int, Scores] = {}
-        for indices in sorted_batches([len(each.ids) for each in every]):
-            batch = np.zeros((3, len(indices), len(every[indices[-1]].ids)), np.int64)  # ids, mask, token types
-            for row, index in enumerate(indices):
-                ids = every[index].ids
-                batch[:2, row, : len(ids)] = ids, [1] * len(ids)
+        for indices, batch in padded_batches(tokenizer.encode_batch_fast([query, *texts])):
             vectors |= zip(indices, vectors_of(batch), strict=True)
         return np.array([vectors[index + 1] @ vectors[0] for index in range(len(texts))])
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import onnx
 import torch
 from onnxruntime import InferenceSession, SessionOptions
@@ -12,8 +10,9 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
+from bandrank_bench.batches import Batch
 from bandrank_bench.checkpoint import MAX_POSITIONS
-from bandrank_bench.systems import NUM_THREADS
+from bandrank_bench.systems import NUM_THREADS, Scores
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 SEP = 102  # BERT's; ends the query and the passage
@@ -69,14 +68,14 @@ def export_onnx(model: nn.Module, inputs: Sequence[str], work: Path) -> tuple[Pa
     return float_path, int8_path
 
 
-def open_onnx(path: Path) -> Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float32]]:
-    """Returns a function from INPUTS, (3, n, longest), to the output of a file, run by ONNX Runtime."""
+def open_onnx(path: Path) -> Callable[[Batch], Scores]:
+    """Returns a function from a batch to the output of a file that takes INPUTS, run by ONNX Runtime."""
     options = SessionOptions()
     options.intra_op_num_threads = NUM_THREADS
     session = InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
-    def run(batch: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        output: npt.NDArray[np.float32] = session.run(None, dict(zip(INPUTS, batch, strict=True)))[0]
+    def run(batch: Batch) -> Scores:
+        output: Scores = session.run(None, dict(zip(INPUTS, batch, strict=True)))[0]
         return output
 
     return run

@@ -8,19 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import openvino as ov
 import torch
 from tokenizers import Tokenizer
 from transformers import BertForSequenceClassification
 
-from bandrank_bench.batches import sorted_batches
+from bandrank_bench.batches import Batch, padded_batches
 from bandrank_bench.onnx_files import INPUTS, Logits, export_onnx, open_onnx
 from bandrank_bench.sentence import sentence_transformers
 from bandrank_bench.systems import NUM_THREADS, Precision, Score, Scores, System, has_native_bf16, torch_precision
 from bandrank_bench.workloads import load_tokenizer
-
-Batch = npt.NDArray[np.int64]  # (3, pairs, longest): INPUTS
 
 
 def load_peers(checkpoint: Path, work: Path) -> list[System]:
@@ -37,19 +34,6 @@ def load_peers(checkpoint: Path, work: Path) -> list[System]:
         System("ONNX Runtime int8 dynamic, sorted", "int8", "full", "peer", _onnx_runtime(int8_onnx, tokenizer)),
         *_openvino(checkpoint, tokenizer),
     ]
-
-
-def padded_batches(tokenizer: Tokenizer, query: str, passages: Sequence[str]) -> Iterator[tuple[list[int], Batch]]:
-    """Yields padded batches of pairs of similar length, with the indices of their passages in the request."""
-    pairs = tokenizer.encode_batch_fast([(query, passage) for passage in passages])
-    for indices in sorted_batches([len(pair.ids) for pair in pairs]):
-        batch = np.zeros((len(INPUTS), len(indices), len(pairs[indices[-1]].ids)), np.int64)
-        for row, index in enumerate(indices):
-            length = len(pairs[index].ids)
-            batch[0, row, :length] = pairs[index].ids
-            batch[1, row, :length] = 1
-            batch[2, row, :length] = pairs[index].type_ids
-        yield indices, batch
 
 
 def _transformers(checkpoint: Path, tokenizer: Tokenizer, dtype: torch.dtype) -> System:
@@ -110,7 +94,8 @@ def _openvino_precision(compiled: ov.CompiledModel) -> Precision:
 def _over_batches(tokenizer: Tokenizer, logits: Callable[[Batch], Scores]) -> Score:
     def score(query: str, passages: Sequence[str]) -> Scores:
         scores = np.empty(len(passages), np.float32)
-        for indices, batch in padded_batches(tokenizer, query, passages):
+        pairs = tokenizer.encode_batch_fast([(query, passage) for passage in passages])
+        for indices, batch in padded_batches(pairs):
             scores[indices] = logits(batch)
         return scores
 
