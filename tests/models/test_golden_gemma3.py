@@ -75,7 +75,7 @@ def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Pat
             {"attention_bias": True, "attn_logit_softcapping": 50.0},
             "a Gemma 3 with {'attention_bias': True, 'attn_logit",
         ),
-        ({"hidden_activation": "silu"}, "'hidden_activation': 'silu'"),
+        ({"hidden_activation": "silu", "is_causal": False}, "'hidden_activation': 'silu', 'is_causal': False"),
         ({"sliding_window": None, "head_dim": None}, "no number for head_dim, sliding_window"),
         ({"rope_parameters": {GLOBAL: {"rope_type": "dynamic", "factor": 8.0}}}, "rotary positions of .*dynamic"),
         (

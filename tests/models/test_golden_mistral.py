@@ -1,4 +1,4 @@
-"""Llama and Mistral as bi-encoders against `sentence-transformers`; as re-rankers they are refused."""
+"""Llama, Mistral and Ministral 3 as bi-encoders against `sentence-transformers`; as re-rankers they are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from support.grouped import LLAMA
 from support.models import edit_json, write_json
 from support.refusals import assert_refused
 from support.text_scores import assert_scores, scores_of_texts
-from transformers import LlamaForCausalLM, LlamaModel, MistralForSequenceClassification, MistralModel
+from transformers import LlamaForCausalLM, LlamaModel, Ministral3Model, MistralForSequenceClassification, MistralModel
 
 from bandrank.models.loading import load_model
 
@@ -32,11 +32,16 @@ def similarities(library: SentenceTransformer, **more: Any) -> list[float]:
         (MistralModel, {"sliding_window": None}, LIKE_LLAMA),
         (LlamaModel, {}, LIKE_BERT),
         (LlamaModel, {"rope_parameters": LLAMA["rope_scaling"] | {"rope_theta": 500_000.0}}, LIKE_LLAMA),
+        (LlamaModel, {"is_causal": False}, LIKE_BERT),
+        (MistralModel, {"is_causal": False}, LIKE_LLAMA),
+        (Ministral3Model, {}, LIKE_LLAMA),
+        (Ministral3Model, {"is_causal": False}, LIKE_LLAMA),
     ],
 )
 def test_bi_encoders(tmp_path: Path, kind: Any, settings: dict[str, Any], templates: tuple[str, str]) -> None:
-    """Of the last token's state, with plain positions and with Llama 3's."""
-    folder = save_embedder(tmp_path, tiny(kind, **settings), "lasttoken", templates)
+    """Of the last token's state, with plain positions and with others; without a causal mask, of the mean."""
+    pooling = "lasttoken" if settings.get("is_causal", True) else "mean"
+    folder = save_embedder(tmp_path, tiny(kind, **settings), pooling, templates)
 
     assert_scores(folder, QUERY, TEXTS, similarities(SentenceTransformer(str(folder), device="cpu")), close=CLOSE)
 
@@ -52,6 +57,24 @@ def test_texts_fit_the_sliding_window(tmp_path: Path, window: int | None, longes
 
     assert load_model(str(folder)).scorer.config.max_tokens == longest
     assert_scores(folder, QUERY, TEXTS, similarities(library), close=CLOSE)
+
+
+@pytest.mark.parametrize(("more", "factor"), [({}, 1.1386), ({"mscale": 0.8, "mscale_all_dim": 0.5}, 1.0388)])
+def test_texts_before_queries_are_scaled_up(tmp_path: Path, more: dict[str, float], factor: float) -> None:
+    """As in nvidia/Nemotron-3-Embed-1B-BF16; behind the texts of training, positions would scale queries of attention.
+
+    more: of positions whose cosines and sines have a factor.
+    """
+    rope = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 48}
+    rope |= {"llama_4_scaling_beta": 0.1, **more}
+    model = tiny(Ministral3Model, is_causal=False, rope_parameters=rope)
+    folder = save_embedder(tmp_path, model, "mean")
+    library = SentenceTransformer(str(folder), device="cpu")
+    library.max_seq_length = 48
+
+    assert load_model(str(folder)).scorer.config.max_tokens == 48
+    assert_scores(folder, QUERY, TEXTS, similarities(library), close=CLOSE)
+    assert model.rotary_emb.attention_scaling == pytest.approx(factor, abs=1e-4)
 
 
 def test_what_e5_mistral_says_elsewhere(tmp_path: Path) -> None:
@@ -73,7 +96,7 @@ def test_what_e5_mistral_says_elsewhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"is_causal": False}, "a Mistral with {'is_causal': False} is not"),
+        ({"is_causal": False, "auto_map": {"AutoModel": "own.MistralModel"}}, "not run, and is_causal false is not"),
         ({"auto_map": {"AutoModel": "modeling_gritlm7b.MistralForCausalLM"}}, "code of its own .* is not supported"),
     ],
 )

@@ -252,12 +252,16 @@ KNOWN_FAMILIES = (
         ),
     ),
     KnownFamily(
-        "Llama and Mistral",
-        ("llama", "mistral"),
-        "as Qwen2: bi-encoders, and one re-ranker; Mistral reads no more than its sliding window",
+        "Llama, Mistral and Ministral 3",
+        ("llama", "ministral3", "mistral"),
+        "as Qwen2, or without its causal mask: bi-encoders, and one re-ranker; Mistral reads no more than its sliding "
+        "window",
         (
             KnownModel(
                 "intfloat/e5-mistral-7b-instruct", BI, "7B", 4096, "last token, cosine; queries take an instruction"
+            ),
+            KnownModel(
+                "nvidia/Nemotron-3-Embed-1B-BF16", BI, "1B", 8192, "mean, cosine; sees all tokens; texts have prompts"
             ),
             KnownModel(
                 "ContextualAI/ctxl-rerank-v2-instruct-multilingual-6b", CROSS, "6B", 8192, "as those of 1B and 2B"

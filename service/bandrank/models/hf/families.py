@@ -30,7 +30,7 @@ from bandrank.models.hf.gemma3 import GEMMA3
 from bandrank.models.hf.gte import GTE
 from bandrank.models.hf.jina_bert import CODE as JINA
 from bandrank.models.hf.jina_bert import JINA_BERT
-from bandrank.models.hf.llama import CAUSAL_LLAMA, LLAMA
+from bandrank.models.hf.llama import LLAMA, SAVED_LLAMA
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
 from bandrank.models.hf.modules import read_modules, require_two_routes
@@ -56,9 +56,10 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "gemma3_text": GEMMA3,
     "gte": GTE,
     JINA_3: FLASH_ROBERTA,
-    "llama": CAUSAL_LLAMA,
+    "llama": SAVED_LLAMA,
     "llama_bidirec": LLAMA,
-    "mistral": CAUSAL_LLAMA,
+    "ministral3": SAVED_LLAMA,
+    "mistral": SAVED_LLAMA,
     MODEL2VEC: STATIC,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,

@@ -18,7 +18,13 @@ from bandrank.models.hf.rotary import read_layers, read_saved
 from bandrank.models.hf.settings import require_numbers, require_plain
 
 REQUIRED = ("head_dim", "query_pre_attn_scalar", "sliding_window")
-PLAIN = {"attention_bias": False, "attn_logit_softcapping": None, "hidden_activation": "gelu_pytorch_tanh"}
+# With `is_causal` false too, the library's windows are one token wider on each side.
+PLAIN = {
+    "attention_bias": False,
+    "attn_logit_softcapping": None,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "is_causal": True,
+}
 PARTS = llama.PARTS | {
     "query_norm": "self_attn.q_norm",
     "key_norm": "self_attn.k_norm",

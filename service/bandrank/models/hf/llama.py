@@ -1,5 +1,5 @@
 """Llama without its causal mask, as NVIDIA saves it (`model_type` llama_bidirec) with its own code, which is not run;
-Llama and Mistral with it, as transformers saves them.
+Llama, Mistral and Ministral 3 with it or without, as transformers saves them.
 
 The computation and the prompt follow llama_bidirectional_model.py of nvidia/llama-nemotron-rerank-1b-v2,
 nemotron_rerank_v2.py of NVIDIA/NeMo-Retriever, and nemotron-rerank.jinja of vllm-project/vllm. A re-ranker reads one
@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from transformers import Ministral3Config
+
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder, SequenceCrossEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder_config import DecoderConfig
@@ -27,7 +29,7 @@ from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Family, Model
 from bandrank.models.hf.prompts import require_no_prompt
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, read_sizes
-from bandrank.models.hf.rotary import read_rotary
+from bandrank.models.hf.rotary import LENGTH, read_rotary, read_saved
 from bandrank.models.hf.settings import require_plain
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import Wording
@@ -45,17 +47,29 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     return LlamaConfig(**read_fields(settings, weights, "Llama"))
 
 
-def read_causal(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The decoder's shape. No text is longer than Mistral's sliding window, in which a token sees all that precede it.
+def read_saved_by_library(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
+    """The shape of a decoder, or, with `is_causal` false, of an encoder. No text is longer than a sliding window, in
+    which a token sees all others, or than the texts behind whose length Ministral 3 scales queries up.
 
     Raises ValueError for missing or unsupported settings.
     """
-    name = settings["model_type"].title()
-    require_plain(settings, {"is_causal": True}, name)
+    name, causal = settings["model_type"].title(), settings.get("is_causal", True)
+    if name == "Ministral3":
+        settings = read_saved(Ministral3Config.from_dict, settings).to_dict()
     fields = read_fields(settings | {"is_causal": False}, weights, name)
-    if name == "Mistral" and (window := settings.get("sliding_window", WINDOW)):
-        fields["max_positions"] = min(fields["max_positions"], window)
-    return DecoderConfig(**fields)
+    if not causal and settings.get("auto_map"):
+        raise ValueError(f"a {name} with code of its own, which is not run, and is_causal false is not supported")
+    limits = (
+        settings.get("sliding_window", WINDOW if name == "Mistral" else None),
+        settings["rope_parameters"].get(LENGTH) if name == "Ministral3" else None,
+    )
+    fields["max_positions"] = min(filter(None, [fields["max_positions"], *limits]))
+    return DecoderConfig(**fields) if causal else LlamaConfig(**fields)
+
+
+def saved_weights(weights: Weights, config: EncoderConfig) -> Weights:
+    """The decoder's or encoder's tensors under our names. Raises the errors of `layer_weights`."""
+    return (qwen.decoder_weights if config.causal else encoder_weights)(weights, config)
 
 
 def read_fields(settings: dict[str, Any], weights: Weights, name: str) -> dict[str, Any]:
@@ -120,7 +134,7 @@ def _text(query: str, candidate: str) -> str:
     return before + query + after + between + candidate
 
 
-CAUSAL_LLAMA = replace(qwen.QWEN, read_config=read_causal)
+SAVED_LLAMA = replace(qwen.QWEN, read_config=read_saved_by_library, encoder_weights=saved_weights)
 LLAMA = Family(
     prefixes=("model.",),
     tokens={},

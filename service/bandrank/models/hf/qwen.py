@@ -33,7 +33,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
 
 def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
     """The fields of DecoderConfig that all families have. Raises ValueError for missing or unsupported settings."""
-    if settings.get("is_causal") is False:
+    if not settings.get("is_causal", True):
         raise ValueError(f"a decoder whose tokens see all others (is_causal: false) is not supported; {SUPPORTED}")
     if settings.get("use_sliding_window"):
         raise ValueError(f"attention within a sliding window is not supported; {SUPPORTED}")

@@ -9,10 +9,11 @@ from bandrank.models.layers.positions import Rotary, SlowRotary, YarnRotary
 
 LAYERS = GLOBAL, LOCAL = "full_attention", "sliding_attention"
 KINDS = ("default", "linear", "llama3", "ntk", "yarn")
-PLAIN = {"mixed_b": None, "mscale": None, "mscale_all_dim": None, "truncate": True, "partial_rotary_factor": 1.0}
+PLAIN = {"mixed_b": None, "truncate": True, "partial_rotary_factor": 1.0}
 LENGTH = "original_max_position_embeddings"
 OF_LLAMA = (LENGTH, "low_freq_factor", "high_freq_factor")
 OF_YARN = {"beta_slow": 1.0, "beta_fast": 32.0}
+OF_DEEPSEEK = ("mscale", "mscale_all_dim")  # which count only together
 Saved = TypeVar("Saved")
 
 
@@ -46,7 +47,10 @@ def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
         lengths = (settings.get(LENGTH), rope.get(LENGTH), settings.get("max_position_embeddings"))
         trained = _positive(LENGTH, next(filter(None, lengths), None))
         slow, fast = (_positive(name, rope.get(name) or default) for name, default in OF_YARN.items())
-        scale = _positive("attention_factor", rope.get("attention_factor") or 1 + 0.1 * math.log(max(factor, 1.0)))
+        growth = 0.1 * math.log(max(factor, 1.0))
+        whole, part = (rope.get(name) for name in OF_DEEPSEEK)
+        default = (1 + growth * whole) / (1 + growth * part) if whole and part else 1 + growth
+        scale = _positive("attention_factor", rope.get("attention_factor") or default)
         return YarnRotary(base, factor, trained=int(trained), slow=slow, fast=fast, attention_factor=scale)
     return Rotary(base * factor, factor ** (2 / head_dim)) if kind == "ntk" else Rotary(base, factor)
 
