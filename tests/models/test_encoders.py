@@ -42,7 +42,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.bert import ElectraConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.families import ENCODERS, HEADS
-from bandrank.models.encoders.llama import EuroBertConfig, UltraBertConfig
+from bandrank.models.encoders.llama import EuroBertConfig, MistralConfig, UltraBertConfig
 from bandrank.models.encoders.static import StaticConfig
 from bandrank.models.layers.packing import pack
 from bandrank.models.layers.patterns import FULL, longformer, narrowed, sparse
@@ -78,6 +78,7 @@ OF_OTHER_SHAPES: dict[str, Callable[[], EncoderConfig]] = {
     "eurobert": lambda: tiny_llama_config(kind=EuroBertConfig),
     "gemma3": tiny_gemma3_config,
     "llama": tiny_llama_config,
+    "mistral": lambda: tiny_llama_config(kind=MistralConfig),
     "modernbert": tiny_modernbert_config,
     "static": lambda: StaticConfig(vocab_size(), HIDDEN_SIZE),
     "t5": tiny_t5_config,

@@ -72,7 +72,9 @@ def test_texts_before_queries_are_scaled_up(tmp_path: Path, more: dict[str, floa
     library = SentenceTransformer(str(folder), device="cpu")
     library.max_seq_length = 48
 
-    assert load_model(str(folder)).scorer.config.max_tokens == 48
+    scorer = load_model(str(folder)).scorer
+    assert scorer.config.max_tokens == 48
+    assert scorer.overflows_float16
     assert_scores(folder, QUERY, TEXTS, similarities(library), close=CLOSE)
     assert model.rotary_emb.attention_scaling == pytest.approx(factor, abs=1e-4)
 

@@ -34,6 +34,7 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "jina_bert": jina_bert,
     "llama": llama,
     "modernbert": modernbert,
+    "mistral": llama,
     "mpnet": mpnet,
     "nomic_bert": rotary_bert,
     "rotary_roberta": rotary_bert,

@@ -1,9 +1,10 @@
 """Llama 3 (arXiv 2407.21783) without its causal mask, so that each token sees those behind it too, as in NVIDIA's
-re-rankers and bi-encoders (LlamaBidirectionalModel), in EuroBERT (Boizard et al. 2025, arXiv 2503.05500), and in
-UltraBERT, most of whose layers are local.
+re-rankers and bi-encoders (LlamaBidirectionalModel), in EuroBERT (Boizard et al. 2025, arXiv 2503.05500), in
+UltraBERT, most of whose layers are local, and in Mistrals that see all tokens.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bandrank.models.encoders.grouped_config import GroupedConfig
 from bandrank.models.encoders.stack import Stack
@@ -27,6 +28,15 @@ class LlamaConfig(GroupedConfig):
     rotary: Rotary = ROTARY
     local_rotary: Rotary = ROTARY
     windows: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MistralConfig(LlamaConfig):
+    """The shape of a Mistral or Ministral 3."""
+
+    overflows_float16: ClassVar[bool] = True  # supposed, as of decoders
+
+    kind: str = "mistral"
 
 
 @dataclass(frozen=True, kw_only=True)

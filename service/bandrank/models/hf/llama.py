@@ -20,7 +20,7 @@ from transformers import Ministral3Config
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder, SequenceCrossEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder_config import DecoderConfig
-from bandrank.models.encoders.llama import LlamaConfig
+from bandrank.models.encoders.llama import LlamaConfig, MistralConfig
 from bandrank.models.hf import qwen
 from bandrank.models.hf.chat_template import puts_into_messages, require_words
 from bandrank.models.hf.files import Weights
@@ -64,7 +64,8 @@ def read_saved_by_library(settings: dict[str, Any], weights: Weights) -> Encoder
         settings["rope_parameters"].get(LENGTH) if name == "Ministral3" else None,
     )
     fields["max_positions"] = min(filter(None, [fields["max_positions"], *limits]))
-    return DecoderConfig(**fields) if causal else LlamaConfig(**fields)
+    kind = DecoderConfig if causal else LlamaConfig if name == "Llama" else MistralConfig
+    return kind(**fields)
 
 
 def saved_weights(weights: Weights, config: EncoderConfig) -> Weights:
