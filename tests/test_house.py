@@ -35,6 +35,7 @@ FENCES = {
         f"{HF}/chat_template.py",
         f"{HF}/eurobert.py",
         f"{HF}/files.py",
+        f"{HF}/llama.py",
         *(f"{HF}/{family}.py" for family in ("bert", "deberta", "electra", "gemma3", "modernbert", "roberta", "t5")),
     },
     "huggingface_hub": {f"{HF}/files.py", f"{HF}/families.py"},

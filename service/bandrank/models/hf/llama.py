@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from transformers import Ministral3Config
-
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder, SequenceCrossEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder_config import DecoderConfig
@@ -55,6 +53,8 @@ def read_saved_by_library(settings: dict[str, Any], weights: Weights) -> Encoder
     """
     name, causal = settings["model_type"].title(), settings.get("is_causal", True)
     if name == "Ministral3":
+        from transformers import Ministral3Config  # noqa: PLC0415  # the first of version 5 may have none
+
         settings = read_saved(Ministral3Config.from_dict, settings).to_dict()
     fields = read_fields(settings | {"is_causal": False}, weights, name)
     if not causal and settings.get("auto_map"):
