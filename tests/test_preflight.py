@@ -74,7 +74,8 @@ def test_an_address_of_redis_that_cannot_be_used(
     words = command.replace("CORPUS", str(tmp_path / "corpus.jsonl")).split()
     assert main([*words, "--model", str(tmp_path), "--port", str(free_port()), "--redis-url", "foo://x"]) == 2
 
-    assert capsys.readouterr().err.startswith("bandrank: BANDRANK_REDIS_URL unknown scheme. Redis is at one of")
+    said = "bandrank: BANDRANK_REDIS_URL cannot be used: unknown scheme. Redis is at one of"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_rules_with_a_misspelt_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +84,7 @@ def test_rules_with_a_misspelt_key(tmp_path: Path, capsys: pytest.CaptureFixture
     asked = ["proxy", "--proxy-upstream", "http://search", "--proxy-rules", str(rules)]
     assert main([*asked, "--model", str(tmp_path), "--port", str(free_port())]) == 2
 
-    assert capsys.readouterr().err == f"bandrank: {rules}: rules.0.feilds is not a setting; check its spelling\n"
+    assert capsys.readouterr().err == f"bandrank: {rules}: rules[0].feilds is not a setting; check its spelling\n"
 
 
 def test_a_port_in_use() -> None:

@@ -58,7 +58,7 @@ def read_models(path: Path, **shared: Any) -> tuple[ModelSettings, ...]:
         models = _ModelsFile.model_validate(content).models
     except ValidationError as error:
         wrong = error.errors()[0]
-        raise refusal(f"{path}: {_location(wrong['loc'])}", wrong) from None
+        raise refusal(f"{path}: {location(wrong['loc'])}", wrong) from None
     owners: dict[str, int] = {}
     for index, model in enumerate(models):
         for name in (model.name, *model.aliases):
@@ -87,11 +87,12 @@ def refusal(name: str, error: ErrorDetails) -> BadSetting:
         return BadSetting(name, "is missing")
     if error["type"] == "extra_forbidden":
         return BadSetting(name, "is not a setting; check its spelling")
-    reason = re.sub(r"^\w+ should", "must", error["msg"]).partition(", unable")[0].replace("valid tuple", "list")
+    reason = re.sub(r"^(\w+ should|Value error, must)", "must", error["msg"])
+    reason = re.sub(r"(, unable| after validation).*", "", reason).replace("valid tuple", "list")
     return BadSetting(name, reason if "redis_url" in error["loc"] else f"{reason}, got {error['input']!r}")
 
 
-def _location(parts: tuple[int | str, ...]) -> str:
+def location(parts: tuple[int | str, ...]) -> str:
     """Writes ("models", 1, "dtype") as models[1].dtype."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
 

@@ -22,7 +22,9 @@ def new_key(arguments: Sequence[str]) -> int:
         "`keys` names.",
     )
     parser.add_argument("name", type=_name, help="who will use it: the name of its client")
-    parser.add_argument("--scopes", type=_scopes, default=[Scope.RANK], help="rank (the default), register, admin")
+    parser.add_argument(
+        "--scopes", type=_scopes, default=[Scope.RANK], help="rank (the default), register, admin; several with commas"
+    )
     options = parser.parse_args(arguments)
     key = secrets.token_urlsafe(32)
     digest = hashlib.sha256(key.encode("ascii")).hexdigest()

@@ -223,4 +223,4 @@ def connect_redis(settings: Settings, metrics: Metrics) -> RedisClient | None:
     try:
         return RedisClient.from_url(settings.redis_url, timeout_s=settings.redis_timeout_s, metrics=metrics)
     except ValueError as error:
-        raise BadSetting("redis_url", str(error)) from error
+        raise BadSetting("redis_url", f"cannot be used: {error}") from error

@@ -101,7 +101,7 @@ CASES = [
         json.dumps(GOOD | {"strategy": "cascade"}).encode(),
         404,
         "unknown_strategy",
-        "there are auto, accurate",
+        "the model has no strategy 'cascade'; there are auto, accurate",
     ),
     Case("an unknown model", json.dumps(GOOD | {"model": "gpt"}).encode(), 404, "unknown_model", "'gpt'"),
     Case(

@@ -1,6 +1,7 @@
 """Streams of lines to register: limits on a line and on all that waits, and errors that say what is stored."""
 
 import asyncio
+import gzip
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -49,6 +50,19 @@ async def test_long_lines_are_stored_as_they_come(monkeypatch: pytest.MonkeyPatc
     assert sum(count for count, _ in sizes) == 610
     assert max(size for _, size in sizes) <= 1_200_000
     assert max(count for count, _ in sizes) == 256
+
+
+async def test_lines_that_are_sent_wrongly_are_told_how() -> None:
+    """Lines need their own Content-Type, and come uncompressed."""
+    lines = line("a", "man") + line("b", "man")
+    async with running_app(lookup()) as running:
+        as_json = await running.client.put("/candidates", content=lines)
+        compressed = await running.client.put("/candidates", content=gzip.compress(lines), headers=NDJSON)
+
+    assert assert_error(as_json, 422, "invalid_input").endswith(
+        "PUT /candidates also takes lines, as application/x-ndjson"
+    )
+    assert compressed.json()["errors"][0]["error"].endswith("it is compressed: send it uncompressed")
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])

@@ -86,16 +86,19 @@ def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: 
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_the_log_says_which_url_to_use(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The log has no other URL."""
-    config = uvicorn.Config(lambda: None, port=0, log_config=None, lifespan="off")
+@pytest.mark.parametrize(("host", "named"), [("127.0.0.1", ["127.0.0.1"]), ("", ["0.0.0.0", "[::]"])])  # noqa: S104
+def test_the_log_says_which_urls_to_use(
+    host: str, named: list[str], scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has each address that the service listens on, and no other URL."""
+    config = uvicorn.Config(lambda: None, host=host, port=0, log_config=None, lifespan="off")
     server = DrainingServer(config, scheme=scheme, drain_s=0, on_drain=lambda: None, on_close=lambda: None)
     server.should_exit = True
     with caplog.at_level(logging.INFO):
         server.run()
 
-    (url,) = re.findall(r"http\S+", caplog.text)
-    assert url.startswith(f"{scheme}://127.0.0.1:")
+    urls = re.findall(r"(http\S+):\d+", caplog.text)
+    assert sorted(urls) == [f"{scheme}://{each}" for each in named]
 
 
 def test_plain_http_is_not_answered(certificate: Certificate) -> None:

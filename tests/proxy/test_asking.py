@@ -126,12 +126,12 @@ def test_rules(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("", "rules is missing"),
-        ("rules = []", "rules must have at least 1 item"),
-        ('[[rules]]\nindex = "a"', "rules.0.fields is missing"),
-        ('[[rules]]\nindex = "a"\nfields = []', "rules.0.fields must have at least 1 item"),
-        ('[[rules]]\nindex = "a"\nfields = ["b*"]', "rules.0.fields.0 must match pattern '^[^*]*$', got 'b*'"),
-        ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepht = 1', "rules.0.depht is not a setting"),
-        ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepth = 0', "rules.0.depth must be greater than 0"),
+        ("rules = []", "rules must have at least 1 item, got []"),
+        ('[[rules]]\nindex = "a"', "rules[0].fields is missing"),
+        ('[[rules]]\nindex = "a"\nfields = []', "rules[0].fields must have at least 1 item, got []"),
+        ('[[rules]]\nindex = "a"\nfields = ["b*"]', "rules[0].fields[0] must be without wildcards, got 'b*'"),
+        ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepht = 1', "rules[0].depht is not a setting"),
+        ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepth = 0', "rules[0].depth must be greater than 0"),
         ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepth = 201', "a has a depth beyond 200"),
     ],
 )

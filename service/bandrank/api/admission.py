@@ -21,7 +21,7 @@ REFUSALS = (401, 403, 429)  # the statuses with which a client may be turned awa
 REASONS: dict[type[BandrankError], str] = {Unauthorized: "unauthorized", Forbidden: "forbidden", Overloaded: "rate"}
 
 KEY_HEADERS = ("X-API-Key", "api-key")
-FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"})
+FORWARDED = ("forwarded", "via", "x-forwarded-", "x-real-ip")  # how headers begin that proxies add
 
 # These only describe the API. `_presented` reads the keys of a request, and several different ones are refused.
 SECURITY_SCHEMES: dict[str, dict[str, str]] = {
@@ -102,7 +102,8 @@ class Admission:
         if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
             raise Forbidden(f"no web page may register or delete candidates without a key; set {variable('keys')}")
         # A forwarded request comes from elsewhere, even if the header claims that it comes from loopback.
-        if self._register_from == "loopback" and (FORWARDED & {*headers} or not is_loopback(host)):
+        forwarded = any(name.startswith(FORWARDED) for name in headers)
+        if self._register_from == "loopback" and (forwarded or not is_loopback(host)):
             raise Forbidden(
                 "candidates can be registered and deleted from the service's own machine alone; for others set "
                 f"{variable('keys')}, or {variable('register_from')} to anywhere"

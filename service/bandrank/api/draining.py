@@ -36,8 +36,9 @@ class DrainingServer(AcceptingServer):
 
     def _log_started_message(self, listeners: Sequence[socket.SocketType]) -> None:
         """Says where the server listens; uvicorn, which does not know of our TLS, would always say http."""
-        host, port = listeners[0].getsockname()[:2]
-        log.info("listening on %s://%s:%d", self._scheme, f"[{host}]" if ":" in host else host, port)
+        addresses = [listener.getsockname()[:2] for listener in listeners]
+        named = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses]
+        log.info("listening on %s", " and ".join(f"{self._scheme}://{each}" for each in named))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.started:

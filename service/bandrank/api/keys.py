@@ -144,4 +144,4 @@ def _refusal(path: Path, error: ErrorDetails, content: Mapping[str, Any]) -> Bad
             return BadSetting(where, "must be 64 hexadecimal digits, the SHA-256 of the key")
         case "model_type":
             return BadSetting(where, "must be a table")
-    return BadSetting(where, re.sub(r"^\w+ should", "must", error["msg"]))
+    return BadSetting(where, re.sub(r"^\w+ should", "must", error["msg"]).partition(" after validation")[0])

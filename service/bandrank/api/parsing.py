@@ -18,6 +18,7 @@ from bandrank.errors import InputTooLarge, InvalidInput, UnsupportedMedia
 Kind = TypeVar("Kind")  # a model, or a dataclass
 Json = bytes | bytearray
 
+GZIP = b"\x1f\x8b"  # how compressed bodies begin
 QUOTE, MANY_QUOTES = ord('"'), 1 << 16
 NO_STRUCTURE = bytes(set(range(256)) - set(b'",:[{'))  # characters that no count needs
 PART_BYTES = 1 << 20  # of a body, between two looks at whether it has too many values
@@ -153,6 +154,10 @@ def _cause(body: Json, fault: str) -> str:
     """The likely cause of a fault in JSON that looks right to its sender; empty if the fault says it all."""
     if "surrogate" in fault or "hex escape" in fault:
         return "; half of a surrogate pair cannot be read, such as a text has that was cut within an emoji"
+    if "trailing characters" in fault and " line 1 " not in fault:
+        return f"; one value is expected. PUT /candidates also takes lines, as {NDJSON[0]}"
+    if body.startswith(GZIP):
+        return "; it is compressed: send it uncompressed"
     try:
         body.decode()
     except UnicodeDecodeError:

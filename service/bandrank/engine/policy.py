@@ -85,9 +85,7 @@ def make_plan(
     if strategy == CASCADE and last > 0:
         return Plan(CASCADE, cascade, bounded=True)
     if strategy not in names:
-        raise UnknownStrategy(
-            f"strategy {strategy[:40]!r} is not served here; there are {', '.join(strategies(roles))}"
-        )
+        raise UnknownStrategy(f"the model has no strategy {strategy[:40]!r}; there are {', '.join(strategies(roles))}")
     index = names.index(strategy)
     # A stage that would be late runs after a cheaper one, whose scores stand for the candidates that it does not reach.
     steps = over_all(index, after_another=is_late(index))

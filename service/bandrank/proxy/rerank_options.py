@@ -7,19 +7,26 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote_to_bytes
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from bandrank.engine.policy import AUTO
 from bandrank.errors import BadSetting
-from bandrank.model_settings import read_toml, refusal
+from bandrank.model_settings import location, read_toml, refusal
 from bandrank.proxy.outcomes import Skipped, SkipReason
 
 HEADER, QUERY_HEADER = b"x-rerank", b"x-rerank-query"
 OFF = "off"
 NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 
-# No wildcards: fields that the engine finds for one could not be told from those that the client asks for.
-FieldName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^*]*$")]
+
+def _without_wildcards(name: str) -> str:
+    """Fields that the engine finds for a wildcard could not be told from those that the client asks for."""
+    if "*" in name:
+        raise ValueError("must be without wildcards")
+    return name
+
+
+FieldName = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_without_wildcards)]
 FieldNames = Annotated[tuple[FieldName, ...], Field(min_length=1, max_length=16)]
 
 
@@ -69,7 +76,7 @@ def read_rules(path: Path, *, max_depth: int) -> tuple[Rule, ...]:
         rules = _RulesFile.model_validate(read_toml(path)).rules
     except ValidationError as error:
         wrong = error.errors()[0]
-        raise refusal(f"{path}: {'.'.join(map(str, wrong['loc']))}", wrong) from None
+        raise refusal(f"{path}: {location(wrong['loc'])}", wrong) from None
     for rule in rules:
         if rule.depth is not None and rule.depth > max_depth:
             raise BadSetting(f"{path}: {rule.index}", f"has a depth beyond {max_depth}")
