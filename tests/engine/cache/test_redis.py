@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 import pytest
+from support.proxy import proxy_to
 from support.redis_server import RedisServer, redis_server
 from support.replica import CODEC, FINGERPRINT, payload_of, replica, texts_of
 from support.stderr import logging_to_stderr
@@ -253,3 +254,16 @@ async def test_a_closed_client_answers_nothing(server: RedisServer) -> None:
         assert lookup.misses == 1
         assert one.sample("cache_lookups_total", tier="redis", outcome="unavailable") == 1
         assert not one.redis.available
+
+
+@pytest.mark.parametrize("reply", [b"$1\r\na\r\n", b"*1\r\n$1\r\na\r\n", b"$-1\r\n"])
+async def test_a_reply_that_no_redis_gives_stores_and_deletes_nothing(server: RedisServer, reply: bytes) -> None:
+    """Another server may listen where Redis should: what it answers is no error of the service's, and no success."""
+    with proxy_to(server.port) as proxy:
+        async with replica(proxy.url) as one:
+            assert one.redis is not None
+            await one.redis.check()
+            proxy.instead = reply
+
+            assert await one.redis.set_many({b"a": b"b"}, ttl_s=None) == 0
+            assert await one.redis.delete_many([b"a"]) is None

@@ -130,14 +130,14 @@ class ServerCommands:
         pipeline = self._client.pipeline(transaction=False)
         for key, value in entries.items():
             pipeline.set(key, value, px=ttl_ms)
-        refusals = _refusals(await pipeline.execute(raise_on_error=False))
+        refusals = _not_stored(await pipeline.execute(raise_on_error=False))
         if any(isinstance(error, ReadOnlyError) for error in refusals):
             await self._reconnect()
         return refusals
 
     async def delete_many(self, keys: Sequence[bytes]) -> int:
         try:
-            return await self._client.unlink(*keys)
+            return _count(await self._client.unlink(*keys))
         except ReadOnlyError:
             await self._reconnect()
             raise
@@ -174,10 +174,10 @@ class ClusterCommands:
 
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
         expiry = () if ttl_ms is None else ("PX", ttl_ms)
-        return _refusals(await self._do([("SET", key, value, *expiry) for key, value in entries.items()]))
+        return _not_stored(await self._do([("SET", key, value, *expiry) for key, value in entries.items()]))
 
     async def delete_many(self, keys: Sequence[bytes]) -> int:
-        return sum([reply for _, reply in await self._do_grouped("UNLINK", keys)])
+        return sum([_count(reply) for _, reply in await self._do_grouped("UNLINK", keys)])
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -270,6 +270,20 @@ def _values(reply: object, count: int) -> list[bytes | None]:
     if isinstance(reply, list) and len(reply) == count and all(isinstance(each, bytes | None) for each in reply):
         return reply
     raise ValueError(f"expected {count} values from Redis, got {type(reply).__name__}")
+
+
+def _count(reply: object) -> int:
+    """The reply to an UNLINK. Raises ValueError for a reply that no Redis gives."""
+    if isinstance(reply, int):
+        return reply
+    raise ValueError(f"expected a number from Redis, got {type(reply).__name__}")
+
+
+def _not_stored(replies: Sequence[Any]) -> list[Exception]:
+    """The errors among the replies to SETs. Raises ValueError for a reply that no Redis gives."""
+    if not all(reply is True or isinstance(reply, Exception) for reply in replies):
+        raise ValueError("expected OK from Redis, got another reply")
+    return _refusals(replies)
 
 
 def _sizes(replies: Sequence[Any]) -> list[int]:
