@@ -130,6 +130,26 @@ def test_a_connection_kept_alive_is_used_again() -> None:
         assert service.refused("slow_headers") == 0
 
 
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_client_that_is_answered_before_it_has_sent_all_hears_of_it(version: bytes) -> None:
+    """Its connection ends with the answer, but is not reset while the client sends."""
+    head = b"POST /nowhere HTTP/%b\r\nHost: bandrank\r\nConnection: close\r\nContent-Length: 20000000\r\n\r\n"
+    with listening(patience_s=30) as service, service.connection(head % version) as connection:
+        connection.sendall(bytes(20_000_000))
+        assert ended_with(connection).startswith(b"HTTP/1.1 404")
+
+
+def test_a_client_that_sends_on_and_on_after_its_answer_is_ended() -> None:
+    """A connection that ends with the answer is read no longer than a slow client may take."""
+    head = b"POST /nowhere HTTP/1.0\r\nContent-Length: 20000000\r\n\r\n"
+    with listening() as service, service.connection(head) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 404")
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            for _ in range(2000):
+                connection.sendall(bytes(1000))
+                time.sleep(0.01)
+
+
 def test_a_refusal_is_said_after_other_answers_too() -> None:
     with listening() as service, service.connection(PROBE) as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
