@@ -20,8 +20,10 @@ def send_lingering(cycle: RequestResponseCycle, linger: Callable[[], bool]) -> A
 
     async def lingering(message: ASGISendEvent) -> None:
         ends = message["type"] == "http.response.body" and not message.get("more_body", False)
-        if ends and cycle.more_body and not cycle.keep_alive:
-            cycle.keep_alive = linger()
+        if ends:
+            vars(cycle).pop("send", None)  # this function, which would keep the cycle until garbage is collected
+            if cycle.more_body and not cycle.keep_alive:
+                cycle.keep_alive = linger()
         await send(message)
 
     return lingering
