@@ -13,6 +13,7 @@ from support.plain_http import get, post
 from support.scorers import WatchedScorer, lookup
 from support.serving import files_of
 from support.tasks import wait_until
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from bandrank.api.connections import BoundedProtocol
 
@@ -130,6 +131,30 @@ def test_a_connection_kept_alive_is_used_again() -> None:
         assert service.refused("slow_headers") == 0
 
 
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_client_that_is_answered_before_it_has_sent_all_hears_of_it(version: bytes) -> None:
+    """Its connection ends with the answer, but is not reset while the client sends."""
+    head = b"POST /nowhere HTTP/%b\r\nHost: bandrank\r\nConnection: close\r\nContent-Length: 20000000\r\n\r\n"
+    with listening(patience_s=30) as service, service.connection(head % version) as connection:
+        connection.sendall(bytes(20_000_000))
+        assert ended_with(connection).startswith(b"HTTP/1.1 404")
+
+
+def test_a_client_that_sends_on_and_on_after_its_answer_is_ended() -> None:
+    """A connection that ends with the answer is read no longer than a slow client may take."""
+    head = b"POST /nowhere HTTP/1.0\r\nContent-Length: 20000000\r\n\r\n"
+    with listening() as service, service.connection(head) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 404")
+
+        def send_on() -> None:
+            for _ in range(2000):
+                connection.sendall(bytes(1000))
+                time.sleep(0.01)
+
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            send_on()
+
+
 def test_a_refusal_is_said_after_other_answers_too() -> None:
     with listening() as service, service.connection(PROBE) as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
@@ -175,6 +200,19 @@ def test_nothing_is_kept_of_a_connection_that_ended() -> None:
         with service.connection(b"GET / HTTP/1.1\r\n\r\n") as reset:
             assert reset.recv(9)
         wait_until(lambda: not kept())
+
+
+def test_nothing_is_kept_of_a_request_that_was_answered() -> None:
+    """Its memory need not wait until garbage is collected."""
+    with listening() as service, service.client() as client:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                assert client.get("/healthz").status_code == httpx.codes.OK
+            wait_until(lambda: sum(type(each) is RequestResponseCycle for each in gc.get_objects()) <= 1)
+        finally:
+            gc.enable()
 
 
 def test_silent_connections_make_room_for_others() -> None:

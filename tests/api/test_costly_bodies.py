@@ -94,7 +94,7 @@ async def test_a_million_candidates_are_counted(path: str, start: bytes, item: b
 @pytest.mark.parametrize("part_bytes", [1, MB])
 @pytest.mark.parametrize("many_quotes", [0, MB])
 @given(texts=st.lists(st.text('ab,":\\\\{[]}é', max_size=8), max_size=6))
-def test_values_are_counted_outside_of_texts(many_quotes: int, part_bytes: int, texts: list[str]) -> None:
+def test_values_and_fields_are_counted_outside_of_texts(many_quotes: int, part_bytes: int, texts: list[str]) -> None:
     """Both ways of skipping texts lead to the same count, in parts and at once, whatever the texts contain."""
     body = json.dumps([{text: [text]} for text in texts]).encode()
     values = max(0, len(texts) - 1) + len(texts) + parsing.LIST_VALUES * (1 + 2 * len(texts))
@@ -102,10 +102,12 @@ def test_values_are_counted_outside_of_texts(many_quotes: int, part_bytes: int, 
         patch.setattr(parsing, "MANY_QUOTES", many_quotes)
         patch.setattr(parsing, "PART_BYTES", part_bytes)
         patch.setattr(parsing, "MAX_VALUES", values)
-        assert parsing.check_values(body) == values
+        assert parsing.num_values(body, len(texts)) == values
+        with pytest.raises(InvalidInput):
+            parsing.num_values(body, len(texts) - 1)
         patch.setattr(parsing, "MAX_VALUES", values - 1)
         with pytest.raises(InvalidInput):
-            parsing.check_values(body)
+            parsing.num_values(body)
 
 
 @pytest.mark.parametrize("text", [b"{[,:", rb"\",\\", rb"\\\"{"])

@@ -9,7 +9,7 @@ from contextlib import suppress
 from fastapi import Request
 
 from bandrank.api.disconnects import hung_up, unless_gone
-from bandrank.api.parsing import check_values, load, validated
+from bandrank.api.parsing import load, num_values, validated
 from bandrank.api.registered import LineError, RegisteredCandidate, RegisterResponse
 from bandrank.api.service import Service
 from bandrank.engine.clients import Client
@@ -100,7 +100,7 @@ class _Upload:
         if not line.strip():
             return
         try:
-            check_values(line)
+            num_values(line)  # few enough
             self._queued.append(validated(RegisteredCandidate, load(line)))
             self._queued_bytes += len(line)
         except InvalidInput as error:

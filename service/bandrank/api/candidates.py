@@ -1,5 +1,6 @@
 """Endpoints that register candidates by id, in one body or as a stream of lines, and delete them."""
 
+import math
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -73,7 +74,7 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
     if media_type(request, NDJSON) in NDJSON:
         account.hold(memory_of_stream(service.max_line_bytes))
         return await register_lines(service, request, account.client)
-    body = await read_json(request, RegisterRequest, service.max_body_bytes, account, service.pace, any_fields=True)
+    body = await read_json(request, RegisterRequest, service.max_body_bytes, account, service.pace, max_fields=math.inf)
     texts: dict[str, str] = {}
     for start in range(0, len(body.candidates), CHECKED_AT_ONCE):
         some = body.candidates[start : start + CHECKED_AT_ONCE]

@@ -19,6 +19,7 @@ from bandrank.api.addresses import client_at
 from bandrank.api.connection_slots import Connection, ConnectionSlots
 from bandrank.api.half_closed import INTERIM, HangUps
 from bandrank.api.hardening import PAGE_PATH, headers_of_page
+from bandrank.api.lingering import send_lingering
 from bandrank.api.only_probes import OnlyProbes
 from bandrank.api.unchunked import send_unchunked
 from bandrank.api.upgrades import WithoutUpgrades
@@ -138,6 +139,7 @@ class BoundedProtocol(WithoutUpgrades):
         self._phase = Phase.HEADERS
         self._since = self.loop.time()
         self._answering: RequestResponseCycle | None = None  # the first request that is owed an answer
+        self._lingers = False  # until the end of a request that has been answered
         self._descriptor = -1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -214,6 +216,7 @@ class BoundedProtocol(WithoutUpgrades):
             self.cycle.keep_alive = False
         if self.scope["http_version"] != "1.1":
             self.cycle.send = send_unchunked(self.cycle)  # type: ignore[method-assign,assignment]
+        self.cycle.send = send_lingering(self.cycle, self._linger)  # type: ignore[method-assign,assignment]
         if self.scope.get("path") == PAGE_PATH:
             self.cycle.default_headers = headers_of_page(self.cycle.default_headers)
         if not self.pipeline:
@@ -230,6 +233,10 @@ class BoundedProtocol(WithoutUpgrades):
         super().on_message_complete()
         if self._answering is not None:
             self._enter(Phase.ANSWER)
+            return
+        if self._lingers:
+            self.transport.close()
+            self._part_without_goodbye()
             return
         self._enter(Phase.IDLE)  # the answer did not need the body
         self._unset_keepalive_if_required()
@@ -271,6 +278,14 @@ class BoundedProtocol(WithoutUpgrades):
         owed = self._answering or (self.cycle if self._phase is Phase.BODY else None)
         return owed is not None and owed.response_started
 
+    def _linger(self) -> bool:
+        """Whether the rest of an answered request is read before the connection ends: for `patience_s`, or somewhat
+        longer, but not while the server stops.
+        """
+        self._enter(Phase.BODY)
+        self._lingers = not self._connections.draining
+        return self._lingers
+
     def _enter(self, phase: Phase) -> None:
         self._phase, self._since = phase, self.loop.time()
         self._received_before = self._received
@@ -288,7 +303,7 @@ class BoundedProtocol(WithoutUpgrades):
         self._unsent, self._received_before = unsent, self._received
         if waited and self._phase is Phase.HEADERS:
             self._refuse(408, "slow_headers")
-        elif waited and self._phase is Phase.BODY and received < limits.least_bytes:
+        elif waited and self._phase is Phase.BODY and (self._lingers or received < limits.least_bytes):
             self._refuse(408, "slow_body")
         self._part_without_goodbye()
         self._check = self.loop.call_later(limits.patience_s, self._watch)  # also while it closes, for unsent bytes

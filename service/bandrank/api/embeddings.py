@@ -18,7 +18,7 @@ from bandrank.api.dialects.fields import Limit, TextOrObject, TextsOrObjects
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import AnyErrorBody, FaultsBody, OpenAIErrorBody
-from bandrank.api.parsing import check_fields, load, read_body, validated
+from bandrank.api.parsing import load, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
@@ -169,8 +169,7 @@ async def read_texts(request: Request, kind: type[Kind], service: Service, accou
 
     Raises what `read_body` raises, InvalidInput, and InputTooLarge for too many texts before looking at any.
     """
-    raw = await read_body(request, service.max_body_bytes, account, service.pace)
-    await check_fields(raw, account.client, service.pace)
+    raw = await read_body(request, service.max_body_bytes, account)
     content = await service.pace.run(account.client, load, raw)
     check_lengths(content, kind, service.max_candidates, "texts")
     return await service.pace.run(account.client, validated, kind, content)

@@ -1,7 +1,8 @@
 """Reads and validates bodies; endpoints read them themselves, to bound their size."""
 
+import math
 from codecs import BOM_UTF8
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +12,6 @@ from starlette.requests import Request
 
 from bandrank.api.faults import in_words
 from bandrank.api.pace import Pace
-from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, InvalidInput, UnsupportedMedia
 
@@ -19,9 +19,9 @@ Kind = TypeVar("Kind")  # a model, or a dataclass
 Json = bytes | bytearray
 
 GZIP = b"\x1f\x8b"  # how compressed bodies begin
-QUOTE, MANY_QUOTES = ord('"'), 1 << 16
+QUOTE, MANY_QUOTES = ord('"'), 1 << 14
 NO_STRUCTURE = bytes(set(range(256)) - set(b'",:[{'))  # characters that no count needs
-PART_BYTES = 1 << 20  # of a body, between two looks at whether it has too many values
+PART_BYTES = 1 << 18  # counted at once, in a millisecond or two
 READERS: dict[type, TypeAdapter[Any]] = {}  # by kind, as they take a while to make
 
 JSON = "application/json"
@@ -33,9 +33,7 @@ DRAIN_FACTOR = 8
 # pydantic reads that many in half a second, and turns those beside a fault into Python objects, holding the
 # interpreter lock: a thread would not help.
 MAX_VALUES, LIST_VALUES = 5 << 18, 4
-# Field names take longest. The most in a request, save one that registers candidates: so many for each candidate that a
-# ranking may have, which may be a document with fields, and so many in any case.
-CANDIDATE_FIELDS, FEW_FIELDS = 64, 1 << 16
+FEW_FIELDS = 1 << 16  # the most in a body whose kind needs no more; their names take longest
 # Memory that reading a body takes besides its bytes: for each byte, texts that may be copied; for each value, objects.
 TEXT_BYTES, VALUE_BYTES = 2, 64
 
@@ -60,24 +58,22 @@ def media_type(request: Request, also: Collection[str] = ()) -> str:
 
 
 async def read_json(
-    request: Request, kind: type[Kind], max_bytes: int, account: Account, pace: Pace, *, any_fields: bool = False
+    request: Request, kind: type[Kind], max_bytes: int, account: Account, pace: Pace, *, max_fields: float = FEW_FIELDS
 ) -> Kind:
     """The validated request in a body of JSON, which is not one for a ranking.
 
-    any_fields: do not bound the number of fields. Raises what `read_body` raises, and InvalidInput.
+    Raises what `read_body` raises, and InvalidInput.
     """
-    body = await read_body(request, max_bytes, account, pace)
-    if not any_fields:
-        await check_fields(body, account.client, pace)
+    body = await read_body(request, max_bytes, account, max_fields)
     content = await pace.run(account.client, load, body)
     return await pace.run(account.client, validated, kind, content)
 
 
-async def read_body(request: Request, max_bytes: int, account: Account, pace: Pace) -> bytearray:
+async def read_body(request: Request, max_bytes: int, account: Account, max_fields: float = FEW_FIELDS) -> bytearray:
     """A whole body of JSON. The account holds it as it arrives, and then what parsing it will take.
 
     Raises InputTooLarge if it has more than `max_bytes`, and keeps none of it then; InvalidInput if it has too many
-    values; and what `media_type` and `Account.hold` raise.
+    values or fields; and what `media_type` and `Account.hold` raise.
     """
     media_type(request)
     too_large = f"the body is larger than {max_bytes} bytes; send fewer or shorter candidates per request"
@@ -85,56 +81,73 @@ async def read_body(request: Request, max_bytes: int, account: Account, pace: Pa
     if waits and int(request.headers.get("content-length", 0)) > max_bytes:
         raise InputTooLarge(too_large)  # before the client is asked for the body
     body = bytearray()  # grows in place: joining the chunks at the end would hold the event loop, and twice the memory
-    size = most_values = 0
+    counts, size = Counts(), 0
     async for chunk in request.stream():
         size += len(chunk)
         if size <= max_bytes:
             account.hold(len(chunk))
             body += chunk
-            most_values += values_at_most(chunk)
+            counts.add(chunk)
         else:
             body.clear()
             if size > DRAIN_FACTOR * max_bytes:
                 break
     if size > max_bytes:
         raise InputTooLarge(too_large)
-    if most_values > MAX_VALUES:
-        await pace.turn(account.client)
-        counts = _counts_outside_strings(body, values_at_most, MAX_VALUES)
-        most_values = _checked(sum(await pace.listed(account.client, counts, 1)))
-    account.hold(TEXT_BYTES * len(body) + VALUE_BYTES * most_values)
+    counts.check(max_fields)
+    account.hold(TEXT_BYTES * len(body) + VALUE_BYTES * counts.values)
     return body
 
 
-def check_values(body: Json, most: int | None = None) -> int:
-    """The number of values in JSON that is not parsed yet; up to the limit, it may be too high.
+class Counts:
+    """How many values and fields JSON has that is not parsed yet, and may come in parts."""
 
-    most: the sum of `values_at_most` over its parts. Raises InvalidInput for too many values.
-    """
-    count = values_at_most(body) if most is None else most
-    return count if count <= MAX_VALUES else _checked(sum(_counts_outside_strings(body, values_at_most, MAX_VALUES)))
+    def __init__(self) -> None:
+        self.values = self.fields = 0
+        self._within = 0  # whether the next part begins within a string
+        self._begun = b""  # an escape that the last part began
+
+    def add(self, text: Json) -> None:
+        """Counts more of the JSON, unless it has too many values already."""
+        for start in range(0, len(text), PART_BYTES):
+            if self.values <= MAX_VALUES:
+                outside = self._outside_strings(self._begun + text[start : start + PART_BYTES])
+                fields = outside.count(b":")
+                self.fields += fields
+                self.values += fields + outside.count(b",")
+                self.values += LIST_VALUES * (outside.count(b"[") + outside.count(b"{"))
+
+    def check(self, max_fields: float = math.inf) -> None:
+        """Raises InvalidInput for too many values or fields."""
+        if self.values > MAX_VALUES:
+            raise InvalidInput(
+                f"the body has too many JSON values (limit {MAX_VALUES}); send fewer candidates per request"
+            )
+        if self.fields > max_fields:
+            raise InvalidInput(f"the body has too many fields (limit {max_fields}); send fewer of each candidate's")
+
+    def _outside_strings(self, part: bytes) -> bytes:
+        """What of a part is not within strings; at least its commas, colons and opening brackets."""
+        backslashes = len(part) - len(part.rstrip(b"\\"))
+        self._begun = part[len(part) - backslashes % 2 :]
+        if rb"\"" in part:
+            part = part.replace(rb"\\", b"").replace(rb"\"", b"")  # the other quotes are at the ends of strings
+        quotes, within = part.count(b'"'), self._within
+        self._within ^= quotes & 1
+        if quotes < MANY_QUOTES:
+            return b"".join(part.split(b'"')[within::2])
+        characters = np.frombuffer(part.translate(None, NO_STRUCTURE), np.uint8)  # faster where there are many strings
+        inside = np.bitwise_xor.accumulate((characters == QUOTE).view(np.uint8)) ^ within
+        outside: bytes = characters[inside == 0].tobytes()
+        return outside
 
 
-def _checked(num_values: int) -> int:
-    """Returns the number of values. Raises InvalidInput for too many."""
-    if num_values > MAX_VALUES:
-        raise InvalidInput(f"the body has too many JSON values (limit {MAX_VALUES}); send fewer candidates per request")
-    return num_values
-
-
-async def check_fields(body: Json, client: Client, pace: Pace, max_candidates: int = 1) -> None:
-    """Raises InvalidInput for a request with more fields than `max_candidates` candidates may have."""
-    limit = max(FEW_FIELDS, CANDIDATE_FIELDS * max_candidates)
-    if fields_at_most(body) > limit:
-        await pace.turn(client)
-        if sum(await pace.listed(client, _counts_outside_strings(body, fields_at_most, limit), 1)) > limit:
-            raise InvalidInput(f"the body has too many fields (limit {limit}); send fewer of each candidate's")
-
-
-def has_many_fields(body: Json) -> bool:
-    """Whether JSON has more than FEW_FIELDS fields."""
-    most = FEW_FIELDS
-    return fields_at_most(body) > most and sum(_counts_outside_strings(body, fields_at_most, most)) > most
+def num_values(body: Json, max_fields: float = math.inf) -> int:
+    """The number of values in JSON that is not parsed yet. Raises InvalidInput for too many values or fields."""
+    counts = Counts()
+    counts.add(body)
+    counts.check(max_fields)
+    return counts.values
 
 
 def load(body: Json) -> object:
@@ -172,41 +185,3 @@ def validated(kind: type[Kind], data: object) -> Kind:
         return reader.validate_python(data)
     except ValidationError as error:
         raise InvalidInput(in_words(error, data)) from None
-
-
-def values_at_most(text: Json) -> int:
-    """The number of values in JSON, or more: characters in strings count as well."""
-    return text.count(b",") + text.count(b":") + LIST_VALUES * (text.count(b"[") + text.count(b"{"))
-
-
-def fields_at_most(text: Json) -> int:
-    """The number of fields in JSON, or more: colons in strings count as well."""
-    return text.count(b":")
-
-
-def _counts_outside_strings(body: Json, at_most: Callable[[Json], int], limit: int) -> Iterator[int]:
-    """What `at_most` counts in JSON without the contents of its strings, part by part until the sum exceeds `limit`."""
-    count = 0
-    for part in _outside_strings(body):
-        yield (more := at_most(part))
-        if (count := count + more) > limit:
-            break
-
-
-def _outside_strings(body: Json) -> Iterator[bytes]:
-    """The commas, colons and opening brackets of JSON that are not within its strings, in parts."""
-    start = inside = 0  # inside: whether a part starts within a string
-    while start < len(body):
-        end = body.find(b",", start + PART_BYTES) + 1 or len(body)  # no escape in a string ends with a comma
-        part = bytes(body[start:end])
-        if b"\\" in part:
-            part = part.replace(rb"\\", b"").replace(rb"\"", b"")  # the other quotes are at the ends of strings
-        part = part.translate(None, NO_STRUCTURE)
-        quotes = part.count(b'"')
-        if quotes < MANY_QUOTES:
-            yield b"".join(part.split(b'"')[inside::2])
-        else:  # faster where there are many strings
-            characters = np.frombuffer(part, np.uint8)
-            within = np.bitwise_xor.accumulate((characters == QUOTE).view(np.uint8)) ^ inside
-            yield characters[within == 0].tobytes()
-        start, inside = end, inside ^ quotes & 1

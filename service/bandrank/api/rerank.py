@@ -16,7 +16,7 @@ from bandrank.api.dialects import DIALECTS, dialect_of
 from bandrank.api.dialects.costs import CUTS_IN_200, cut_headers, cuts_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_lengths
 from bandrank.api.disconnects import hung_up, unless_gone
-from bandrank.api.parsing import Json, check_fields, load, read_body, validated
+from bandrank.api.parsing import FEW_FIELDS, Json, load, read_body, validated
 from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import bodies_schema
 from bandrank.api.service import Service, ServiceOfApp
@@ -25,6 +25,7 @@ from bandrank.engine.memory import Account
 from bandrank.engine.registry import CallCandidate
 from bandrank.errors import InputTooLarge, InvalidInput
 
+CANDIDATE_FIELDS = 64  # the most in a body, for each candidate that a ranking may have: a document may have fields
 TEXTS_AT_ONCE = 128  # takes 4 ms if each has 64 fields that lie deep
 BUDGET_HEADER = "X-Budget-Ms"
 BUDGET_PARAMETER = {
@@ -70,7 +71,8 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
         """
         start = time.monotonic()
         header_s = _budget_of_header(request)
-        body = await read_body(request, service.max_body_bytes, account, service.pace)
+        max_fields = max(FEW_FIELDS, CANDIDATE_FIELDS * service.max_candidates)
+        body = await read_body(request, service.max_body_bytes, account, max_fields)
         dialect, wanted, call = await _read(dialects, body, service, account)
         budget_s = call.budget_s if call.budget_s is not None else header_s
         call = replace(
@@ -96,7 +98,6 @@ async def _read(
 ) -> tuple[Dialect[Any], Any, Call]:
     """A body's dialect, its request and its call. Raises InvalidInput, and InputTooLarge for too many candidates."""
     pace, client = service.pace, account.client
-    await check_fields(body, client, pace, service.max_candidates)
     content = await pace.run(client, load, body)
     dialect = dialect_of(content, dialects)
     check_lengths(content, dialect.request, service.max_candidates)

@@ -4,7 +4,7 @@ import re
 import zlib
 from dataclasses import dataclass
 
-from bandrank.api.parsing import TEXT_BYTES, check_values, has_many_fields, values_at_most
+from bandrank.api.parsing import FEW_FIELDS, TEXT_BYTES, num_values
 from bandrank.engine.memory import Account
 from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, InvalidInput, Unreachable
 from bandrank.proxy.downstream import Downstream
@@ -28,12 +28,11 @@ UNREADABLE = (InvalidInput, ValueError, RecursionError)  # what reading an answe
 
 @dataclass(frozen=True)
 class Fetched:
-    """An answer of the engine. values: the most JSON values that its body can have."""
+    """An answer of the engine."""
 
     status: int
     headers: Headers
     body: bytearray
-    values: int
 
 
 class Fetching:
@@ -69,7 +68,7 @@ class Fetching:
             )
             account.hold(TEXT_BYTES * len(content) + VALUE_BYTES * values)
         except InvalidInput:
-            raise Skipped(SkipReason.LARGE_REQUEST) from None  # too many values
+            raise Skipped(SkipReason.LARGE_REQUEST) from None  # too many values or fields
         except BandrankError as error:
             raise Unusable(error.error_type) from error
         return content
@@ -95,7 +94,7 @@ class Fetching:
         try:
             async with exchange as answer:
                 check_status(answer.status)
-                collected, values = await self._collect(answer, account)
+                collected = await self._collect(answer, account)
         except Unreachable:
             raise
         except GatewayTimeout as error:
@@ -106,19 +105,17 @@ class Fetching:
         readable = JSON_TYPE.fullmatch(kind.decode("latin-1")) and encoding in {b"", b"identity"}
         if answer.status == OK and not readable:
             raise Unusable(FailReason.UNREADABLE_ANSWER)
-        return Fetched(answer.status, answer.headers, collected, values)
+        return Fetched(answer.status, answer.headers, collected)
 
-    async def _collect(self, answer: UpstreamAnswer, account: Account) -> tuple[bytearray, int]:
-        """The body of an answer, and the most values that it can have. Raises Unusable if it is too large."""
+    async def _collect(self, answer: UpstreamAnswer, account: Account) -> bytearray:
+        """The body of an answer. Raises Unusable if it is too large."""
         body = bytearray()  # grows in place: joining parts would block the event loop and take twice the memory
-        values = 0
         async for part in answer.parts:
             if len(body) + len(part) > self._max_response_bytes:
                 raise Unusable(FailReason.LARGE_ANSWER)
             hold(account, len(part))
             body += part
-            values += values_at_most(part)
-        return body, values
+        return body
 
 
 def check_status(status: float) -> None:
@@ -144,16 +141,14 @@ def unreadable(error: Exception) -> Unusable:
 
 def unpacked(body: bytes, headers: Headers, max_bytes: int, kinds: re.Pattern[str] = JSON_TYPE) -> tuple[bytes, int]:
     """The decompressed body of a search, and how many values it has. kinds: the media types that it may have, if any.
-    Raises Skipped, and InvalidInput for too many values.
+    Raises Skipped, and InvalidInput for too many values or fields.
     """
     kind = first(headers, b"content-type").decode("latin-1").strip()
     encoding = first(headers, b"content-encoding").strip().lower()
     if (kind and not kinds.fullmatch(kind)) or encoding not in {b"", b"identity", b"gzip"}:
         raise Skipped(SkipReason.UNREADABLE_REQUEST)
     content = _gunzipped(body, max_bytes) if encoding == b"gzip" else body
-    if has_many_fields(content):  # which are read without a pause if their values are texts
-        raise Skipped(SkipReason.LARGE_REQUEST)
-    return content, check_values(content)
+    return content, num_values(content, FEW_FIELDS)  # which are read without a pause if their values are texts
 
 
 def _gunzipped(body: bytes, max_bytes: int) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from bandrank.api.parsing import TEXT_BYTES, check_values
+from bandrank.api.parsing import TEXT_BYTES, num_values
 from bandrank.engine.memory import Account, Memory
 from bandrank.proxy.downstream import Downstream
 from bandrank.proxy.fetching import OK, UNREADABLE, VALUE_BYTES, Fetched, Fetching, check_status, hold, unreadable
@@ -109,7 +109,7 @@ class MultiSearches:
         hold(account, TEXT_BYTES * size)  # for the parts, and the answer that is written
         with self._memory.account(account.client) as while_read:
             try:
-                values = await self._json.run(account.client, size, check_values, fetched.body, fetched.values)
+                values = await self._json.run(account.client, size, num_values, fetched.body)
                 hold(while_read, size + VALUE_BYTES * values)
                 return await self._json.run(account.client, size, MultiAnswer, fetched.body, num_searches)
             except UNREADABLE as error:

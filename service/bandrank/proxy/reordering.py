@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bandrank.api.dialects.dialect import shown_scores
-from bandrank.api.parsing import check_values
+from bandrank.api.parsing import num_values
 from bandrank.api.service import Service
 from bandrank.engine.calls import Answer, Call, answer
 from bandrank.engine.memory import Account
@@ -58,17 +58,16 @@ class Reordering:
         search: SearchRequest,
         account: Account,
         *,
-        values: int | None = None,
         spent_s: float = 0.0,
     ) -> Reordered:
         """The page of the re-ranked hits that the client asked for. Raises Unusable.
 
-        values: the most that the body can have, if known.  spent_s: seconds of the budget that are gone.
+        spent_s: seconds of the budget that are gone.
         """
         client, size = account.client, len(body)
         with self._service.memory.account(client) as while_read:
             try:
-                values = await self._json.run(client, size, check_values, body, values)
+                values = await self._json.run(client, size, num_values, body)
                 hold(while_read, size + VALUE_BYTES * values)
                 hold(account, ANSWER_BYTES * size)
                 found = await self._json.run(client, size, SearchAnswer, body, search.options.depth)

@@ -55,5 +55,5 @@ class Searches:
         deeper = await self._fetching.fetch(client, target, search.body, account)
         if deeper.status != OK:
             return Reply.of(deeper, [ENGINE_ERROR])
-        found = await self._reordering.reordered(deeper.body, search, account, values=deeper.values)
+        found = await self._reordering.reordered(deeper.body, search, account)
         return Reply.of(deeper, [found.mark], found.body, [found.ranked] if found.ranked is not None else [])
