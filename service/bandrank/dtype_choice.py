@@ -9,6 +9,7 @@ import torch
 from bandrank.errors import BadSetting
 from bandrank.model_settings import Dtype
 from bandrank.models.encoders.static import StaticTable
+from bandrank.models.halved import why_not_halved
 from bandrank.models.loading import LoadedModel
 from bandrank.models.placement import DTYPES
 from bandrank.models.quantised import why_no_layers, why_not_quantised
@@ -22,9 +23,11 @@ IN_HARDWARE = {torch.bfloat16: ("avx512_bf16", "amx_bf16"), torch.float16: ("avx
 
 
 def choose_dtype(name: Dtype, device: torch.device, model: LoadedModel) -> torch.dtype:
-    """The named dtype. On a GPU, "auto" is float16, or bfloat16 for a scorer that overflows it; on a CPU, it is the
-    fastest of float32 and the dtypes that the checkpoint is marked fit for, as timed now. For static embeddings, which
-    have no layers, int8 is float32.
+    """The named dtype. On a GPU, "auto" is float16, or bfloat16 for a scorer that overflows it.
+
+    On a CPU, it is bfloat16 where the CPU kernels compute it, which round only what they multiply, and else float32; or
+    a dtype that the checkpoint is marked fit for, if that is faster, as timed now. For static embeddings, which have no
+    layers, int8 is float32.
 
     Raises BadSetting for int8 where it cannot be computed.
     """
@@ -64,21 +67,28 @@ def why_no_int8(device: torch.device, model: LoadedModel) -> str | None:
 
 
 def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
-    fit = [DTYPES[name] for name in model.fit]
+    usual = torch.float32 if why_not_halved(model.scorer) else torch.bfloat16
+    fit = [dtype for name in model.fit if (dtype := DTYPES[name]) != usual]
     if torch.int8 in fit and (reason := why_no_int8(device, model)):
         log.warning("%s does not compute in int8, which would be faster: %s", model.name, reason)
         fit.remove(torch.int8)
     elif not fit and why_no_layers(model.scorer) is None:
         log.info(
-            "%s computes in float32; %s=int8 is two to three times as fast on most CPUs, but what it does to this "
-            "model's rankings has not been measured (docs/models.md#int8-on-a-cpu)",
+            "%s computes in %s; %s=int8 is %s times as fast on most CPUs, but what it does to this model's rankings "
+            "has not been measured (docs/models.md#int8-on-a-cpu)",
             model.name,
+            _name(usual),
             variable("dtype"),
+            "two to three" if usual == torch.float32 else "1.3",
         )
     if not fit:
-        return torch.float32
-    seconds = seconds_by_dtype(model.scorer, device, [torch.float32, *fit])
+        return usual
+    seconds = seconds_by_dtype(model.scorer, device, [usual, *fit])
     fastest = min(seconds, key=seconds.__getitem__)
-    times = ", ".join(f"{1e3 * each:.1f} ms in {str(dtype).removeprefix('torch.')}" for dtype, each in seconds.items())
-    log.info("%s computes in %s: a small request takes %s", model.name, str(fastest).removeprefix("torch."), times)
+    times = ", ".join(f"{1e3 * each:.1f} ms in {_name(dtype)}" for dtype, each in seconds.items())
+    log.info("%s computes in %s: a small request takes %s", model.name, _name(fastest), times)
     return fastest
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -94,10 +94,10 @@ class Settings(BaseModel):
     device: str = "auto"
     """`auto`: a GPU if there is one, else the CPU; or `cpu`, `cuda`, `cuda:N`."""
     dtype: Dtype = "auto"
-    """`auto` on a CPU: the fastest of `float32` and the dtypes in which the checkpoint was measured to rank as well
-    (`int8` for the two that ship), timed at each start; set a fixed one for replicas that must agree to the bit. `auto`
-    on a GPU: `float16`, or `bfloat16` for models that overflow it. `int8` is for CPUs, `bfloat16` for CPUs that
-    multiply it themselves."""
+    """`auto` on a CPU: `bfloat16` with AMX (or AVX512-BF16 on AMD), else `float32`; or a faster dtype in which the
+    checkpoint was measured to rank as well (`int8` for the two that ship), timed at each start. Set a fixed one for
+    replicas that must agree to the bit. `auto` on a GPU: `float16`, or `bfloat16` for models that overflow it. `int8`
+    is for CPUs, `bfloat16` for CPUs that multiply it themselves."""
     kernels: Literal["auto", "cuda", "vectorized"] = "auto"
     """`auto`: CUDA kernels if they can run, else plain torch; `cuda`: the kernels, or an error; `vectorized`: plain
     torch."""

@@ -29,28 +29,38 @@ std::vector<float> given;  // by all functions, one behind the other
 
 void keep(const std::vector<float>& numbers) { given.insert(given.end(), numbers.begin(), numbers.end()); }
 
-// A layer; the last three of its inputs have the copies.
+bool of_halves = false;  // whether layers are, in variants that have them
+
+std::vector<int8_t> bytes_of(int64_t count) {
+    std::vector<int8_t> result(of_halves ? 2 * count : count);
+    for (int8_t& each : result) each = (int8_t)(numbers() % 255 - 127);
+    if (of_halves)
+        for (int64_t i = 0; i < count; ++i) result[2 * i + 1] = (int8_t)(0x3d | (result[2 * i + 1] & 0x80));  // near 0.05
+    return result;
+}
+
+// A layer; the last three of its inputs have the copies, which layers of halves do not have.
 struct Product {
     std::vector<int8_t> panels;
     std::vector<int32_t> sums, sources;
     std::vector<float> scales, bias, shares, offsets;
     Weights weights;
 
-    Product(int64_t outputs, int64_t inputs, int64_t copies = 0)
-        : panels(padded(outputs) * ((inputs + copies + DEPTH - 1) / DEPTH * DEPTH)), sums(padded(outputs)), sources(copies),
-          scales(padded_floats(1, outputs, padded(outputs))), bias(padded_floats(1, outputs, padded(outputs))),
-          shares(inputs + copies, 1.0f), offsets(inputs + copies, 0.5f) {
-        std::vector<int8_t> rows(outputs * (inputs + copies));
-        for (int8_t& each : rows) each = (int8_t)(numbers() % 255 - 127);
-        bandrank_pack(rows.data(), outputs, inputs + copies, (int64_t)panels.size() / padded(outputs), panels.data(),
-                      sums.data());
+    Product(int64_t outputs, int64_t inputs, int64_t wanted = 0)
+        : scales(padded_floats(1, outputs, padded(outputs))), bias(padded_floats(1, outputs, padded(outputs))) {
+        const int64_t copies = of_halves ? 0 : wanted;
+        sources.resize(copies), shares.assign(inputs + copies, 1.0f), offsets.assign(inputs + copies, 0.5f);
+        weights = {outputs, inputs, of_halves, {copies, nullptr, nullptr, nullptr}, nullptr, nullptr, nullptr, nullptr};
+        panels.resize(padded(outputs) * weights.bytes()), sums.resize(padded(outputs));
+        const std::vector<int8_t> rows = bytes_of(outputs * (inputs + copies));
+        bandrank_pack(rows.data(), outputs, (int64_t)rows.size() / outputs, weights.bytes(), panels.data(), sums.data());
         for (int64_t i = 0; i < copies; ++i) {
             sources[i] = (int32_t)(inputs - 1 - i % 3);
             shares[inputs + i] = shares[sources[i]] = 0.25f;
             offsets[inputs + i] = 0.375f;
         }
         Split split{copies, sources.data(), copies ? shares.data() : nullptr, copies ? offsets.data() : nullptr};
-        weights = {outputs, inputs, split, panels.data(), scales.data(), sums.data(), bias.data()};
+        weights = {outputs, inputs, of_halves, split, panels.data(), scales.data(), sums.data(), bias.data()};
     }
 };
 
@@ -233,8 +243,7 @@ void try_joint(const std::vector<int64_t>& lengths) {
 
 }  // namespace
 
-int main(int argc, char**) {
-    if (!bandrank_start()) return 1;
+void try_all() {
     try_odd_rows();
     for (int64_t rows : {0, 1, 5, 6, 7, 96, 97, 131, 193}) {
         try_layers(rows, 16, 16);
@@ -256,6 +265,13 @@ int main(int argc, char**) {
     }
     try_joint({});
     try_joint({0, 1, 3, 124, 125, 126, 60, 60, 60, 300, 0});
+}
+
+int main(int argc, char**) {
+    if (!bandrank_start()) return 1;
+    try_all();
+    of_halves = IN_HALVES;
+    if (of_halves) try_all();
     if (argc > 1)
         for (float each : given) std::printf("%.9g\n", each);
     else

@@ -13,19 +13,8 @@ from torch import nn
 
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.native.shared_query import attend_shared
-from bandrank_kernels.native.tensors import (
-    Dense,
-    Int8Layer,
-    Int8Weights,
-    Norm,
-    PostNorm,
-    PreNorm,
-    Split,
-    Turn,
-    Unit,
-    linear,
-    project,
-)
+from bandrank_kernels.native.tensors import Dense, Norm, PackedLayer, PostNorm, PreNorm, Turn, Unit, linear, project
+from bandrank_kernels.native.weights import PackedWeights, Split
 from bandrank_kernels.windowed_attention import AttentionPattern, DistanceBiases, NativePlan, plan_local_attention
 
 pytestmark = needs_native
@@ -37,9 +26,9 @@ SPLIT = Split.of(torch.tensor([17, *[1] * 47]))
 LOCAL = plan_local_attention(offsets([1, 3]), 2, device=X.device, dtype=X.dtype, head_dim=16, backend="native")
 
 
-def layer(outputs: int, inputs: int) -> Int8Weights:
+def layer(outputs: int, inputs: int) -> PackedWeights:
     """Returns a layer whose weights are zero."""
-    return Int8Weights.pack(torch.zeros(outputs, inputs, dtype=torch.int8), torch.ones(outputs), None)
+    return PackedWeights.pack(torch.zeros(outputs, inputs, dtype=torch.int8), torch.ones(outputs), None)
 
 
 def block(*, inner: int = 96, size: int = 48) -> PostNorm:
@@ -71,7 +60,7 @@ def biased(positions: torch.Tensor, heads: int = 2) -> object:
 
 
 def whole(hidden: torch.Tensor) -> torch.Tensor:
-    out = NativePlan(ROWS, AttentionPattern.sparse(4)).layer(hidden, Int8Layer(layer(144, 48), block(), 3))
+    out = NativePlan(ROWS, AttentionPattern.sparse(4)).layer(hidden, PackedLayer(layer(144, 48), block(), 3))
     assert out is not None
     return out
 
@@ -85,14 +74,14 @@ def whole(hidden: torch.Tensor) -> torch.Tensor:
         ),
         (lambda: linear(X[:, :32], layer(48, 48)), r"got \(9, 32\) torch.float32 on cpu"),
         (lambda: linear(X.to("meta"), layer(48, 48)), "on meta"),
-        (lambda: Int8Weights.pack(X, torch.ones(9), None), r"rows must be \(any, any\) torch.int8"),
-        (lambda: Int8Weights.pack(ZEROS, torch.ones(8), None), r"scales must be \(9\) torch.float32"),
-        (lambda: Int8Weights.pack(ZEROS, torch.ones(9), torch.ones(16)), r"a bias must be \(9\) torch.float32"),
+        (lambda: PackedWeights.pack(X, torch.ones(9), None), r"rows must be \(any, any\) torch.int8"),
+        (lambda: PackedWeights.pack(ZEROS, torch.ones(8), None), r"scales must be \(9\) torch.float32"),
+        (lambda: PackedWeights.pack(ZEROS, torch.ones(9), torch.ones(16)), r"a bias must be \(9\) torch.float32"),
         (lambda: Split.of(torch.tensor([1, 4, 1])), "multiple of 16, got 3"),
         (lambda: layer(8, 20), "multiple of 16 inputs"),
         (lambda: layer(1, (1 << 16) + 16), "a layer can have 65536 bytes of inputs, got 65552"),
         (
-            lambda: Int8Weights.pack(torch.zeros(1, 64).char(), torch.ones(1), None, SPLIT),
+            lambda: PackedWeights.pack(torch.zeros(1, 64).char(), torch.ones(1), None, SPLIT),
             r"shares of a split must be \(80\)",
         ),
         (lambda: Dense.of(nn.Linear(48, 3))(X.bfloat16()), r"x must be \(any, 48\) torch.float32"),

@@ -1,5 +1,6 @@
 """Whole layers by the CPU kernels against their parts one by one, in every variant that this processor runs."""
 
+import sys
 from functools import partial
 
 import numpy as np
@@ -15,28 +16,42 @@ from support.torch_threads import torch_threads
 from torch import Tensor
 
 from bandrank_kernels.arrays import offsets
-from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, Norm, PostNorm, Unit, linear
+from bandrank_kernels.native.library import native
+from bandrank_kernels.native.tensors import Norm, PackedLayer, PostNorm, Unit, linear
+from bandrank_kernels.native.weights import PackedWeights
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, plan_attention
 
 pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
 SIZE, HEADS, INNER = 64, 4, 96
 CHUNK = 128  # rows
 LONG = [127, 128, 129, 256, 300, 1100]
+HALVES = False  # whether layers are of halves
 
 
 some = partial(random_rows, dtype=torch.float32)
 
 
-def some_layer() -> Int8Layer:
+@pytest.fixture(params=["int8", "halves"], autouse=True)
+def in_halves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, each_variant: str) -> None:
+    """Runs each test with layers of both kinds, where the variant has both."""
+    if request.param == "halves" and not native().in_halves:
+        pytest.skip(f"{each_variant} has no halves")
+    monkeypatch.setattr(sys.modules[__name__], "HALVES", request.param == "halves")
+
+
+def some_layer() -> PackedLayer:
     """Returns a BERT layer, the same at each call, whose attention has logits of a few units."""
 
-    def weights(outputs: int, inputs: int, seed: int) -> Int8Weights:
+    def weights(outputs: int, inputs: int, seed: int) -> PackedWeights:
+        if HALVES:
+            halves = (1.5 * inputs**-0.5 * some(outputs, inputs, seed=seed)).bfloat16()
+            return PackedWeights.pack_halves(halves, some(outputs, seed=seed + 1))
         rows = (50 * some(outputs, inputs, seed=seed)).round().clamp(-127, 127).to(torch.int8)
-        return Int8Weights.pack(rows, torch.full((outputs,), 0.03 * inputs**-0.5), some(outputs, seed=seed + 1))
+        return PackedWeights.pack(rows, torch.full((outputs,), 0.03 * inputs**-0.5), some(outputs, seed=seed + 1))
 
     norm = Norm(some(SIZE, seed=7).abs() + 0.5, some(SIZE, seed=8), 1e-12)
     rest = PostNorm(weights(SIZE, SIZE, 1), weights(INNER, SIZE, 3), weights(SIZE, INNER, 5), Unit.GELU, norm, norm)
-    return Int8Layer(weights(3 * SIZE, SIZE, 9), rest, HEADS)
+    return PackedLayer(weights(3 * SIZE, SIZE, 9), rest, HEADS)
 
 
 def plan_of(rows: PackedRows, pattern: AttentionPattern) -> AttentionPlan:
@@ -45,14 +60,14 @@ def plan_of(rows: PackedRows, pattern: AttentionPattern) -> AttentionPlan:
     )
 
 
-def whole_layer(rows: PackedRows, pattern: AttentionPattern, hidden: Tensor, layer: Int8Layer) -> Tensor:
+def whole_layer(rows: PackedRows, pattern: AttentionPattern, hidden: Tensor, layer: PackedLayer) -> Tensor:
     """Returns the output of the layer in one call."""
     out = plan_of(rows, pattern).layer(hidden, layer)
     assert out is not None
     return out
 
 
-def in_turn(rows: PackedRows, pattern: AttentionPattern, hidden: Tensor, layer: Int8Layer) -> Tensor:
+def in_turn(rows: PackedRows, pattern: AttentionPattern, hidden: Tensor, layer: PackedLayer) -> Tensor:
     """Returns the output of the layer's parts, each run over all rows."""
     qkv = linear(hidden, layer.qkv).view(len(hidden), 3, HEADS, SIZE // HEADS)
     return layer.rest(plan_of(rows, pattern).attend(qkv).flatten(1), hidden)

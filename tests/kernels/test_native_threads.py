@@ -12,8 +12,9 @@ from support.layouts import packed_rows
 from support.native import needs_native
 from support.torch_threads import torch_threads
 
-from bandrank_kernels.native.tensors import Int8Weights, Norm, PostNorm, PreNorm, Turn, Unit, linear, project
+from bandrank_kernels.native.tensors import Norm, PostNorm, PreNorm, Turn, Unit, linear, project
 from bandrank_kernels.native.threads import in_parts
+from bandrank_kernels.native.weights import PackedWeights
 from bandrank_kernels.windowed_attention import AttentionPattern, windowed_attention
 
 
@@ -126,10 +127,10 @@ def test_a_forked_process_has_threads_of_its_own_and_an_ending_one_none() -> Non
 def test_threads_do_not_change_a_bit() -> None:
     x, hidden = torch.randn(700, 96)[:, :48], torch.randn(700, 48)
     layers = [
-        Int8Weights.pack(torch.randint(-127, 128, shape, dtype=torch.int8), torch.rand(shape[0]), None)
+        PackedWeights.pack(torch.randint(-127, 128, shape, dtype=torch.int8), torch.rand(shape[0]), None)
         for shape in ((48, 48), (192, 48), (48, 192))
     ]
-    gated = layers[0], Int8Weights.pack(torch.ones(384, 48, dtype=torch.int8), torch.rand(384), None), layers[2]
+    gated = layers[0], PackedWeights.pack(torch.ones(384, 48, dtype=torch.int8), torch.rand(384), None), layers[2]
     norm = Norm(torch.rand(48), torch.rand(48), 1e-12)
     rows = packed_rows([6], [[600, 40, 3]], shared=True)
     qkv, tables = torch.randn(rows.num_rows, 3, 2, 32), (torch.rand(700, 32), torch.rand(700, 32))

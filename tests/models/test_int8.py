@@ -1,39 +1,24 @@
-"""Scorers in int8 on a CPU: near float32, the same bits in any batch, and refused where int8 cannot be computed."""
+"""Scorers in int8 on a CPU, and refused where int8 cannot be computed; test_packed.py has the laws of their scores."""
 
-import copy
 import weakref
-from dataclasses import replace
-from functools import cache
-from typing import Any
 
 import pytest
 import torch
 from support.deberta import tiny_deberta
-from support.decoders import tiny_decoder_reranker
-from support.dense_scorers import pair_scores
-from support.grouped import tiny_embedding_gemma2_bi_encoder, tiny_gemma3_bi_encoder, tiny_llama_reranker
-from support.models import random_scorer, score_batch, tiny_bi_encoder, tiny_cross_encoder, tiny_encoder_config
-from support.modernbert import tiny_encoder_config as modernbert_config
-from support.modernbert import tiny_sequence_cross_encoder
+from support.models import score_batch, tiny_cross_encoder
 from support.native import needs_native
-from support.precomputing import tiny_mix_encoder, with_words
+from support.native_scorers import CPU, NATIVE, prepared, scores
 from support.scorers import LookupScorer
-from support.torch_threads import torch_threads
-from support.variants import VARIANTS, random_texts
-from torch import Tensor
+from support.variants import random_texts
 from torch.autograd.profiler import profile
 
 from bandrank.models import quantised
-from bandrank.models.architectures import BiEncoder, MixEncoder
-from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers.dense import DenseConfig
 from bandrank.models.layers.int8_linear import Int8Linear
-from bandrank.models.layers.lexical import LexicalConfig
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.layers.splitting import split_for
 from bandrank.models.loading import load_model
-from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank.models.prepared import prepare
 from bandrank.models.quantised import linear_layers, why_not_quantised
 from bandrank.models.scorer import Scorer
 from bandrank.models.shipped import FAST
@@ -41,122 +26,6 @@ from bandrank.settings import Settings
 from bandrank_kernels.native.library import native
 
 pytestmark = needs_native
-CPU = torch.device("cpu")
-
-
-def mix_encoder(**more: Any) -> MixEncoder:
-    """Returns a random MixEncoder of two heads. more: arguments of `tiny_mix_encoder`."""
-    return tiny_mix_encoder(**{"encoder": tiny_encoder_config(num_heads=2)} | more)
-
-
-def dense_bi_encoder(**more: Any) -> BiEncoder:
-    """Returns a random bi-encoder with a layer behind the pooling. more: fields of its config."""
-    config = tiny_bi_encoder(num_heads=2, max_tokens=512).config
-    return random_scorer(BiEncoder(replace(config, dense=(DenseConfig(40),), **more)), 0)
-
-
-# Heads of 16 numbers, so that the CPU kernels compute the attention too.
-NATIVE = {
-    "full": lambda: tiny_cross_encoder(num_heads=2, max_tokens=64),
-    "sparse": lambda: tiny_cross_encoder(num_heads=2, pattern=sparse(4), max_tokens=64),
-    "lexical": lambda: with_words(tiny_cross_encoder(num_heads=2, max_tokens=64, lexical=LexicalConfig(20.0))),
-    "modernbert": lambda: tiny_sequence_cross_encoder(encoder=replace(modernbert_config(), num_heads=2)),
-    "bi_encoder": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512),
-    "bi_encoder apart": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512, separate_towers=True),
-    "bi_encoder with a layer": dense_bi_encoder,
-    "bi_encoder cut": lambda: dense_bi_encoder(size=24),
-    "decoder": tiny_decoder_reranker,
-    "llama": tiny_llama_reranker,
-    "gemma3": tiny_gemma3_bi_encoder,
-    "embedding_gemma2": tiny_embedding_gemma2_bi_encoder,
-    "mix_encoder": lambda: mix_encoder(paper="b", similarity="cosine"),
-    "mix_encoder c": lambda: mix_encoder(paper="c"),
-    "mix_encoder 48": lambda: mix_encoder(encoder=replace(tiny_encoder_config(), hidden_size=48, num_heads=3), seed=2),
-    "mix_encoder codes": lambda: mix_encoder(strategy="C", num_embeddings=3),
-}
-
-
-def prepared(scorer: Scorer, dtype: torch.dtype) -> PreparedScorer:
-    """Prepares a copy of the scorer on the CPU."""
-    return prepare(copy.deepcopy(scorer), device=CPU, dtype=dtype)
-
-
-@cache
-def in_int8(name: str) -> PreparedScorer:
-    """Returns one of `NATIVE`, prepared once."""
-    return prepared(NATIVE[name](), torch.int8)
-
-
-def scores(scorer: PreparedScorer, batch: ScoreBatch) -> Tensor:
-    """Returns the scores of a batch of token ids, computed as the service does."""
-    with torch.inference_mode():
-        return scorer(batch)
-
-
-@pytest.mark.parametrize("variant", sorted(VARIANTS.keys() - {"bi_encoder static"}))  # which has no layers
-def test_every_architecture_is_near_float32(variant: str) -> None:
-    """Scores differ from float32's by a small part of their spread, and do differ: int8 did compute them."""
-    scorer = VARIANTS[variant]()
-    batch = score_batch(*random_texts(scorer))
-    exact, near = (scores(prepared(scorer, dtype), batch) for dtype in (torch.float32, torch.int8))
-
-    spread = exact.std()
-    assert not torch.equal(near, exact)
-    assert (near - exact).abs().max() < 0.5 * spread
-    assert torch.corrcoef(torch.stack([near, exact]))[0, 1] > 0.98
-
-
-@pytest.mark.parametrize("name", NATIVE)
-def test_a_score_is_the_same_bits_alone_and_in_company(name: str) -> None:
-    scorer = in_int8(name)
-    queries, candidates = random_texts(scorer.scorer)
-    together = scores(scorer, score_batch(queries, candidates)).tolist()
-
-    alone = pair_scores(lambda query, ids: scores(scorer, score_batch([query], [[ids]])).item(), queries, candidates)
-    turned = scores(scorer, score_batch(queries, [group[::-1] for group in candidates])).tolist()
-
-    assert alone == together
-    assert turned == [*together[:7][::-1], *together[7:][::-1]]
-
-
-@pytest.mark.parametrize("name", NATIVE)
-def test_a_score_is_the_same_bits_among_any_number(name: str) -> None:
-    """Libraries for floats round a product differently with the number of its rows; int8 must not."""
-    scorer = in_int8(name)
-    queries, candidates = random_texts(scorer.scorer)
-    many = candidates[0] * 6 + candidates[2] * 3
-    together = scores(scorer, score_batch(queries[:1], [many])).tolist()
-
-    for count in (1, 2, 3, 5, 8, 16, 17, 33, 48):
-        assert scores(scorer, score_batch(queries[:1], [many[:count]])).tolist() == together[:count], count
-
-
-def test_workers_do_not_change_a_bit() -> None:
-    """Representations are cached, so they must not depend on the threads that computed them either."""
-    scorer = prepared(tiny_cross_encoder(num_heads=2, pattern=sparse(4)), torch.int8)
-    queries, candidates = random_texts(scorer.scorer)
-    batch = score_batch(queries, [group * 9 for group in candidates])
-    bi_encoder = in_int8("bi_encoder")
-
-    def everything() -> list[Tensor]:
-        with torch.inference_mode():
-            encoded = bi_encoder.encode_candidates(batch.candidates)
-            sizes = torch.from_numpy(encoded.lengths)
-            return [scorer(batch), *scorer.begin_passages(batch)(), encoded.values, sizes]
-
-    one = everything()
-    with torch_threads(3):
-        three = everything()
-        assert torch.get_num_threads() == 3
-    assert all(map(torch.equal, one, three))
-
-
-def test_nothing_is_scored_without_an_error() -> None:
-    """A batch may have no candidates, or only empty ones."""
-    scorer = in_int8("sparse")
-    assert scores(scorer, score_batch([[5, 3]], [[]])).shape == (0,)
-    assert scores(scorer, score_batch([], [])).shape == (0,)
-    assert scores(scorer, score_batch([[]], [[[], []]])).isfinite().all()
 
 
 def test_a_layer_keeps_what_was_stored_as_int8() -> None:
@@ -230,7 +99,7 @@ def test_exact_layers_stay_in_float32() -> None:
     assert "encoder.layers.0.qkv, encoder.layers.1.down in float32" in mixed.precision
     scorer.exact_layers = frozenset(linear_layers(scorer))
     all_exact, right = (scores(prepared(scorer, dtype), batch) for dtype in (torch.int8, torch.float32))
-    torch.testing.assert_close(all_exact, right, rtol=0, atol=0.01 if native().attends_in_halves else 1e-5)
+    torch.testing.assert_close(all_exact, right, rtol=0, atol=0.01 if native().in_halves else 1e-5)
 
 
 def test_what_cannot_be_quantised_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from bandrank_kernels.native import library
-from bandrank_kernels.native.library import load
+from bandrank_kernels.native.library import load, native
 from bandrank_kernels.native.variants import usable_variants
 
 REASON = load() if isinstance(load(), str) else None
 needs_native = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+needs_halves = pytest.mark.skipif(REASON is not None or not native().in_halves, reason="this processor has no bfloat16")
 
 
 @pytest.fixture(params=usable_variants(), ids=lambda variant: variant.name)

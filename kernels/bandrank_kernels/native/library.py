@@ -27,6 +27,7 @@ class WeightsStruct(ctypes.Structure):
     _fields_ = (
         ("outputs", LONG),
         ("inputs", LONG),
+        ("halves", LONG),
         ("split", SplitStruct),
         ("panels", ADDRESS),
         ("scales", ADDRESS),
@@ -156,7 +157,8 @@ class Library:
 
     variant: its name.  panel: outputs of a layer that are packed together.  depth: bytes of a row that are multiplied
     together.  block_rows: rows that go through a chain of layers together.  bias_room: numbers after the biases of a
-    head that may be read.  attends_in_halves: whether attention multiplies bfloat16 numbers if no biases are added.
+    head that may be read.  in_halves: whether layers may have weights in bfloat16, and attention without biases
+    multiplies bfloat16 numbers.
     """
 
     def __init__(self, path: Path, variant: str) -> None:
@@ -172,7 +174,7 @@ class Library:
         self.depth: int = functions.bandrank_depth()
         self.block_rows: int = functions.bandrank_block_rows()
         self.bias_room: int = functions.bandrank_bias_room()
-        self.attends_in_halves = bool(functions.bandrank_attends_in_halves())
+        self.in_halves = bool(functions.bandrank_in_halves())
 
         def typed(name: str) -> Callable[..., None]:
             function = getattr(functions, f"bandrank_{name}")

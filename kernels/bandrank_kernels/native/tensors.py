@@ -1,4 +1,4 @@
-"""Int8 linear layers, BERT's block and dense layers on torch tensors, by the CPU kernels.
+"""Packed linear layers, BERT's block and dense layers on torch tensors, by the CPU kernels.
 
 Every row is computed by itself, in an order that no other row changes: its results are the same bits in any batch. All
 functions take and return float32 tensors in host memory, and all but `linear` copy those with gaps between rows. They
@@ -22,100 +22,18 @@ from bandrank_kernels.native.library import (
     PostNormStruct,
     PreNormStruct,
     ProductsStruct,
-    SplitStruct,
     TurnStruct,
-    WeightsStruct,
     native,
 )
 from bandrank_kernels.native.threads import in_parts
-
-MULTIPLE = 16  # inputs of a layer and numbers of a row are multiples of this: a whole register of any variant
-MOST_BYTES = 1 << 16  # of a row: their products always add up to less than 2^31
+from bandrank_kernels.native.weights import MULTIPLE, PackedWeights, filled
 
 
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Inputs of a layer that are kept in several bytes each, because they are much larger than the others.
-
-    An input in m bytes makes the steps of its row no coarser than one of an m-th of its size, and is itself rounded to
-    these finer steps (outlier channel splitting, Zhao et al. 2019, arXiv 1901.09504).
-
-    sources: (copies,) int32, the input of each byte after the first ones.  shares: (inputs + copies,) float32, 1 / m
-    of each byte.  offsets: the same shape, (1/2 + j) / m of the j-th byte of an input.
-    """
-
-    sources: Tensor
-    shares: Tensor
-    offsets: Tensor
-
-    @classmethod
-    def of(cls, num_bytes: Tensor) -> "Split":
-        """num_bytes: (inputs,) int64, at least 1 each. Raises ValueError unless the copies fill whole registers."""
-        inputs = torch.arange(len(num_bytes))
-        sources = inputs.repeat_interleave(num_bytes - 1)
-        if len(sources) % MULTIPLE:
-            raise ValueError(f"the copies of inputs have to be a multiple of {MULTIPLE}, got {len(sources)}")
-        shares = 1 / num_bytes[torch.cat([inputs, sources])].float()
-        earlier = (num_bytes - 1).cumsum(0) - (num_bytes - 1)  # copies of the inputs before
-        index = torch.cat([torch.zeros_like(inputs), torch.arange(len(sources)) - earlier[sources] + 1])
-        return cls(sources.int(), shares, (0.5 + index) * shares)
-
-    def struct(self) -> SplitStruct:
-        """The kernels' argument; valid as long as this object."""
-        return SplitStruct(len(self.sources), *(each.data_ptr() for each in (self.sources, self.shares, self.offsets)))
-
-
-@dataclass(frozen=True, eq=False)
-class Int8Weights:
-    """The weights of a linear layer as bytes with a scale for each output, packed for the kernels.
-
-    panels: int8.  scales, bias: float32.  sums: int32, of the bytes of each output.  split: of the inputs, or None.
-    """
-
-    outputs: int
-    inputs: int
-    panels: Tensor
-    scales: Tensor
-    sums: Tensor
-    bias: Tensor
-    split: Split | None = None
-
-    @classmethod
-    def pack(cls, rows: Tensor, scales: Tensor, bias: Tensor | None, split: Split | None = None) -> "Int8Weights":
-        """Packs (outputs, inputs) int8 rows, their (outputs,) scales, and any (outputs,) bias.
-
-        Raises ValueError for other tensors and unsupported sizes.
-        """
-        check("rows", rows, None, None, dtype=torch.int8)
-        outputs, inputs = rows.shape
-        check("scales", scales, outputs)
-        if bias is not None:
-            check("a bias", bias, outputs)
-        if inputs % MULTIPLE:
-            raise ValueError(f"a layer needs a multiple of {MULTIPLE} inputs to be packed, got {inputs}")
-        if split is not None:
-            check("the shares of a split", split.shares, inputs + len(split.sources))
-        rows = rows.contiguous() if split is None else torch.cat([rows, rows[:, split.sources]], 1)
-        if rows.shape[1] > MOST_BYTES:
-            raise ValueError(f"a layer can have {MOST_BYTES} bytes of inputs, got {rows.shape[1]}")
-        library = native()
-        padded, num_bytes = library.padded(outputs), -(-rows.shape[1] // library.depth) * library.depth
-        panels, sums = torch.empty(padded * num_bytes, dtype=torch.int8), torch.empty(padded, dtype=torch.int32)
-        library.pack(rows.data_ptr(), *rows.shape, num_bytes, panels.data_ptr(), sums.data_ptr())
-        return cls(outputs, inputs, panels, _padded(scales, padded), sums, _padded(bias, padded), split)
-
-    @cached_property
-    def struct(self) -> WeightsStruct:
-        """The kernels' argument; valid as long as this object."""
-        split = SplitStruct() if self.split is None else self.split.struct()
-        tensors = (self.panels, self.scales, self.sums, self.bias)
-        return WeightsStruct(self.outputs, self.inputs, split, *(each.data_ptr() for each in tensors))
-
-
-def linear(x: Tensor, weights: Int8Weights, *, gelu: bool = False) -> Tensor:
+def linear(x: Tensor, weights: PackedWeights, *, gelu: bool = False) -> Tensor:
     """(n, outputs) x W^T + b, then GELU if asked for. x: (n, inputs), any stride between rows.
 
-    Rows are quantised one by one to 255 equal steps between their least and their largest number.
+    Rows are quantised one by one to 255 equal steps between their least and their largest number, or rounded
+    to bfloat16.
     """
     check("x", x, None, weights.inputs)
     if x.stride(1) != 1:
@@ -167,7 +85,7 @@ class Turn:
     eps: float = 0.0
 
 
-def project(x: Tensor, qkv: Int8Weights, norm: Norm | None, turn: Turn) -> Tensor:
+def project(x: Tensor, qkv: PackedWeights, norm: Norm | None, turn: Turn) -> Tensor:
     """(n, heads, head_dim) queries, keys and values of rows, or some of these. x: (n, inputs), normed first by `norm`.
 
     Raises ValueError for other tensors and unsupported sizes.
@@ -207,9 +125,9 @@ class _BehindAttention:
 
     any_width: ClassVar[bool] = False
 
-    out: Int8Weights
-    up: Int8Weights
-    down: Int8Weights
+    out: PackedWeights
+    up: PackedWeights
+    down: PackedWeights
     unit: Unit
 
     def __post_init__(self) -> None:
@@ -294,10 +212,10 @@ def _norm(norm: Norm | None, size: int) -> NormStruct:
 
 
 @dataclass(frozen=True, eq=False)
-class Int8Layer:
-    """A BERT layer in int8. qkv: makes the queries, keys and values of all heads.  rest: what follows attention."""
+class PackedLayer:
+    """A BERT layer. qkv: makes the queries, keys and values of all heads.  rest: what follows attention."""
 
-    qkv: Int8Weights
+    qkv: PackedWeights
     rest: PostNorm
     heads: int
 
@@ -322,7 +240,7 @@ class Dense:
         padded = native().padded(len(weight))
         transposed = weight.new_zeros(weight.shape[1], padded)
         transposed[:, : len(weight)] = weight.T
-        return cls(len(weight), transposed, _padded(layer.bias, padded))
+        return cls(len(weight), transposed, filled(layer.bias, padded))
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, outputs). x: (n, inputs) float32."""
@@ -332,11 +250,3 @@ class Dense:
         addresses = self.transposed.data_ptr(), self.bias.data_ptr()
         native().dense(x.data_ptr(), *x.shape, *addresses, self.outputs, out.data_ptr())
         return out
-
-
-def _padded(values: Tensor | None, length: int) -> Tensor:
-    """The values as float32, with zeros up to `length`."""
-    result = torch.zeros(length)
-    if values is not None:
-        result[: len(values)] = values.detach()
-    return result

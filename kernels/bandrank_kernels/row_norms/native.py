@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.native.library import AddendStruct, NormStruct, native, why_no_native
-from bandrank_kernels.native.tensors import MULTIPLE
 from bandrank_kernels.native.threads import in_parts
+from bandrank_kernels.native.weights import MULTIPLE
 from bandrank_kernels.row_norms.addend import Addend
 
 

@@ -18,7 +18,7 @@ from bandrank_kernels.native.library import (
     native,
     why_no_native,
 )
-from bandrank_kernels.native.tensors import Int8Layer, linear
+from bandrank_kernels.native.tensors import PackedLayer, linear
 from bandrank_kernels.native.threads import in_parts
 from bandrank_kernels.windowed_attention.gathered import SequenceGroup
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
@@ -87,7 +87,7 @@ class NativePlan(AttentionPlan):
     def __init__(self, rows: PackedRows, pattern: AttentionPattern) -> None:
         self._rows, self._pattern = rows, pattern
 
-    def layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor | None:
+    def layer(self, hidden: Tensor, layer: PackedLayer) -> Tensor | None:
         hidden = self._whole(hidden, layer)
         if not self._pattern.shares_queries:
             return self._joint_layer(hidden, layer) if self._joint is not None else None
@@ -96,14 +96,14 @@ class NativePlan(AttentionPlan):
         out[: len(attended)] = layer.rest(attended, hidden[: len(attended)])
         return out
 
-    def layer_first(self, hidden: Tensor, layer: Int8Layer, num_candidates: int) -> Tensor | None:
+    def layer_first(self, hidden: Tensor, layer: PackedLayer, num_candidates: int) -> Tensor | None:
         if not self._pattern.shares_queries:
             return None
         hidden = self._whole(hidden, layer)
         attended = self._attend_before(hidden, layer, None)
         return layer.rest(attended[:num_candidates], hidden[:num_candidates])
 
-    def layers(self, hidden: Tensor, layers: Sequence[Int8Layer], num_candidates: int | None = None) -> Tensor | None:
+    def layers(self, hidden: Tensor, layers: Sequence[PackedLayer], num_candidates: int | None = None) -> Tensor | None:
         if torch.get_num_threads() > 1:  # they share each layer
             return None
         hidden, size = self._whole(hidden, layers[0]), hidden.shape[1]
@@ -122,12 +122,12 @@ class NativePlan(AttentionPlan):
         )
         return states[(len(layers) - 1) % 2] if first is None else first
 
-    def _whole(self, hidden: Tensor, layer: Int8Layer) -> Tensor:
+    def _whole(self, hidden: Tensor, layer: PackedLayer) -> Tensor:
         """A layer's input, contiguous. Raises ValueError unless it has the rows of this batch."""
         check("hidden", hidden, self._rows.num_rows, layer.qkv.inputs)
         return hidden.contiguous()
 
-    def _attend_before(self, hidden: Tensor, layer: Int8Layer, out: Tensor | None) -> Tensor:
+    def _attend_before(self, hidden: Tensor, layer: PackedLayer, out: Tensor | None) -> Tensor:
         """(rows before the first sequence, hidden_size) the heads' output for these rows.
 
         out: (rows, hidden_size), takes the layer's output for the rows of sequences; None to leave it out, and the
@@ -155,7 +155,7 @@ class NativePlan(AttentionPlan):
             native().finish_cls(table.ctypes.data, len(table), met.data_ptr(), *sizes, attended.data_ptr())
         return attended
 
-    def _joint_layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor:
+    def _joint_layer(self, hidden: Tensor, layer: PackedLayer) -> Tensor:
         """The layer's output where all rows of a candidate, its query and its [CLS] see each other."""
         table, heads = self._joint, layer.heads
         assert table is not None

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bandrank_kernels.native.tensors import Int8Layer
+from bandrank_kernels.native.tensors import PackedLayer
 
 
 class AttentionPlan(ABC):
@@ -52,7 +52,7 @@ class AttentionPlan(ABC):
         """(n, num_heads, head_dim) what `attend` gives for one row of each text. rows: (n,) in the order of texts."""
         return self.attend(qkv)[rows]
 
-    def layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor | None:
+    def layer(self, hidden: Tensor, layer: PackedLayer) -> Tensor | None:
         """(num_rows, hidden_size) the output of a whole layer; None if this plan does not compute whole layers.
 
         hidden: (num_rows, hidden_size) float32, its input.
@@ -60,12 +60,12 @@ class AttentionPlan(ABC):
         del hidden, layer
         return None
 
-    def layer_first(self, hidden: Tensor, layer: Int8Layer, num_candidates: int) -> Tensor | None:
+    def layer_first(self, hidden: Tensor, layer: PackedLayer, num_candidates: int) -> Tensor | None:
         """(num_candidates, hidden_size) what `layer` gives for the [CLS] rows, which come first."""
         del hidden, layer, num_candidates
         return None
 
-    def layers(self, hidden: Tensor, layers: Sequence[Int8Layer], num_candidates: int | None = None) -> Tensor | None:
+    def layers(self, hidden: Tensor, layers: Sequence[PackedLayer], num_candidates: int | None = None) -> Tensor | None:
         """What `layer` gives after all of these layers or, with `num_candidates`, what `layer_first` gives in the last
         of them; None if this plan does not compute them in one call.
         """

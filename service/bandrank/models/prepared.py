@@ -12,6 +12,7 @@ from bandrank.models.backends import backend_for, runs_flash, why_no_cuda, why_n
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.buckets import Buckets
 from bandrank.models.graphs import GraphRunner
+from bandrank.models.halved import halve, why_not_halved
 from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.parts import COARSE, FINE, MIN_PART_ROWS, Cut, split
 from bandrank.models.quantised import adapt, quantise
@@ -83,6 +84,7 @@ class PreparedScorer:
     why_no_kernels: the reason, as a clause, why attention runs in plain torch; None if CUDA kernels compute it,
     ours or torch's.
     replay: replays batches from CUDA graphs; or the reason, as a clause, why they are not replayed.
+    packed: whether its linear layers are packed for the CPU kernels.
     """
 
     scorer: Scorer
@@ -90,6 +92,7 @@ class PreparedScorer:
     dtype: torch.dtype
     why_no_kernels: str | None
     replay: GraphRunner[Any] | str
+    packed: bool = False
 
     @classmethod
     def in_training(cls, scorer: Scorer) -> Self:
@@ -101,10 +104,10 @@ class PreparedScorer:
     @property
     def precision(self) -> str:
         """The precision it computes in, in a few words."""
-        if self.dtype == torch.int8:
-            exact = ", ".join(sorted(self.scorer.exact_layers))
-            return f"int8 by CPU kernels, {native().variant}" + (f"; {exact} in float32" if exact else "")
         name = str(self.dtype).removeprefix("torch.")
+        if self.packed:
+            exact = ", ".join(sorted(self.scorer.exact_layers)) if self.dtype == torch.int8 else ""
+            return f"{name} by CPU kernels, {native().variant}" + (f"; {exact} in float32" if exact else "")
         return f"{name}{'; float16 may overflow' if self.scorer.overflows_float16 else ''}"
 
     @property
@@ -112,7 +115,7 @@ class PreparedScorer:
         """What computes its attention, in a few words."""
         if self.why_no_kernels is None:
             return "torch's FlashAttention" if runs_flash(self.scorer) else "CUDA kernels"
-        if self.dtype != torch.int8:
+        if not self.packed:
             return f"plain torch: {self.why_no_kernels}"
         reason = why_no_native_attention(self.scorer)
         return "CPU kernels" if reason is None else f"plain torch: {reason}"
@@ -216,7 +219,7 @@ class PreparedScorer:
             return False
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
             return False
-        return self.dtype == torch.int8 or not self.scorer.encoder.config.causal
+        return self.packed or not self.scorer.encoder.config.causal
 
     def _encode(self, encode: Callable[[Ragged], Ragged], tokens: Ragged) -> Ragged:
         if not self._splits or not self.scorer.precomputes:
@@ -256,7 +259,7 @@ class PreparedScorer:
         return self._split(lengths, in_order=several, again=again)
 
     def _split(self, lengths: Ints, *, in_order: bool, again: float = 0.0) -> Cut:
-        grain = FINE if self.dtype == torch.int8 else COARSE
+        grain = FINE if self.packed else COARSE
         return split(lengths, self._workers.count, grain, in_order=in_order, again=again)
 
     @property
@@ -282,21 +285,25 @@ def prepare(
     backend: the kernels' backend; "auto" and "cuda" fall back to plain torch where kernels cannot run, or where a trial
     shows that they compute something else; `why_no_kernels` gives the reason.
     dtype: int8 is for the CPU kernels (`quantise`, `adapt`), with all other computation in float32. Raises ValueError
-    where they cannot compute it.
+    where they cannot compute it. bfloat16 on a CPU likewise (`halve`), but where they cannot, torch computes it.
     graphs: whether batches are replayed from CUDA graphs where possible, or the device to capture them on.
     """
     if dtype == torch.int8 and device.type != "cpu":
         raise ValueError(f"int8 is for a CPU, not for {device}")
-    floats = torch.float32 if dtype == torch.int8 else dtype
     scorer.to(device).eval().requires_grad_(requires_grad=False)
-    if dtype == torch.int8:
-        quantise(scorer)
+    halved = dtype == torch.bfloat16 and device.type == "cpu" and backend != "reference"
+    halved = halved and why_not_halved(scorer) is None
+    packed = dtype == torch.int8 or halved
+    floats = torch.float32 if packed else dtype
+    if packed:
+        halve(scorer) if halved else quantise(scorer)
     for side in scorer.sides:
         for name, module in side.named_children():
             if name not in KEPT:
                 module.to(floats)
     if dtype == torch.int8:
         adapt(scorer)
+    if packed:
         encoders = [side.encoder.config for side in scorer.sides if side.encoder.config.num_layers]
         refused = any(why_not_native(device, floats, encoder.head_dim) for encoder in encoders)
         backend = "vectorized" if refused else "native"
@@ -306,7 +313,7 @@ def prepare(
     for module in scorer.modules():
         if isinstance(module, Preparable):
             module.prepare_for(execution)
-    return PreparedScorer(scorer, device, dtype, without_kernels, replay)
+    return PreparedScorer(scorer, device, dtype, without_kernels, replay, packed)
 
 
 def _replaying(runner: GraphRunner[Any], launch: Callable[[Batch], Tensor]) -> Callable[[Batch], Tensor]:

@@ -6,8 +6,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from bandrank.models.layers.int8_linear import NOT_FINITE, Int8Linear, why_not_int8
+from bandrank.models.layers.int8_linear import NOT_FINITE, Int8Linear
 from bandrank.models.layers.linear import Linear
+from bandrank.models.layers.packed_linear import why_not_packed
 from bandrank.models.sample import sample_request
 from bandrank.models.scorer import Scorer
 from bandrank_kernels.native.library import why_no_native
@@ -16,8 +17,8 @@ SAMPLES = 4  # candidates of the sample request: about three hundred rows
 
 
 def quantise(scorer: Scorer) -> None:
-    """Replaces the linear layers of the scorer's `int8_parts`, except its `exact_layers`, by int8 ones. Layers in other
-    dtypes are converted to float32 one at a time.
+    """Replaces the linear layers of the scorer's `packed_parts`, except its `exact_layers`, by int8 ones. Layers in
+    other dtypes are converted to float32 one at a time.
 
     Raises ValueError for the reasons of `why_not_quantised`; if a weight is not finite, only after some layers were
     replaced.
@@ -49,10 +50,10 @@ def why_not_quantised(scorer: Scorer) -> str | None:
 
 
 def linear_layers(scorer: Scorer) -> dict[str, Linear]:
-    """The linear layers of the scorer's `int8_parts` by name, such as "encoder.layers.0.qkv", including those that int8
-    leaves in float32.
+    """The linear layers of the scorer's `packed_parts` by name, such as "encoder.layers.0.qkv", including those that
+    int8 leaves in float32.
     """
-    parts = tuple(f"{part}." for part in scorer.int8_parts)
+    parts = tuple(f"{part}." for part in scorer.packed_parts)
     layers = ((name, layer) for name, layer in scorer.named_modules() if f"{name}.".startswith(parts))
     return {name: layer for name, layer in layers if isinstance(layer, Linear)}
 
@@ -67,7 +68,7 @@ def why_no_layers(scorer: Scorer) -> str | None:
         return f"the CPU kernels cannot run: {reason}"
     if not linear_layers(scorer):
         return "it has no encoder with linear layers"
-    return next((reason for layer in _quantisable(scorer).values() if (reason := why_not_int8(layer))), None)
+    return next((reason for layer in _quantisable(scorer).values() if (reason := why_not_packed(layer))), None)
 
 
 def _inputs_of_layers(scorer: Scorer) -> dict[Int8Linear, Tensor]:

@@ -274,8 +274,6 @@ inline void attend_by_lanes(Rows q, Rows k, Rows v, int64_t heads, int64_t head_
 }
 
 #if defined(__AMX_BF16__)
-constexpr bool IN_HALVES = true;
-
 // The same with tiles, without a bias.
 inline void attend_by_tiles(Rows q, Rows k, Rows v, int64_t heads, int64_t head_dim, const Task* tasks, const Task* last,
                             Rows out, AttentionScratch& scratch, HeadBias) {
@@ -287,10 +285,8 @@ inline void attend_by_tiles(Rows q, Rows k, Rows v, int64_t heads, int64_t head_
 }
 constexpr auto attend_without_bias = attend_by_tiles;
 #elif defined(__AVX512BF16__)
-constexpr bool IN_HALVES = true;
 constexpr auto attend_without_bias = attend_by_lanes<TwoHalves>;
 #else
-constexpr bool IN_HALVES = false;
 constexpr auto attend_without_bias = attend_by_lanes<OneFloat>;
 #endif
 

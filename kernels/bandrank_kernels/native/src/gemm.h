@@ -1,4 +1,4 @@
-// Products of quantised rows with a weight matrix of bytes.
+// Products of rows with a weight matrix: of quantised rows with bytes, or of halves with halves.
 #pragma once
 #include <algorithm>
 
@@ -13,34 +13,39 @@ constexpr int64_t DEPTH = GROUP * TILE, WIDTH = TILE;
 #else
 constexpr int64_t DEPTH = GROUP, WIDTH = PANEL;
 #endif
+constexpr int64_t HALVES_STEP = 64;  // bytes of a register of halves
 
-// W, (outputs, inputs), as signed bytes with a scale for each output. The weights of split inputs are repeated for their
+// W, (outputs, inputs), as signed bytes with a scale for each output, or as halves. The weights of split inputs are repeated for their
 // copies, so that an output has as many bytes as a row. They are packed in panels of PANEL outputs, a panel in runs of
 // DEPTH bytes, a run in blocks of WIDTH outputs, and a block so that the weights of all its outputs for GROUP bytes of a
 // row are together. Zeros follow the last output, and the last byte of each.
 struct Weights {
     int64_t outputs, inputs;
+    int64_t halves;  // whether rows and weights are halves, which are not split and whose scales and sums are not used
     Split split;
     const int8_t* panels;  // (panels, bytes / DEPTH, PANEL / WIDTH, DEPTH / GROUP, WIDTH, GROUP)
     const float* scales;   // (padded outputs,)
     const int32_t* sums;   // (padded outputs,) of the bytes of each output
     const float* bias;     // (padded outputs,)
 
-    // The bytes of a row; those after its inputs and their copies may be anything.
-    int64_t bytes() const { return (inputs + split.copies + DEPTH - 1) / DEPTH * DEPTH; }
+    // The bytes of a row. Those after its inputs and their copies may be anything, and those after halves are zero.
+    int64_t bytes() const {
+        const int64_t step = halves ? HALVES_STEP : DEPTH, used = halves ? 2 * inputs : inputs + split.copies;
+        return (used + step - 1) / step * step;
+    }
     // The weights of the outputs from `output` on, the first of a block of a panel.
     const int8_t* block(int64_t output) const {
         return panels + output / PANEL * PANEL * bytes() + output % PANEL * DEPTH;
     }
     // Those of the outputs from `first` on, the first of a panel, to `last`.
     Weights part(int64_t first, int64_t last) const {
-        return {last - first, inputs, split, block(first), scales + first, sums + first, bias + first};
+        return {last - first, inputs, halves, split, block(first), scales + first, sums + first, bias + first};
     }
 };
 
 inline int64_t padded(int64_t outputs) { return (outputs + PANEL - 1) / PANEL * PANEL; }
 
-// weight: (outputs, given).  bytes: of a packed output.
+// weight: (outputs, given) bytes.  bytes: of a packed output.
 inline void pack(const int8_t* weight, int64_t outputs, int64_t given, int64_t bytes, int8_t* panels, int32_t* sums) {
     for (int64_t output = 0; output < padded(outputs); ++output) {
         int8_t* to = panels + output / PANEL * PANEL * bytes + output % PANEL / WIDTH * WIDTH * DEPTH + output % WIDTH * GROUP;
@@ -65,7 +70,7 @@ constexpr int BLOCK_OUTPUTS = BLOCK_VECTORS * LANES;
 // The products of `count` rows with a block of weights, (TILE_ROWS, BLOCK_OUTPUTS), by tiles; whole tiles of rows are read
 // and written. The tiles compute by themselves: between their instructions, the thread calls work(from, to) for shares of
 // 0 .. `amount`.
-template <class Work>
+template <Of OF, class Work>
 inline void multiply_block(int64_t count, const Level* rows, int64_t bytes, const int8_t* weights, int32_t* sums,
                            int64_t amount, Work&& work) {
     const int64_t share = (amount * DEPTH + bytes - 1) / bytes;
@@ -78,14 +83,14 @@ inline void multiply_block(int64_t count, const Level* rows, int64_t bytes, cons
     const Operand x{[=](int64_t step) { return rows + step * DEPTH; }, bytes, TILE * bytes};
     const Operand w{[=](int64_t step) { return weights + step * DEPTH * PANEL; }, DEPTH, DEPTH * TILE};
     auto multiply = [&](auto two) {
-        multiply_tiles<Of::BYTES, two, true>(bytes / DEPTH, x, w, sums, BLOCK_OUTPUTS * sizeof *sums, meanwhile);
+        multiply_tiles<OF, two, true>(bytes / DEPTH, x, w, sums, BLOCK_OUTPUTS * sizeof *sums, meanwhile);
     };
     count > TILE ? multiply(std::true_type{}) : multiply(std::false_type{});
 }
 #else
 // The products of ROWS rows with a panel. A function of its own, so that all sums are in registers whatever the compiler
 // makes of its callers; a loop over the sums that is not unrolled would keep them in memory.
-template <int ROWS>
+template <Of OF, int ROWS>
 [[gnu::noinline]] void multiply_tile(const Level* rows, int64_t bytes, const int8_t* panel, int32_t* sums) {
     Ints totals[ROWS * TILE_VECTORS];
     clear(totals);
@@ -101,7 +106,7 @@ template <int ROWS>
 #pragma GCC unroll 4
             for (int v = 0; v < TILE_VECTORS; ++v) {
                 Ints& total = totals[r * TILE_VECTORS + v];
-                total = add_products(total, x, weights[v]);
+                total = add_products<OF>(total, x, weights[v]);
             }
         }
     }
@@ -110,52 +115,58 @@ template <int ROWS>
 }
 
 // The same for `count` rows, at most ROWS.
-template <int ROWS = TILE_ROWS>
+template <Of OF, int ROWS = TILE_ROWS>
 inline void multiply_rows(int64_t count, const Level* rows, int64_t bytes, const int8_t* panel, int32_t* sums) {
     if constexpr (ROWS > 1)
-        if (count < ROWS) return multiply_rows<ROWS - 1>(count, rows, bytes, panel, sums);
-    multiply_tile<ROWS>(rows, bytes, panel, sums);
+        if (count < ROWS) return multiply_rows<OF, ROWS - 1>(count, rows, bytes, panel, sums);
+    multiply_tile<OF, ROWS>(rows, bytes, panel, sums);
 }
 
 // The same after all of `work`.
-template <class Work>
+template <Of OF, class Work>
 inline void multiply_block(int64_t count, const Level* rows, int64_t bytes, const int8_t* panel, int32_t* sums,
                            int64_t amount, Work&& work) {
     work(0, amount);
-    multiply_rows(count, rows, bytes, panel, sums);
+    multiply_rows<OF>(count, rows, bytes, panel, sums);
 }
 #endif
 
 // The sums of products of `count` rows from row `first` on with BLOCK_OUTPUTS outputs from `output` on.
 struct Block {
-    int32_t* sums;
+    int32_t* sums;  // of halves, float32 numbers
     const Quantisation* steps;
     int64_t first, count, output;
 };
 
 // Writes the values of some rows of a block.
-template <class Write>
+template <Of OF, class Write>
 inline void finish(const Block& block, int64_t from, int64_t to, const Weights& w, const Write& write) {
     Ints weight_sums[BLOCK_VECTORS];
     Floats scales[BLOCK_VECTORS], bias[BLOCK_VECTORS];
     for (int v = 0; v < BLOCK_VECTORS; ++v) {
         const int64_t output = block.output + v * LANES;
+        bias[v] = load<Floats>(w.bias + output);
+        if constexpr (OF == Of::HALVES) continue;
         weight_sums[v] = load<Ints>(w.sums + output);
         scales[v] = load<Floats>(w.scales + output);
-        bias[v] = load<Floats>(w.bias + output);
     }
-    for (int64_t row = from; row < to; ++row) {
-        const Quantisation step = block.steps[row];
+    for (int64_t row = from; row < to; ++row)
         for (int v = 0; v < BLOCK_VECTORS; ++v) {
-            Ints centred = load<Ints>(block.sums + row * BLOCK_OUTPUTS + v * LANES) - step.zero * weight_sums[v];
-            Floats value = to_floats(centred) * (scales[v] * step.scale) + bias[v];
-            write(block.first + row, block.output + v * LANES, value);
+            const Ints sums = load<Ints>(block.sums + row * BLOCK_OUTPUTS + v * LANES);
+            Floats value;
+            if constexpr (OF == Of::HALVES) {
+                value = (Floats)sums;
+            } else {
+                const Quantisation step = block.steps[row];
+                value = to_floats(sums - step.zero * weight_sums[v]) * (scales[v] * step.scale);
+            }
+            write(block.first + row, block.output + v * LANES, value + bias[v]);
         }
-    }
 }
 
-// y = x W^T + bias for quantised rows x: write(row, output, LANES values). Outputs beyond the last are written too.
-template <class Write>
+// y = x W^T + bias for prepared rows x: write(row, output, LANES values). Outputs beyond the last are written too.
+// steps: of quantised rows; those of halves may be anything.
+template <Of OF, class Write>
 inline void multiply(const Level* rows, const Quantisation* steps, int64_t count, const Weights& w, Write write) {
     const int64_t bytes = w.bytes();
     [[maybe_unused]] const Tiles tiles;
@@ -165,12 +176,12 @@ inline void multiply(const Level* rows, const Quantisation* steps, int64_t count
     for (int64_t output = 0; output < padded(w.outputs); output += BLOCK_OUTPUTS)
         for (int64_t row = 0; row < count; row += TILE_ROWS) {
             const Block now{sums[which], steps + row, row, std::min<int64_t>(TILE_ROWS, count - row), output};
-            multiply_block(now.count, rows + row * bytes, bytes, w.block(output), now.sums, before.count,
-                           [=, &w](int64_t from, int64_t to) { finish(before, from, to, w, write); });
+            multiply_block<OF>(now.count, rows + row * bytes, bytes, w.block(output), now.sums, before.count,
+                               [=, &w](int64_t from, int64_t to) { finish<OF>(before, from, to, w, write); });
             before = now;
             which = 1 - which;
         }
-    finish(before, 0, before.count, w, write);
+    finish<OF>(before, 0, before.count, w, write);
 }
 
 }  // namespace bandrank

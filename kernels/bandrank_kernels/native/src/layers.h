@@ -33,19 +33,21 @@ struct Scratch {
 };
 inline thread_local Scratch scratch;
 
-// The quantised rows of a block, in the scratch of this thread.
-inline const Level* quantise_rows(const float* x, int64_t stride, int64_t count, const Weights& w) {
-    Level* bytes = scratch.bytes.room(CHAIN_ROWS * w.bytes());
-    Quantisation* steps = scratch.steps.room(CHAIN_ROWS);
-    for (int64_t row = 0; row < count; ++row)
-        steps[row] = quantise(x + row * stride, w.split, w.inputs, bytes + row * w.bytes());
-    return bytes;
-}
-
+// y = x W^T + bias for the rows of a block, whose bytes are in the scratch of this thread; see `multiply`.
 template <class Write>
 inline void product(const float* x, int64_t stride, int64_t count, const Weights& w, Write write) {
-    const Level* bytes = quantise_rows(x, stride, count, w);
-    multiply(bytes, scratch.steps.data(), count, w, write);
+    const int64_t length = w.bytes();
+    Level* bytes = scratch.bytes.room(CHAIN_ROWS * length);
+    Quantisation* steps = scratch.steps.room(CHAIN_ROWS);
+#if defined(__AVX512BF16__)
+    if (w.halves) {
+        for (int64_t row = 0; row < count; ++row) round_to_halves(x + row * stride, w.inputs, bytes + row * length);
+        return multiply<Of::HALVES>(bytes, steps, count, w, write);
+    }
+#endif
+    for (int64_t row = 0; row < count; ++row)
+        steps[row] = quantise(x + row * stride, w.split, w.inputs, bytes + row * length);
+    multiply<Of::BYTES>(bytes, steps, count, w, write);
 }
 
 // Stores as many of the values as there is room for, which may be none.

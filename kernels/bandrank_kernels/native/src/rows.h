@@ -5,7 +5,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "simd.h"
+#include "words.h"
 
 namespace bandrank {
 
@@ -74,6 +74,13 @@ inline Quantisation quantise(const float* x, const Split& split, int64_t n, Leve
     }
     return {step + sum(poison[0]), zero + LOWEST};
 }
+
+#if defined(__AVX512BF16__)
+// A row of n inputs, rounded to halves; zeros follow the last one, up to a whole register.
+inline void round_to_halves(const float* x, int64_t n, Level* bytes) {
+    for (int64_t i = 0; i < n; i += 2 * LANES) store((char*)bytes + 2 * i, TwoHalves::along(x, i, n));
+}
+#endif
 
 // The sum of a function of each LANES numbers of a row.
 template <class Function>

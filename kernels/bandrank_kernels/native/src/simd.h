@@ -161,6 +161,15 @@ inline void transpose(Floats* rows) {
     if constexpr (2 * STEP < LANES) transpose<2 * STEP>(rows);
 }
 
+// What is multiplied: levels with signed bytes, or bfloat16 numbers, called halves.
+enum class Of { BYTES, HALVES };
+
+#if defined(__AVX512BF16__)
+constexpr bool IN_HALVES = true;
+#else
+constexpr bool IN_HALVES = false;
+#endif
+
 // GROUP weights of each lane, as add_products takes them.
 inline Ints load_weights(const int8_t* from) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
@@ -170,8 +179,13 @@ inline Ints load_weights(const int8_t* from) {
 #endif
 }
 
-// Each lane of `total` plus the products of its GROUP numbers of x with its GROUP weights. Exact.
+// Each lane of `total` plus the products of its GROUP numbers of x with its GROUP weights, which is exact; or, as float32
+// numbers, plus those of two halves.
+template <Of OF = Of::BYTES>
 inline Ints add_products(Ints total, Ints x, Ints w) {
+#if defined(__AVX512BF16__)
+    if constexpr (OF == Of::HALVES) return (Ints)_mm512_dpbf16_ps((__m512)total, (__m512bh)x, (__m512bh)w);
+#endif
 #if defined(__AVX512VNNI__)
     return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)x, (__m512i)w);
 #elif defined(__AVXVNNI__)

@@ -34,9 +34,6 @@ struct Tiles {
     Tiles(const Tiles&) = delete;
 };
 
-// What is multiplied: unsigned with signed bytes, or bfloat16 numbers.
-enum class Of { BYTES, HALVES };
-
 // at(i): where the i-th 64 bytes of TILE rows are, `stride` bytes apart.  next: bytes from there to the next TILE rows.
 template <class At>
 struct Operand {

@@ -99,7 +99,7 @@ class BiEncoder(LateInteractionScorer):
     embeds: ClassVar[bool] = True
     config_class: ClassVar[type] = BiEncoderConfig
     config: BiEncoderConfig
-    int8_parts: ClassVar[tuple[str, ...]] = (*LateInteractionScorer.int8_parts, "of_queries.encoder.layers")
+    packed_parts: ClassVar[tuple[str, ...]] = (*LateInteractionScorer.packed_parts, "of_queries.encoder.layers")
     why_similarity: str = ""  # the reason for it, to report; empty if it was saved with the config
 
     def __init__(self, config: BiEncoderConfig) -> None:

@@ -100,7 +100,7 @@ class MixEncoder(TwoTowerScorer):
 
     architecture: ClassVar[str] = "mix_encoder"
     config_class: ClassVar[type] = MixEncoderConfig
-    int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers", "interactions", "gate")
+    packed_parts: ClassVar[tuple[str, ...]] = ("encoder.layers", "interactions", "gate")
     config: MixEncoderConfig
 
     def __init__(self, config: MixEncoderConfig) -> None:

@@ -60,7 +60,7 @@ class Splade(LateInteractionScorer):
     architecture: ClassVar[str] = "splade"
     config_class: ClassVar[type] = SpladeConfig
     config: SpladeConfig
-    int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers", "decoder")  # which costs as much as six layers of 384
+    packed_parts: ClassVar[tuple[str, ...]] = ("encoder.layers", "decoder")  # which costs as much as six layers of 384
 
     def __init__(self, config: SpladeConfig) -> None:
         super().__init__(config)

@@ -97,7 +97,7 @@ class LateInteractionScorer(TwoTowerScorer):
     candidate_encoder: an encoder for candidates alone, if the config has `separate_towers`.
     """
 
-    int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers", "candidate_encoder.layers")
+    packed_parts: ClassVar[tuple[str, ...]] = ("encoder.layers", "candidate_encoder.layers")
 
     def __init__(self, config: Any, *, encoder: EncoderConfig | None = None) -> None:
         super().__init__(config, encoder=encoder)

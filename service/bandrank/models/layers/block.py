@@ -12,17 +12,18 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.cls_attention import FoldedProjections, folds
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.feed_forward import GATES, Activation, feed_forward, up_size
-from bandrank.models.layers.int8_linear import Int8Linear
 from bandrank.models.layers.linear import Linear, LinearLayer
 from bandrank.models.layers.norm import LayerNorm, RMSNorm
+from bandrank.models.layers.packed_linear import PackedLinear
 from bandrank.models.layers.positions import Rotary
 from bandrank.models.layers.window_plans import plan_within
-from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, Norm, PostNorm, PreNorm, Turn, Unit, project
+from bandrank_kernels.native.tensors import Norm, PackedLayer, PostNorm, PreNorm, Turn, Unit, project
+from bandrank_kernels.native.weights import PackedWeights
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 # Rows that go through the feed-forward block at once on a CPU, so that its intermediate stays in the cache.
 CPU_BLOCK_ROWS = 1024
-# The activations that the CPU kernels compute between int8 layers.
+# The activations that the CPU kernels compute between packed layers.
 UNITS: dict[Activation, Unit] = {
     "gelu": Unit.GELU,
     "geglu": Unit.GEGLU,
@@ -58,11 +59,11 @@ BERT = BlockOptions()
 class Block(nn.Module, ABC):
     """Attention and feed-forward with residuals; subclasses place the two norms.
 
-    In int8 the CPU kernels compute everything behind the attention in one call.
+    The CPU kernels compute everything behind the attention in one call, if the linear layers are packed.
     whole: the weights of a layer that they compute in one call, or None.
     """
 
-    whole: Int8Layer | None = None
+    whole: PackedLayer | None = None
     _fused: PostNorm | PreNorm | None = None
     _native = False
     _folded: FoldedProjections | None = None
@@ -83,9 +84,9 @@ class Block(nn.Module, ABC):
         self.out_norm = norm()
 
     def prepare_for(self, execution: Execution) -> None:
-        """Lets the CPU kernels project rows if all linear layers are in int8."""
+        """Lets the CPU kernels project rows if all linear layers are packed."""
         layers = [layer for layer in self.children() if isinstance(layer, LinearLayer)]
-        self._native = execution.backend == "native" and all(isinstance(layer, Int8Linear) for layer in layers)
+        self._native = execution.backend == "native" and all(isinstance(layer, PackedLinear) for layer in layers)
 
     def fold(self) -> None:
         """Prepares `forward_cls` to project with two products in place of four and their copies, if that saves time."""
@@ -122,7 +123,7 @@ class Block(nn.Module, ABC):
         """(n, heads, head_dim) outputs of a layer for normed rows, with the first `turned` heads turned; None if the
         CPU kernels do not compute them. norms: (turned, head_dim) weights of the heads' norms.
         """
-        if not self._native or self.rotary is None or not isinstance(layer, Int8Linear) or not len(rows):
+        if not self._native or self.rotary is None or not isinstance(layer, PackedLinear) or not len(rows):
             return None
         norm, tables = self.norm_before, self.rotary.tables(self.head_dim, positions)
         turn = Turn(self.head_dim, turned, positions, tables, norms, 0.0 if norm is None else norm.eps)
@@ -142,7 +143,7 @@ class Block(nn.Module, ABC):
 
         With one attending row per candidate, the key projection moves to the query's side (u = W_K^T q; the key bias
         shifts all logits alike and drops out), and the value projection behind the weighted sum, so that no other row
-        is projected. Rotary positions turn each key and so rule this out; in int8 it costs more than it saves.
+        is projected. Rotary positions turn each key and so rule this out; packed layers would take longer.
         """
         plan = plan_within(plan, self.window)
         if self.rotary is not None or not self.qkv.absorbs:
@@ -195,10 +196,10 @@ class Block(nn.Module, ABC):
     def feed_forward(self, rows: Tensor) -> Tensor:
         """(total, hidden_size) output of the second half. rows: the result of `add`."""
 
-    def _packed(self) -> tuple[Int8Weights, Int8Weights, Int8Weights, Unit] | None:
-        """What the CPU kernels need of the layers behind the attention; None if these are not in int8."""
+    def _packed(self) -> tuple[PackedWeights, PackedWeights, PackedWeights, Unit] | None:
+        """What the CPU kernels need of the layers behind the attention; None if these are not packed."""
         layers: list[LinearLayer] = [self.attention_out, self.up, self.down]
-        packed = [layer.packed for layer in layers if isinstance(layer, Int8Linear)]
+        packed = [layer.packed for layer in layers if isinstance(layer, PackedLinear)]
         if len(packed) < len(layers) or self.activation not in UNITS:
             return None
         out, up, down = packed
@@ -230,7 +231,7 @@ class Block(nn.Module, ABC):
 class PostNormBlock(Block):
     """BERT's block: residual and LayerNorm follow each half (Devlin et al. 2019).
 
-    In int8 the whole layer is one call of the CPU kernels, if the attention plan supports it.
+    With packed layers it is one call of the CPU kernels, if the attention plan supports it.
     """
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
@@ -259,8 +260,8 @@ class PostNormBlock(Block):
         if (packed := self._packed()) is not None:
             rest = PostNorm(*packed, numbers_of(self.attention_norm), numbers_of(self.out_norm))
             self._fused = rest
-            if isinstance(self.qkv, Int8Linear) and self.rotary is None:
-                self.whole = Int8Layer(self.qkv.packed, rest, self.num_heads)
+            if isinstance(self.qkv, PackedLinear) and self.rotary is None:
+                self.whole = PackedLayer(self.qkv.packed, rest, self.num_heads)
 
     def add(self, update: Tensor, hidden: Tensor) -> Tensor:
         return self.attention_norm.of_sum(update, hidden)

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bandrank_kernels.native.tensors import MULTIPLE, Split
+from bandrank_kernels.native.weights import MULTIPLE, Split
 
 # Bytes that are added to a row for its largest inputs: one register, the fewest possible. They pay if the steps of rows
 # become FINER times as fine, plus the share by which rows become longer.
