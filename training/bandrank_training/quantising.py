@@ -5,6 +5,7 @@ For int8, layers are measured first: each that changes scores too much by itself
 """
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -47,8 +48,9 @@ class Row:
     """What another dtype changes on one collection.
 
     exacts, nears: nDCG@10 of each query in float32 and in the other dtype.  overlap: the mean share of the ten best
-    that both have.  tau: the mean over queries of Kendall's tau of all candidates.  largest: the largest change of a
-    score.  spread: the mean standard deviation of a query's scores, for comparison.
+    that both have.  tau: the mean over queries of Kendall's tau of all candidates.  largest, typical: the largest
+    change of a score, and the root mean square of all.  spread: the mean standard deviation of a query's scores, for
+    comparison.
     """
 
     collection: str
@@ -57,7 +59,24 @@ class Row:
     overlap: float
     tau: float
     largest: float
+    typical: float
     spread: float
+
+    @classmethod
+    def of(cls, collection: str, exact: Mapping[str, Ranking], near: Mapping[str, Ranking], qrels: Qrels) -> Self:
+        """Compares two rankings of the same candidates of each query, the first in float32."""
+        both = [(dict(exact[query_id]), dict(near[query_id])) for query_id in exact]
+        changes = np.array([other[each] - one[each] for one, other in both for each in one])
+        return cls(
+            collection,
+            exacts=_measured(ids_of(exact), qrels),
+            nears=_measured(ids_of(near), qrels),
+            overlap=float(np.mean([_overlap(exact[query_id], near[query_id]) for query_id in exact])),
+            tau=float(np.mean([_tau(*pair) for pair in both])),
+            largest=float(np.abs(changes).max()),
+            typical=float(np.sqrt((changes**2).mean())),
+            spread=float(np.mean([np.std(list(one.values())) for one, _ in both])),
+        )
 
     @property
     def exact(self) -> float:
@@ -75,13 +94,16 @@ class Row:
         return [near - exact for exact, near in zip(self.exacts, self.nears, strict=True)]
 
     @property
+    def p(self) -> float:
+        """The p of a paired t test of both measures; NaN for one query, which tells nothing."""
+        return difference_p(self.changes) if len(self.changes) > 1 else math.nan
+
+    @property
     def passes(self) -> bool:
         """Whether the other dtype loses at most `MARGIN`, or more but perhaps by chance: with few queries, the mean
         changes by 0.01 when two candidates change places.
         """
-        if within_margin(self.changes):
-            return True
-        return len(self.changes) > 1 and difference_p(self.changes) / 2 >= CHANCE
+        return within_margin(self.changes) or self.p / 2 >= CHANCE
 
 
 def within_margin(changes: Sequence[float]) -> bool:
@@ -149,17 +171,15 @@ def run(args: argparse.Namespace) -> int:
 
 def table(rows: Sequence[Row], dtype: DtypeName) -> str:
     """Returns a Markdown table, whose last line has the means over collections."""
-    lines = [
-        f"| | queries | float32 | {dtype} | change | overlap@10 | Kendall's tau | largest change | spread |",
-        f"| --- |{' --: |' * 8}",
-    ]
+    head = f"| | queries | float32 | {dtype} | change | p | overlap@10 | Kendall's tau | largest change | typical |"
+    lines = [f"{head} spread |", f"| --- |{' --: |' * 10}"]
     lines += [
         f"| {row.collection} | {len(row.exacts):,} | {row.exact:.4f} | {row.near:.4f} | {row.near - row.exact:+.4f} | "
-        f"{row.overlap:.3f} | {row.tau:.3f} | {row.largest:.3f} | {row.spread:.3f} |"
+        f"{row.p:.3f} | {row.overlap:.3f} | {row.tau:.3f} | {row.largest:.3f} | {row.typical:.4f} | {row.spread:.3f} |"
         for row in rows
     ]
     exact, near = (float(np.mean([getattr(row, name) for row in rows])) for name in ("exact", "near"))
-    return "\n".join([*lines, f"| mean | | {exact:.4f} | {near:.4f} | {near - exact:+.4f} | | | | |"])
+    return "\n".join([*lines, f"| mean | | {exact:.4f} | {near:.4f} | {near - exact:+.4f} | | | | | | |"])
 
 
 @dataclass(frozen=True)
@@ -193,19 +213,8 @@ class _Judgements:
 
 
 def _compare(args: argparse.Namespace, judgements: _Judgements) -> Row:
-    candidates, qrels = judgements.candidates, judgements.qrels
     exact, near = (_rankings(load_start(args.model), judgements, name) for name in (EXACT, args.dtype))
-    both = [(dict(exact[query_id]), dict(near[query_id])) for query_id in candidates]
-    changes = [max(abs(one[each] - other[each]) for each in one) for one, other in both]
-    return Row(
-        judgements.collection.name,
-        exacts=_measured(ids_of(exact), qrels),
-        nears=_measured(ids_of(near), qrels),
-        overlap=float(np.mean([_overlap(exact[query_id], near[query_id]) for query_id in candidates])),
-        tau=float(np.mean([_tau(*pair) for pair in both])),
-        largest=max(changes),
-        spread=float(np.mean([np.std(list(one.values())) for one, _ in both])),
-    )
+    return Row.of(judgements.collection.name, exact, near, judgements.qrels)
 
 
 def _measured(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> list[float]:
