@@ -86,18 +86,22 @@ def test_a_checkpoint_that_loses_too_much_loses_its_mark(folder: Path, monkeypat
 def test_what_is_not_measured_to_its_end_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """If measuring is cut short, the checkpoint gets back its mark and its list of float32 layers."""
-    before = Precision(("int8",), ("head.pooler",))
+    """While it is measured, a checkpoint keeps its mark and its list of float32 layers: a kill gives nothing back."""
+    before = Precision(("int8",), ("encoder.layers.0.qkv",))
     save_precision(folder / "scorer", before)
 
+    reached = []
+
     def interrupted(*_: object) -> Row:
-        assert load_precision(folder / "scorer").fit == ()
+        reached.append(error)
+        assert load_precision(folder / "scorer") == before
         raise error
 
     monkeypatch.setattr(quantising, "_compare", interrupted)
 
     assert quantise(folder) in {2, 130}
 
+    assert reached
     assert load_precision(folder / "scorer") == before
 
 

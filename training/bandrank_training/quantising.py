@@ -6,7 +6,7 @@ For int8, layers are measured first: each that changes scores too much by itself
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -139,28 +139,22 @@ def run(args: argparse.Namespace) -> int:
         raise BadEvaluation(f"{args.model} cannot be computed in int8: {reason}")
     collections = [open_collection(each) for each in args.dev]
     judgements = [_Judgements.of(each, args) for each in collections]
-    before = load_precision(folder)
-    others, exact = tuple(name for name in before.fit if name != args.dtype), before.exact_layers
-    save_precision(folder, Precision(others, exact))  # no mark until it is earned
+    exact = load_precision(folder).exact_layers
+    save_precision(folder, load_precision(folder))  # now, in case it cannot be written; until the result, it stays
+    if args.dtype == INT8:
+        questions = [each for one in judgements for each in one.questions()]
+        changes = changes_of_layers(load_start(args.model), questions)
+        exact = sensitive(changes)
+        print(report_of(changes), flush=True)  # noqa: T201 - a result, minutes before the next
     rows = []
-    try:
-        if args.dtype == INT8:
-            questions = [each for one in judgements for each in one.questions()]
-            changes = changes_of_layers(load_start(args.model), questions)
-            exact = sensitive(changes)
-            print(report_of(changes), flush=True)  # noqa: T201 - a result, minutes before the next
-            save_precision(folder, Precision(others, exact))
-        for each in judgements:
-            rows.append(row := _compare(args, each))
-            said = f"{row.collection}: {np.mean(row.changes):+.4f} of {row.exact:.4f}, {len(row.changes):,} queries"
-            print(said, flush=True)  # noqa: T201 - minutes apart
-    except BaseException:  # even Ctrl-C: half a measurement proves nothing
-        save_precision(folder, before)
-        raise
+    for each in judgements:
+        rows.append(row := _compare(args, each, exact))
+        said = f"{row.collection}: {np.mean(row.changes):+.4f} of {row.exact:.4f}, {len(row.changes):,} queries"
+        print(said, flush=True)  # noqa: T201 - minutes apart
     print(table(rows, args.dtype))  # noqa: T201 - the result
     fit = all(row.passes for row in rows) and within_margin([change for row in rows for change in row.changes])
-    if fit:
-        save_precision(folder, Precision((*others, args.dtype), exact))
+    others = tuple(name for name in load_precision(folder).fit if name != args.dtype)
+    save_precision(folder, Precision((*others, args.dtype) if fit else others, exact))
     verdict = (
         f"{folder} is {'fit' if fit else 'not fit'} for {args.dtype}: no loss beyond {MARGIN} of nDCG@10 is allowed, "
         "over all queries, nor on a collection unless by chance"
@@ -212,9 +206,13 @@ class _Judgements:
         return [Question(queries[query_id], [self.documents[each] for each in ids]) for query_id, ids in first.items()]
 
 
-def _compare(args: argparse.Namespace, judgements: _Judgements) -> Row:
-    exact, near = (_rankings(load_start(args.model), judgements, name) for name in (EXACT, args.dtype))
-    return Row.of(judgements.collection.name, exact, near, judgements.qrels)
+def _compare(args: argparse.Namespace, judgements: _Judgements, exact_layers: Iterable[str]) -> Row:
+    def rankings(dtype: DtypeName) -> dict[str, Ranking]:
+        model = load_start(args.model)
+        model.scorer.exact_layers = frozenset(exact_layers)
+        return _rankings(model, judgements, dtype)
+
+    return Row.of(judgements.collection.name, rankings(EXACT), rankings(args.dtype), judgements.qrels)
 
 
 def _measured(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> list[float]:
