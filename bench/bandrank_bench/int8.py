@@ -110,8 +110,9 @@ def ranked_by_onnx_runtime(
             vectors |= zip(indices, vectors_of(batch), strict=True)
         return ranked(ids, [vectors[index + 1] @ vectors[0] for index in range(len(texts))])
 
+    doing = f"ONNX Runtime {dtype}"
     return [
-        {name: ranking(*question) for name, *question in questions(asked, f"ONNX Runtime {dtype}")}
+        {name: ranking(query, ids, texts) for name, query, ids, texts in questions(asked, doing)}
         for asked in collections
     ]
 
