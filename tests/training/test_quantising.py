@@ -49,12 +49,15 @@ def test_a_checkpoint_that_loses_little_is_marked(
     assert read == ["tiny"]
     assert load_precision(folder / "scorer").fit == ("int8",)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| tiny"))
-    name, queries, exact, near, change, overlap, tau, largest, spread = (part.strip() for part in line.split("|")[1:-1])
+    name, queries, exact, near, change, p, overlap, tau, largest, typical, spread = (
+        part.strip() for part in line.split("|")[1:-1]
+    )
     assert (name, queries) == ("tiny", "5")
     assert float(near) - float(exact) == pytest.approx(float(change), abs=2e-4)
     assert 0.5 < float(overlap) <= 1
     assert 0.5 < float(tau) <= 1
-    assert 0 < float(largest) < float(spread)
+    assert 0 <= float(p) <= 1
+    assert 0 < float(typical) < float(largest) < float(spread)
 
 
 def test_a_single_candidate_has_nothing_to_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,18 +86,22 @@ def test_a_checkpoint_that_loses_too_much_loses_its_mark(folder: Path, monkeypat
 def test_what_is_not_measured_to_its_end_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """If measuring is cut short, the checkpoint gets back its mark and its list of float32 layers."""
-    before = Precision(("int8",), ("head.pooler",))
+    """While it is measured, a checkpoint keeps its mark and its list of float32 layers: a kill gives nothing back."""
+    before = Precision(("int8",), ("encoder.layers.0.qkv",))
     save_precision(folder / "scorer", before)
 
+    reached = []
+
     def interrupted(*_: object) -> Row:
-        assert load_precision(folder / "scorer").fit == ()
+        reached.append(error)
+        assert load_precision(folder / "scorer") == before
         raise error
 
     monkeypatch.setattr(quantising, "_compare", interrupted)
 
     assert quantise(folder) in {2, 130}
 
+    assert reached
     assert load_precision(folder / "scorer") == before
 
 
@@ -176,14 +183,14 @@ def test_the_layer_that_changes_scores_most_is_named(
 @pytest.mark.parametrize(("change", "passes"), [(0.01, True), (0.0, True), (-0.003, True), (-0.0031, False)])
 def test_the_margin_is_three_thousandths(change: float, passes: bool) -> None:
     """The margin is in nDCG@10, and limits losses but not gains."""
-    assert Row("c", [0.0], [change], 1, 1, 0, 1).passes == passes
+    assert Row("c", [0.0], [change], 1, 1, 0, 0, 1).passes == passes
 
 
 @pytest.mark.parametrize(("changed", "passes"), [(1, True), (4, False)])
 def test_one_query_of_forty_may_lose_by_chance(changed: int, passes: bool) -> None:
     """A loss beyond the margin that comes from one query may be chance; one that comes from several is not."""
     nears = [0.5] * changed + [0.9] * (40 - changed)
-    row = Row("c", [0.9] * 40, nears, 1, 1, 0, 1)
+    row = Row("c", [0.9] * 40, nears, 1, 1, 0, 0, 1)
 
     assert sum(row.changes) / 40 < -0.003
     assert row.passes == passes

@@ -319,6 +319,8 @@ def test_another_dev_set_starts_its_own_best(toy: Path, tmp_path: Path) -> None:
     assert same.progress.best == trained.best > 0
     assert other.progress.best == written_over.progress.best == -torch.inf
     assert ended.run().best == trained.best
+    after = Trainer(recipe(toy, tmp_path / "out", dev={"groups": str(dev)}, optimiser=longer), device=CPU)
+    assert after.progress.best == -torch.inf
 
 
 def test_the_same_recipe_gives_the_same_run(toy: Path, tmp_path: Path) -> None:

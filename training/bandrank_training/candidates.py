@@ -1,6 +1,6 @@
 """Candidates to re-rank: a first stage's run, judged pools, or candidate lists. They keep the first stage's order."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,12 @@ def best_of(scores: npt.NDArray[np.float32], most: int) -> npt.NDArray[np.int64]
     most = min(most, len(scores))
     found = np.flatnonzero(scores >= np.partition(scores, -most)[-most])
     return found[np.argsort(-scores[found], kind="stable")][:most]
+
+
+def ranked(ids: Sequence[str], scores: npt.ArrayLike) -> Ranking:
+    """Sorts candidates by their scores, best first. Ties keep the order given, as in the service."""
+    values = np.asarray(scores, np.float64)
+    return [(ids[index], float(values[index])) for index in np.argsort(-values, kind="stable")]
 
 
 def first_stage(path: Path, depth: int) -> dict[str, Ranking]:

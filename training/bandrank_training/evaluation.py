@@ -7,10 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from bandrank_training.arguments import positive
-from bandrank_training.candidates import Candidates, Ranking, first_stage, ids_of, pools, read_candidates
+from bandrank_training.candidates import Candidates, Ranking, first_stage, ids_of, pools, ranked, read_candidates
 from bandrank_training.collection import BadCollection, Collection, Qrels, documents_of, open_collection
 from bandrank_training.contents import digest, of_model
 from bandrank_training.measures import judged, means, measure
@@ -74,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if model is None:
         rankings = {query_id: by_first_stage[query_id] for query_id in candidates}
     else:
-        ranked = rerank(score_offline(model, Placement.of(args)), collection, candidates, documents)
-        rankings = dict(progress(ranked, stem, len(candidates), unit="query"))
+        found = rerank(score_offline(model, Placement.of(args)), collection, candidates, documents)
+        rankings = dict(progress(found, stem, len(candidates), unit="query"))
     values = measure(ids_of(rankings), qrels, min_relevance=args.min_relevance)
     write_run(args.out / f"{stem}.trec", rankings, tag=tag)
     asked = Path(args.model).name if Path(args.model).is_absolute() else args.model
@@ -92,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 def rerank(
     scorer: OfflineScorer, collection: Collection, candidates: Candidates, documents: Mapping[str, str] | None = None
 ) -> Iterator[tuple[str, Ranking]]:
-    """Yields each query with its candidates, best first. Ties keep the order given, as in the service.
+    """Yields each query with its candidates, best first, as `ranked` sorts them.
 
     documents: the texts of all candidates by id; None to read them from the collection.
     Raises BadCollection for a query or candidate that the collection lacks, and whatever `OfflineScorer.score` raises.
@@ -107,8 +105,7 @@ def rerank(
         raise BadCollection(f"{collection.name} lacks {len(lost)} of {len(named)} candidates, the first is {lost[0]}")
     questions = (Question(queries[query_id], [documents[each] for each in ids]) for query_id, ids in candidates.items())
     for (query_id, ids), scores in zip(candidates.items(), scorer.score(questions), strict=True):
-        order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
-        yield query_id, [(ids[index], scores[index]) for index in order]
+        yield query_id, ranked(ids, scores)
 
 
 def _all_hits(ranking: Ranking, labels: Mapping[str, int], min_relevance: int) -> bool:

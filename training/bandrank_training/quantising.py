@@ -5,7 +5,8 @@ For int8, layers are measured first: each that changes scores too much by itself
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -47,8 +48,9 @@ class Row:
     """What another dtype changes on one collection.
 
     exacts, nears: nDCG@10 of each query in float32 and in the other dtype.  overlap: the mean share of the ten best
-    that both have.  tau: the mean over queries of Kendall's tau of all candidates.  largest: the largest change of a
-    score.  spread: the mean standard deviation of a query's scores, for comparison.
+    that both have.  tau: the mean over queries of Kendall's tau of all candidates.  largest, typical: the largest
+    change of a score, and the root mean square of all.  spread: the mean standard deviation of a query's scores, for
+    comparison.
     """
 
     collection: str
@@ -57,7 +59,24 @@ class Row:
     overlap: float
     tau: float
     largest: float
+    typical: float
     spread: float
+
+    @classmethod
+    def of(cls, collection: str, exact: Mapping[str, Ranking], near: Mapping[str, Ranking], qrels: Qrels) -> Self:
+        """Compares two rankings of the same candidates of each query, the first in float32."""
+        both = [(dict(exact[query_id]), dict(near[query_id])) for query_id in exact]
+        changes = np.array([other[each] - one[each] for one, other in both for each in one])
+        return cls(
+            collection,
+            exacts=_measured(ids_of(exact), qrels),
+            nears=_measured(ids_of(near), qrels),
+            overlap=float(np.mean([_overlap(exact[query_id], near[query_id]) for query_id in exact])),
+            tau=float(np.mean([_tau(*pair) for pair in both])),
+            largest=float(np.abs(changes).max()),
+            typical=float(np.sqrt((changes**2).mean())),
+            spread=float(np.mean([np.std(list(one.values())) for one, _ in both])),
+        )
 
     @property
     def exact(self) -> float:
@@ -75,13 +94,16 @@ class Row:
         return [near - exact for exact, near in zip(self.exacts, self.nears, strict=True)]
 
     @property
+    def p(self) -> float:
+        """The p of a paired t test of both measures; NaN for one query, which tells nothing."""
+        return difference_p(self.changes) if len(self.changes) > 1 else math.nan
+
+    @property
     def passes(self) -> bool:
         """Whether the other dtype loses at most `MARGIN`, or more but perhaps by chance: with few queries, the mean
         changes by 0.01 when two candidates change places.
         """
-        if within_margin(self.changes):
-            return True
-        return len(self.changes) > 1 and difference_p(self.changes) / 2 >= CHANCE
+        return within_margin(self.changes) or self.p / 2 >= CHANCE
 
 
 def within_margin(changes: Sequence[float]) -> bool:
@@ -117,28 +139,22 @@ def run(args: argparse.Namespace) -> int:
         raise BadEvaluation(f"{args.model} cannot be computed in int8: {reason}")
     collections = [open_collection(each) for each in args.dev]
     judgements = [_Judgements.of(each, args) for each in collections]
-    before = load_precision(folder)
-    others, exact = tuple(name for name in before.fit if name != args.dtype), before.exact_layers
-    save_precision(folder, Precision(others, exact))  # no mark until it is earned
+    exact = load_precision(folder).exact_layers
+    save_precision(folder, load_precision(folder))  # now, in case it cannot be written; until the result, it stays
+    if args.dtype == INT8:
+        questions = [each for one in judgements for each in one.questions()]
+        changes = changes_of_layers(load_start(args.model), questions)
+        exact = sensitive(changes)
+        print(report_of(changes), flush=True)  # noqa: T201 - a result, minutes before the next
     rows = []
-    try:
-        if args.dtype == INT8:
-            questions = [each for one in judgements for each in one.questions()]
-            changes = changes_of_layers(load_start(args.model), questions)
-            exact = sensitive(changes)
-            print(report_of(changes), flush=True)  # noqa: T201 - a result, minutes before the next
-            save_precision(folder, Precision(others, exact))
-        for each in judgements:
-            rows.append(row := _compare(args, each))
-            said = f"{row.collection}: {np.mean(row.changes):+.4f} of {row.exact:.4f}, {len(row.changes):,} queries"
-            print(said, flush=True)  # noqa: T201 - minutes apart
-    except BaseException:  # even Ctrl-C: half a measurement proves nothing
-        save_precision(folder, before)
-        raise
+    for each in judgements:
+        rows.append(row := _compare(args, each, exact))
+        said = f"{row.collection}: {np.mean(row.changes):+.4f} of {row.exact:.4f}, {len(row.changes):,} queries"
+        print(said, flush=True)  # noqa: T201 - minutes apart
     print(table(rows, args.dtype))  # noqa: T201 - the result
     fit = all(row.passes for row in rows) and within_margin([change for row in rows for change in row.changes])
-    if fit:
-        save_precision(folder, Precision((*others, args.dtype), exact))
+    others = tuple(name for name in load_precision(folder).fit if name != args.dtype)
+    save_precision(folder, Precision((*others, args.dtype) if fit else others, exact))
     verdict = (
         f"{folder} is {'fit' if fit else 'not fit'} for {args.dtype}: no loss beyond {MARGIN} of nDCG@10 is allowed, "
         "over all queries, nor on a collection unless by chance"
@@ -149,17 +165,15 @@ def run(args: argparse.Namespace) -> int:
 
 def table(rows: Sequence[Row], dtype: DtypeName) -> str:
     """Returns a Markdown table, whose last line has the means over collections."""
-    lines = [
-        f"| | queries | float32 | {dtype} | change | overlap@10 | Kendall's tau | largest change | spread |",
-        f"| --- |{' --: |' * 8}",
-    ]
+    head = f"| | queries | float32 | {dtype} | change | p | overlap@10 | Kendall's tau | largest change | typical |"
+    lines = [f"{head} spread |", f"| --- |{' --: |' * 10}"]
     lines += [
         f"| {row.collection} | {len(row.exacts):,} | {row.exact:.4f} | {row.near:.4f} | {row.near - row.exact:+.4f} | "
-        f"{row.overlap:.3f} | {row.tau:.3f} | {row.largest:.3f} | {row.spread:.3f} |"
+        f"{row.p:.3f} | {row.overlap:.3f} | {row.tau:.3f} | {row.largest:.3f} | {row.typical:.4f} | {row.spread:.3f} |"
         for row in rows
     ]
     exact, near = (float(np.mean([getattr(row, name) for row in rows])) for name in ("exact", "near"))
-    return "\n".join([*lines, f"| mean | | {exact:.4f} | {near:.4f} | {near - exact:+.4f} | | | | |"])
+    return "\n".join([*lines, f"| mean | | {exact:.4f} | {near:.4f} | {near - exact:+.4f} | | | | | | |"])
 
 
 @dataclass(frozen=True)
@@ -192,20 +206,13 @@ class _Judgements:
         return [Question(queries[query_id], [self.documents[each] for each in ids]) for query_id, ids in first.items()]
 
 
-def _compare(args: argparse.Namespace, judgements: _Judgements) -> Row:
-    candidates, qrels = judgements.candidates, judgements.qrels
-    exact, near = (_rankings(load_start(args.model), judgements, name) for name in (EXACT, args.dtype))
-    both = [(dict(exact[query_id]), dict(near[query_id])) for query_id in candidates]
-    changes = [max(abs(one[each] - other[each]) for each in one) for one, other in both]
-    return Row(
-        judgements.collection.name,
-        exacts=_measured(ids_of(exact), qrels),
-        nears=_measured(ids_of(near), qrels),
-        overlap=float(np.mean([_overlap(exact[query_id], near[query_id]) for query_id in candidates])),
-        tau=float(np.mean([_tau(*pair) for pair in both])),
-        largest=max(changes),
-        spread=float(np.mean([np.std(list(one.values())) for one, _ in both])),
-    )
+def _compare(args: argparse.Namespace, judgements: _Judgements, exact_layers: Iterable[str]) -> Row:
+    def rankings(dtype: DtypeName) -> dict[str, Ranking]:
+        model = load_start(args.model)
+        model.scorer.exact_layers = frozenset(exact_layers)
+        return _rankings(model, judgements, dtype)
+
+    return Row.of(judgements.collection.name, rankings(EXACT), rankings(args.dtype), judgements.qrels)
 
 
 def _measured(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> list[float]:

@@ -140,8 +140,7 @@ class Trainer:
             group["lr"] = rate * settings.learning_rate
         if settings.dropout:
             torch.manual_seed(self.recipe.seed * 10**9 + self.progress.step)  # a resumed run drops the same values
-        enabled = self.recipe.precision == "bfloat16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=enabled):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bfloat16"):
             losses = dict(self._losses(read))
         loss = torch.stack(list(losses.values())).sum()
         loss.backward()  # type: ignore[no-untyped-call]  # torch's
@@ -309,8 +308,9 @@ class Trainer:
             )
         self.scorer.load_state_dict(state["scorer"])
         self.optimiser.load_state_dict(state["optimiser"])
-        steps_left = self.progress.step < self.recipe.optimiser.steps  # a finished run keeps its best measure
-        if self.recipe.dev and steps_left and not same["dev"]:
+        if self.progress.step >= settings.steps:  # a finished run keeps its best measure, and what it was measured on
+            self._made_of["dev"] = state.get("dev", "")
+        elif self.recipe.dev and not same["dev"]:
             self.progress.best, self.progress.since_best = float("-inf"), 0  # measured on other groups
 
 
