@@ -71,7 +71,9 @@ def digests() -> dict[str, str]:
 def table() -> Mapping[str, Mapping[str, object]]:
     """By kernel, the registers and, if any, the spilled bytes on each of ALL_ARCHS; None where it does not ship."""
     jobs = [(family.kernels, arch) for family in FAMILIES for arch in family.archs]
-    rows: dict[str, dict[str, str]] = {kernel.expression: {} for family in FAMILIES for kernel in family.kernels}
+    rows: dict[str, dict[str, int | list[int]]] = {
+        kernel.expression: {} for family in FAMILIES for kernel in family.kernels
+    }
     # Processes, because NVRTC compiles one program at a time; spawned, because threads do not survive a fork.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         for (_, arch), measured in zip(jobs, pool.map(measure, jobs), strict=True):
@@ -81,17 +83,17 @@ def table() -> Mapping[str, Mapping[str, object]]:
     return {"compiler": {"nvrtc": nvrtc_version()}, "sources": digests(), "kernels": kernels}
 
 
-def entry(used: Assembly) -> str:
-    """A cell of the table."""
-    return str(used.registers) + (f" + {used.spilled_bytes} bytes" if used.spilled_bytes else "")
+def entry(used: Assembly) -> int | list[int]:
+    """A cell of the table: registers, or [registers, spilled bytes] if any are spilled."""
+    return [used.registers, used.spilled_bytes] if used.spilled_bytes else used.registers
 
 
 def as_text(measured: Mapping[str, Mapping[str, object]]) -> str:
     """JSON with one line per kernel."""
     parts = []
     for name, rows in measured.items():
-        lines = ",\n".join(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in rows.items())
-        parts.append(f"  {json.dumps(name)}: {{\n{lines}\n  }}")
+        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in rows.items())
+        parts.append(f" {json.dumps(name)}: {{\n{lines}\n }}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 

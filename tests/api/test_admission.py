@@ -14,8 +14,6 @@ from bandrank.api.hardening import hardening
 from bandrank.errors import BadSetting
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 REGISTER = {"candidates": [{"id": "a", "text": "man"}]}
 
 

@@ -12,8 +12,6 @@ from support.scorers import lookup
 
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 SETTINGS = Settings(device="cpu", max_body_bytes=8 * 1024 * 1024)
 GOOD = {"query": "who", "candidates": ["she", "man"], "raw_scores": True}
 

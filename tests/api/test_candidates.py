@@ -10,8 +10,6 @@ from support.scorers import encoded_lookup, lookup
 
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 TEXTS = {"a": "man", "b": "she", "c": "you"}
 
 

@@ -18,8 +18,6 @@ from bandrank.api.pace import Pace
 from bandrank.errors import InvalidInput
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 MB = 1_000_000
 NEITHER = "candidates.0: Input should be a valid string or an object"
 TOO_MANY = "the body has too many JSON values (limit 1310720); send fewer candidates per request"

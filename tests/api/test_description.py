@@ -15,8 +15,6 @@ from support.scorers import encoded_lookup, lookup
 from bandrank.api.embeddings import OTHER_PATHS, PATH
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 WHO = {"query": "who"}
 GOOD = WHO | {"candidates": ["man"]}
 EXPLAINED = WHO | {"candidate": "man"}

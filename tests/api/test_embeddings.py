@@ -31,8 +31,6 @@ from bandrank.models.texts import TextEncoder
 from bandrank.models.wording import Wording
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 TEXTS = ["The man! She said that he was", "", "who is the man", "she", "The man! She said that he was"]
 HALF_STEP = 2**-11  # the relative error of float16, in which representations are cached unless told otherwise
 TOLERANCE = 1e-6  # of float32 numbers below 1, which must not depend on the other texts

@@ -5,15 +5,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from starlette.types import Message
 from support.app import running_app
 from support.scorers import lookup
 
 from bandrank.api.only_probes import refuse
 from bandrank.errors import BandrankError
-
-pytestmark = pytest.mark.anyio
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 

@@ -15,8 +15,6 @@ from support.scorers import Gate, LookupScorer, WatchedScorer, encoded_lookup, l
 
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 QUERY = "who is the man"
 TEXT = "  The 🐝 man! She\u2003said über.\n"
 TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates

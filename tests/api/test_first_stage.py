@@ -11,8 +11,6 @@ from support.serving import files_of
 from bandrank.serving import assemble
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 RAW = {"man": 3.0, "she": 1.0, "he": -1.0}
 FIRST = {"man": 10, "she": 30.0, "he": 20.0}
 BODY = {

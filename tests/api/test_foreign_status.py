@@ -14,8 +14,6 @@ from bandrank.api.addresses import client_at
 from bandrank.api.pace import QUANTUM_S
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 LIVE = ["/.well-known/live", "/v1/health/live"]
 READY = ["/health", "/ping", "/infinity/health", "/.well-known/ready", "/v1/health/ready"]
 FOR_RANKERS = ["/models", "/infinity/models", "/info", "/meta", "/v1/models/tiny"]

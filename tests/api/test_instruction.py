@@ -22,8 +22,6 @@ from bandrank.models.loading import load_model
 from bandrank.models.wording import Wording
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 QUERY, INSTRUCTION = "where do bees live?", "Find texts about honey."
 CANDIDATES = ["In hives.", "Honey is made from nectar.", "no " * 50]
 NOT_APPLIED = "instruction was not applied; no model that ranked takes one"

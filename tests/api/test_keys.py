@@ -11,8 +11,6 @@ from support.server import Scrape
 
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 BODY = {"query": "who", "candidates": ["man", "she"]}
 ENDPOINTS = [
     ("POST", "/rerank", BODY, "rank"),

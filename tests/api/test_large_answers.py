@@ -9,8 +9,6 @@ from support.scorers import lookup
 from bandrank.engine.candidates import CandidateStore
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 
 async def register(running: RunningApp, **texts: str) -> None:
     body = {"candidates": [{"id": name, "text": text} for name, text in texts.items()]}

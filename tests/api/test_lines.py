@@ -18,8 +18,6 @@ from bandrank.engine.registry import CandidateRegistry
 from bandrank.errors import Overloaded, TooSlow
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 NDJSON = {"content-type": "application/x-ndjson"}
 
 

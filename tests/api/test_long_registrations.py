@@ -17,8 +17,6 @@ from support.tasks import until
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 RNG = random.Random(0)
 CANDIDATES = [{"id": str(number), "text": f"{random_text(RNG, 20)} {number}"} for number in range(400)]
 LINES = "application/x-ndjson"

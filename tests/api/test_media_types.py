@@ -11,8 +11,6 @@ from support.scorers import lookup
 
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 BODY = json.dumps({"query": "who", "candidates": ["man"]}).encode()
 LINES = b'{"id": "a", "text": "man"}\n{"id": "b", "text": "she"}\n'
 ENDPOINTS = [("POST", "/rerank"), ("POST", "/explain"), ("PUT", "/candidates"), ("DELETE", "/candidates")]

@@ -14,7 +14,6 @@ from bandrank.errors import InputTooLarge, Overloaded
 from bandrank.metrics import Metrics
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
 JSON = {"content-type": "application/json"}
 ONE, OTHER = Client("one"), Client("other")
 

@@ -10,8 +10,6 @@ from support.serving import files_of
 
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 BODY = {"query": "who", "candidates": ["man", "she"], "raw_scores": True}
 
 

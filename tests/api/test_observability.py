@@ -16,8 +16,6 @@ from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 COUNTERS = {
     "bandrank_requests_total": ["200", "401", "403", "404", "413", "415", "422", "429", "499", "500", "503", "504"],
     "bandrank_refused_requests_total": [

@@ -17,8 +17,6 @@ from bandrank.api import service as service_module
 from bandrank.engine.task_queue import STOPPING
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 BODY = {"query": "who", "candidates": ["man"]}
 POISONED = {"query": "who", "candidates": ["p"]}
 

@@ -3,13 +3,10 @@
 import asyncio
 import time
 
-import pytest
 from support.tasks import CLIENT, until
 
 from bandrank.api.pace import QUANTUM_S, Pace
 from bandrank.engine.clients import Client
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_the_loop_goes_round_between_pieces_of_work() -> None:

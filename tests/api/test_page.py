@@ -17,7 +17,6 @@ NAMES = sorted(file.name for file in FILES.iterdir())
 LINK = re.compile(r'(?:(?:src|href|from)[ =]|import) ?"([^"]+)"')
 
 
-@pytest.mark.anyio
 async def test_every_file_is_served_with_its_type(tmp_path: Path) -> None:
     """The page needs no key, because users enter theirs on it; the description of the API leaves it out."""
     settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))

@@ -9,8 +9,6 @@ from support.app import client_of
 
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 ROOT = Path(__file__).resolve().parents[2]
 README, CLIENTS = ((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/clients.md"))
 ASKED = r"curl -s localhost:8000/rerank -H 'content-type: application/json' -d '(\{.*?\})'\n"

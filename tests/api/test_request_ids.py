@@ -12,8 +12,6 @@ from support.stderr import logging_to_stderr
 
 from bandrank.logs import ACCESS
 
-pytestmark = pytest.mark.anyio
-
 BODY = {"query": "who", "candidates": ["man"]}
 
 

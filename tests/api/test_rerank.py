@@ -13,7 +13,6 @@ from support.scorers import lookup
 
 from bandrank.api.dialects.dialect import sigmoid
 
-pytestmark = pytest.mark.anyio
 WORDS = ["man", "she", "he", "you"]
 SCORES = {"man": 1.5, "she": -2.0, "he": 4.0}  # other words score 0
 IN_ORDER = [2, 0, 3, 1]

@@ -16,8 +16,6 @@ from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 BODY = {"query": "who", "candidates": ["man", {"id": "she", "text": "she"}, "you", {"id": "unknown"}], "top_n": 1}
 ALL = Settings(device="cpu", shadow_share=1.0)
 LABELS = {"model": "tiny", "shadow": "shadow"}

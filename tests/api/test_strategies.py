@@ -8,8 +8,6 @@ from support.scorers import encoded_lookup, lookup
 
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 WORDS = ["man", "she", "you", "he"]
 SETTINGS = Settings(device="cpu", cascade_depth=2)
 

@@ -23,8 +23,6 @@ from bandrank.models.wording import Wording
 from bandrank.serving import assemble
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 TEXTS = ["The man! She said that he was", "", "who is the man", "she"]
 EXACT = Settings(device="cpu", cache_dtype="float32")
 WORDED = {"query_wording": Wording("who is {text}")}

@@ -14,8 +14,6 @@ from bandrank.models import checkpoint
 from bandrank.serving import load_models
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 
 def folder_of(kind: str, folder: Path) -> Path:
     """A bi-encoder with vectors of 32 numbers, cut to 20, as bandrank ("ours") or sentence-transformers saves it."""

@@ -12,8 +12,6 @@ from support.scorers import encoded_lookup
 
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates
 
 

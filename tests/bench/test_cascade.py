@@ -12,8 +12,6 @@ from bandrank_bench.cascade import cascaded, measure_one, ranked, read
 from bandrank_bench.cascade_report import ALL, DEPTHS, Measured, report
 from bandrank_training.collection import BadCollection
 
-pytestmark = pytest.mark.anyio
-
 FAST = {"man": 1.0, "she": 4.0, "you": 3.0, "he": 2.0, "no": -1.0}
 ACCURATE = {"man": 9.0, "she": 1.0, "you": 5.0, "he": 7.0, "no": 20.0}
 

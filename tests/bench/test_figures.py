@@ -8,7 +8,7 @@ from bandrank_bench.figures import save
 
 
 def test_a_figure_says_a_style_once_and_keeps_its_points_and_text(tmp_path: Path) -> None:
-    """The style of a line's markers stands at their shape, and not at each of them."""
+    """The style of a line's markers stands at their shape, and that of all texts at the picture."""
     figure = Figure()
     figure.subplots().plot([0, 1, 2], [1, 3, 2], "o-", color="#123456", label="admitted")
     figure.legend()
@@ -19,4 +19,5 @@ def test_a_figure_says_a_style_once_and_keeps_its_points_and_text(tmp_path: Path
     assert text.count(f'<use xlink:href="#{marker}"') == 4  # three points, and the one of the legend
     assert text.count("fill: #123456") == 1
     assert ">admitted</text>" in text
+    assert text.count("DejaVu Sans") == 1
     assert "<g>" not in text

@@ -101,7 +101,6 @@ class TestPrometheusFiles:
 
         assert {alert for alert in alerts if f"`{alert}`" not in docs} == set()
 
-    @pytest.mark.anyio
     async def test_every_path_of_work_alerts(self) -> None:
         """Each path that takes bodies either ranks, and shares one alert, or is in the alert of single paths."""
         async with running_app(lookup()) as running:
@@ -154,10 +153,12 @@ class TestDashboards:
         assert len(set(cells)) == len(cells)  # no two panels overlap
 
     def test_asks_the_chosen_data_source(self, dashboard: dict[str, Any]) -> None:
-        """Every query goes to the data source variable, so that the dashboard can be moved to another Grafana."""
+        """Every query goes to the data source variable, its own or its panel's, so that the dashboard can be moved to
+        another Grafana.
+        """
         chosen = {"type": "prometheus", "uid": "${datasource}"}
         asking = [panel for panel in panels(dashboard) if panel["type"] != "row"]
-        asking += [target for panel in asking for target in panel["targets"]]
+        asking += [panel | target for panel in asking for target in panel["targets"]]
         asking += dashboard["annotations"]["list"]
         asking += [variable for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
 

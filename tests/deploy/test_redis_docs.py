@@ -50,7 +50,6 @@ def test_the_stack_gives_the_same_rights() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.anyio
 async def test_a_cluster_may_be_used(tmp_path: Path) -> None:
     """The client may look up slots, and follow them where they move."""
     with redis_cluster(tmp_path) as nodes:
@@ -62,7 +61,6 @@ async def test_a_cluster_may_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.anyio
 async def test_sentinels_may_be_asked(tmp_path: Path) -> None:
     """The user on the sentinel may do nothing but what is documented."""
     with (

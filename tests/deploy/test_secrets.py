@@ -153,7 +153,6 @@ class TestRedisLogin:
         with pytest.raises(redis.exceptions.NoPermissionError):
             guarded.do(*command.split(), username="bandrank", password=password)
 
-    @pytest.mark.anyio
     async def test_the_service_gets_in(self, guarded: RedisServer, login: Path) -> None:
         """With the URL of the stack, the service can store, read and delete."""
         url = SERVICES["bandrank"]["environment"]["BANDRANK_REDIS_URL"]

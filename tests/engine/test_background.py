@@ -144,7 +144,6 @@ def test_background_work_that_is_given_up_is_no_dropped_request() -> None:
     assert dropped == ["cancelled", "expired"]
 
 
-@pytest.mark.anyio
 async def test_background_texts_are_tokenised_last() -> None:
     """Background texts do not take up room that requests may use, either."""
     pool = FairPool(1, max_size=100, name="test")

@@ -60,7 +60,6 @@ def test_a_limit_below_the_least_is_not_halved() -> None:
     assert limit.rows == 100
 
 
-@pytest.mark.anyio
 async def test_batches_of_a_service_grow_again_once_there_is_memory() -> None:
     """Memory is short for the first three batches only, and every request is answered."""
     recorder = Recorder()

@@ -9,8 +9,6 @@ from bandrank.dtypes import PayloadDtype
 from bandrank.models.encoders.stack import Stack
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 TEXTS = ["man", "she", "you and he", "", "who was the man", "the time of all that"]
 
 

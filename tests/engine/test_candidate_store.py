@@ -12,8 +12,6 @@ from bandrank.engine.cache.redis_client import ENTRIES_AT_ONCE, READ_AT_ONCE, Re
 from bandrank.engine.candidates import CandidateStore
 from bandrank.errors import InputTooLarge, NotReady, StoreFull
 
-pytestmark = pytest.mark.anyio
-
 COUNT = 10_000
 TEXTS = {"nothing": "", "ascii": "man", "cyrillic": "\u0436" * 20, "chinese": "\u4e2d" * 50, "emoji": "\U0001f9ea" * 9}
 

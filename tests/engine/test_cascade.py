@@ -25,8 +25,6 @@ from bandrank.models.scorer import Scorer
 from bandrank.serving import assemble
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 SCORES = st.floats(-50, 50, allow_nan=False, width=16)
 WORDS = ("man", "she", "you", "he", "no", "is")
 FAST = {"man": 1.0, "she": 4.0, "you": 3.0, "he": 2.0, "no": -1.0, "is": -2.0}

@@ -11,8 +11,6 @@ from bandrank.engine.cache.keys import digest
 from bandrank.engine.ranking import Ranking
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 QUERY = "who was the man"
 LIMIT = 40
 LONG = random_text(random.Random(1), 30)

@@ -25,8 +25,6 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.fusion import Fusion
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 QUERY = "who is the man"
 TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 WEIGHT = 0.5

@@ -17,8 +17,6 @@ from bandrank.engine.fair_pool import FairPool
 from bandrank.engine.fair_queue import FairQueue
 from bandrank.errors import NotReady, Overloaded
 
-pytestmark = pytest.mark.anyio
-
 POLITE, GREEDY = Client("polite"), Client("greedy")
 
 

@@ -13,8 +13,6 @@ from bandrank.errors import BadSetting
 from bandrank.models.fusion import Fusion
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 WORDS = ("man", "she", "you", "he", "no")
 FAST = {"man": 1.0, "she": 4.0, "you": 3.0, "he": 2.0, "no": -1.0}
 ACCURATE = {"man": 9.0, "she": 1.0, "you": 6.0, "he": 0.0, "no": 20.0}

@@ -14,8 +14,6 @@ from bandrank.errors import DeadlineExceeded, ScoringFailed
 from bandrank.serving import assemble
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_thread_that_hangs_is_noticed_and_left_behind() -> None:
     """The engine closes without the hung thread, and a request that waits for it ends at its own deadline."""

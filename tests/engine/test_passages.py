@@ -42,8 +42,6 @@ from bandrank.models.texts import Reach, TextEncoder
 from bandrank.models.wording import Wording
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 QUERY = "who was the man"
 LENGTHS = [100, 3, 57, 58, 0, 300]  # in words of one piece; 57 fit beside the query

@@ -20,8 +20,6 @@ from bandrank.models.scorer import Scorer
 from bandrank.models.texts import WHOLE, Reach
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 QUERY = "who was the man"
 LENGTHS = [0, 1, 7, 8, 9, 30, 100]  # in words of one piece each
@@ -169,7 +167,7 @@ async def test_of_a_scorer_without_passages_one_is_the_whole(scorer: Scorer) -> 
     assert limited.candidates == expected.candidates
 
 
-def left_of(text: str, most: int, query: str | None = None) -> int:
+def left_of(text: str, most: int, query: str | None) -> int:
     """The tokens of a text that the tokenizers library keeps if the text, or its pair with a query, may have `most`."""
     tokenizer = tiny_tokenizer()
     tokenizer.enable_truncation(most)

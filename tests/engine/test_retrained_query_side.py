@@ -1,6 +1,5 @@
 """A scorer whose query side was trained further reads the cache that its predecessor filled."""
 
-import pytest
 import torch
 from support.precomputing import tiny_mix_encoder
 from support.redis_server import RedisServer
@@ -9,8 +8,6 @@ from support.serving import served
 from bandrank.engine.ranking import Ranking
 from bandrank.models.scorer import Scorer
 from bandrank.settings import Settings
-
-pytestmark = pytest.mark.anyio
 
 TEXTS = ["man", "she", "you and he", "", "who was the man"]
 

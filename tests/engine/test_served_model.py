@@ -21,8 +21,6 @@ from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 
 

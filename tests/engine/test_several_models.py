@@ -19,8 +19,6 @@ from bandrank.models.layers.patterns import sparse
 from bandrank.serving import LoadedScorers, assemble
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 TOLERANCE = 1e-5  # between a candidate's score alone and in a batch, in float32
 SETTINGS = Settings(device="cpu", max_batch_rows=400, cascade_depth=5, patience=1000)
 

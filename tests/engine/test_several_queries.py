@@ -13,8 +13,6 @@ from bandrank.engine.tickets import Ticket
 from bandrank.errors import DeadlineExceeded, InputTooLarge, Overloaded
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_the_queries_of_one_request_are_admitted_together() -> None:
     """As separate requests most of the queries are refused, because they would wait too long for the others."""

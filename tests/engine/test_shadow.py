@@ -16,8 +16,6 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.scorer import Scorer
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 WORDS = ["man", "she", "you", "he", "no", "is"]
 SCORES = {word: float(rank) for rank, word in enumerate(WORDS)}
 REVERSED = {word: -score for word, score in SCORES.items()}

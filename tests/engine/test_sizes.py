@@ -54,7 +54,6 @@ def test_a_service_that_was_slow_for_a_while_is_asked_again() -> None:
         queue.put(task_of([300], deadline=clock.now + 100))
 
 
-@pytest.mark.anyio
 async def test_texts_are_encoded_ahead_in_parts_that_may_wait() -> None:
     """However few rows may, if each text has room."""
     texts = [f"the man was over there, who is {number}?" for number in range(60)]

@@ -187,7 +187,6 @@ def test_a_late_task_counts_as_dropped_once() -> None:
     assert drops == ["expired"]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("now", "reason"), [(0.5, "cancelled"), (1.0, "expired")])
 async def test_a_task_that_is_given_up_at_its_deadline_has_expired(now: float, reason: str) -> None:
     """A timeout around the call cancels it, if it comes before the call's own."""

@@ -245,7 +245,6 @@ async def finish_order(tokenizer: RequestTokenizer, requests: dict[str, list[str
     return ended
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("limits", [TextLimits(), TextLimits(query=2**20)])
 async def test_a_long_query_leaves_the_event_loop_alone(limits: TextLimits) -> None:
     """Whether the query is cut or not, the tokenizer holds the interpreter lock only briefly."""
@@ -275,7 +274,6 @@ def test_what_lies_beyond_the_characters_that_are_read_counts_as_truncated() -> 
     assert request.truncated_candidate_tokens == [0, 1, pytest.approx(36, abs=4), 0]
 
 
-@pytest.mark.anyio
 async def test_no_text_is_explained_beyond_the_characters_that_are_read() -> None:
     with tokenizer_of(TRUNCATING, limits=TextLimits(query=8, candidate=6)) as tokenizer:
         query, candidate = await tokenizer.read("the man is", "he " * 50, client=CLIENT)
@@ -284,7 +282,6 @@ async def test_no_text_is_explained_beyond_the_characters_that_are_read() -> Non
     assert [token.piece for token in candidate.tokens] == ["he", "he", "[SEP]"]
 
 
-@pytest.mark.anyio
 async def test_slices_give_the_ids_of_the_whole() -> None:
     texts = [text_of(6000, seed=seed) for seed in range(20)]
     assert sum(map(len, texts)) > 3 * SLICE_CHARACTERS
@@ -293,7 +290,6 @@ async def test_slices_give_the_ids_of_the_whole() -> None:
         assert plain(sliced) == plain(tokenizer.tokenize_now("the", texts))
 
 
-@pytest.mark.anyio
 async def test_a_small_request_passes_large_ones() -> None:
     """The small request waits only for the slice under way, and requests of equal size end in the order of their
     arrival.
@@ -304,7 +300,6 @@ async def test_a_small_request_passes_large_ones() -> None:
         assert await finish_order(tokenizer, large | {"small": ["man"]}) == ["small", *large]
 
 
-@pytest.mark.anyio
 async def test_a_request_that_is_cancelled_is_tokenised_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slice under way is the last one, and the room of the request is free again."""
     slices = counted_slices(monkeypatch)
@@ -320,7 +315,6 @@ async def test_a_request_that_is_cancelled_is_tokenised_no_further(monkeypatch: 
     assert len(slices) <= 2 + 1 + 6
 
 
-@pytest.mark.anyio
 async def test_characters_that_wait_are_bounded() -> None:
     """A request beyond the bound is refused at once, as is one that could never fit; later there is room again."""
     with tokenizer_of(TRUNCATING, cache_bytes=0, limits=TextLimits(in_flight=2**21)) as tokenizer:

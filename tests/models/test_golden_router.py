@@ -138,7 +138,6 @@ def test_another_encoder_for_queries_keeps_the_cache(tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
 
 
-@pytest.mark.anyio
 async def test_a_service_of_both(server: RedisServer, tmp_path: Path) -> None:
     """Its embeddings are the library's, and a second service finds the candidates of the first one in Redis."""
     folder = small_and_large(tmp_path)

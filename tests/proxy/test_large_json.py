@@ -16,8 +16,6 @@ from bandrank.proxy.hits import Placed, SearchAnswer
 from bandrank.proxy.large_json import SMALL_BYTES, LargeJson
 from bandrank.proxy.raw_json import MAX_MEMBERS, Reader, read_document, read_members, read_roughly, read_value
 
-pytestmark = pytest.mark.anyio
-
 ONE, OTHER = Client("one"), Client("other")
 LARGE = SMALL_BYTES + 1
 

@@ -58,7 +58,6 @@ def test_hits_come_in_the_order_of_relevance(proxy: Proxied, engine: SearchEngin
     assert response.headers["x-elastic-product"] == "stand-in"
 
 
-@pytest.mark.anyio
 async def test_order_and_scores_are_those_of_the_endpoint(proxy: Proxied) -> None:
     hits = search(proxy, BODY).json()["hits"]
     texts = [json.loads(document).get("title") for document in DOCUMENTS]
@@ -71,7 +70,6 @@ async def test_order_and_scores_are_those_of_the_endpoint(proxy: Proxied) -> Non
     assert hits["max_score"] == expected[0][1]
 
 
-@pytest.mark.anyio
 async def test_the_scores_of_the_engine_count_as_those_of_a_first_stage(engine: SearchEngine) -> None:
     """With `first_stage_weight`, the proxy ranks as /rerank does for candidates that have the hits' scores."""
     indices = [0, 1, 2, 4, 5]  # 3 has no text

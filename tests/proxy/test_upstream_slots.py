@@ -50,7 +50,6 @@ def test_slow_requests_of_a_client_leave_connections_to_others(monkeypatch: pyte
         assert proxy.count("proxy_requests", outcome="unanswered") == 0
 
 
-@pytest.mark.anyio
 async def test_one_client_has_half_and_all_have_all() -> None:
     """Each client leaves a slot for one more, until the last slot is taken."""
     slots = UpstreamSlots(8)
@@ -72,7 +71,6 @@ async def held_by(slots: UpstreamSlots, client: Client) -> int:
     raise AssertionError("a client has no bound")
 
 
-@pytest.mark.anyio
 async def test_a_slot_goes_to_who_waits_and_holds_fewest() -> None:
     """Of clients that hold equally many, the first gets it; one that gives up or hangs up leaves nothing behind."""
     slots = UpstreamSlots(4)
@@ -100,7 +98,6 @@ async def test_a_slot_goes_to_who_waits_and_holds_fewest() -> None:
     assert got == ["one", "one", "other", "third", "new", "other", "newer", "one"]
 
 
-@pytest.mark.anyio
 async def test_who_hangs_up_when_its_turn_comes_gives_its_slot_back() -> None:
     """The client is cancelled after it was given the slot, and before it runs again."""
     slots = UpstreamSlots(1)

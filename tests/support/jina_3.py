@@ -22,7 +22,7 @@ SETTINGS = {  # of the authors' code
 }
 
 
-def padded_states(states: Callable[[Tensor, Tensor], Tensor], texts: list[list[int]], unseen: int = 0) -> list[Tensor]:
+def padded_states(states: Callable[[Tensor, Tensor], Tensor], texts: list[list[int]], unseen: int) -> list[Tensor]:
     """The states of each text's tokens, padded together.
 
     states: those of ids and of whether a token is seen, (n, len) each.  unseen: how many of the last tokens are masked.

@@ -93,14 +93,13 @@ async def replica(
     timeout_s: float = PATIENT_S,
     memory_bytes: int = 2**24,
     ttl_s: float | None = 3600.0,
-    fingerprint: bytes = FINGERPRINT,
     max_pending_writes_bytes: int = 2**26,
 ) -> AsyncIterator[Replica]:
     """A replica that shares the Redis at a URL, closed at the end."""
     metrics = Metrics()
     redis = RedisClient.from_url(url, timeout_s=timeout_s, metrics=metrics) if url else None
     cache = RepresentationCache(
-        fingerprint,
+        FINGERPRINT,
         CODEC,
         memory_bytes=memory_bytes,
         redis=redis,

@@ -23,7 +23,7 @@ def tokenizer_of(name: str) -> Tokenizer:
     return word_piece_tokenizer() if name == MODERNBERT else KNOWN[name].tokenizer()
 
 
-def tiny_masked_lm(name: str = "DistilBERT", **more: Any) -> PreTrainedModel:
+def tiny_masked_lm(name: str, **more: Any) -> PreTrainedModel:
     """A random masked language model with a known model's settings, in eval mode. more: fields of its config."""
     if name == MODERNBERT:
         config = tiny_config(**more)

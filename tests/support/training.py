@@ -27,7 +27,7 @@ def toy_documents() -> dict[str, str]:
     return {f"d{number}": " ".join(rng.sample(WORDS, rng.randint(2, 9))) for number in range(40)}
 
 
-def toy_groups(collection: Path, documents: dict[str, str], *, count: int = 12, seed: int = 0) -> list[Group]:
+def toy_groups(collection: Path, documents: dict[str, str], *, count: int, seed: int = 0) -> list[Group]:
     """Groups of five, of which one has the query's first word; teacher "good" scores it highest, "noisy" not always."""
     rng = random.Random(seed)
     ids = sorted(documents)

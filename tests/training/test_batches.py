@@ -224,7 +224,7 @@ def test_an_answer_that_was_not_drawn_is_no_negative_of_its_query(toy: dict[str,
 
 
 def training_batch(
-    texts: Sequence[Sequence[str]], labels: Sequence[Sequence[int]], answers: Sequence[Sequence[str]] = ()
+    texts: Sequence[Sequence[str]], labels: Sequence[Sequence[int]], answers: Sequence[Sequence[str]]
 ) -> TrainingBatch:
     """Returns a batch of these candidates, grouped by query, which the teacher scores 0, 1, 2, ..."""
     flat = [text for group in texts for text in group]
@@ -237,7 +237,7 @@ def training_batch(
         torch.tensor([label for group in labels for label in group], dtype=torch.int64),
         {"one": torch.arange(len(flat), dtype=torch.float32)},
         len(texts),
-        [set(group) for group in answers or [()] * len(texts)],
+        [set(group) for group in answers],
     )
 
 

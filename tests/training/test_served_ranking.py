@@ -15,8 +15,6 @@ from bandrank.settings import Settings
 from bandrank_training.__main__ import main
 from bandrank_training.collection import read_run
 
-pytestmark = pytest.mark.anyio
-
 TOLERANCE = 1e-5  # in float32, between a candidate's score alone and in company, for any scorer
 
 

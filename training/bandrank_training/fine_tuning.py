@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choice]]:
+def fine_tune(task: Task, placement: Placement) -> tuple[Choice, list[Choice]]:
     """Writes the checkpoint that ranks the queries set apart best; returns that choice, and all choices. A killed run
     resumes where it stopped.
 

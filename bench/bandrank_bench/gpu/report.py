@@ -22,7 +22,7 @@ Written by `python -m bandrank_bench.gpu.report kernels/results`, as `make gpu-c
 ## Files
 
 - `registers.json`: registers and spilled bytes of every kernel on sm_75, 80, 86, 89, 90, 100 and 120, assembled without
-  a GPU (`python -m bandrank_bench registers`).
+  a GPU (`python -m bandrank_bench registers`). A number is registers; a pair is registers and spilled bytes.
 - `<date>-<card>.jsonl`, or compressed `.jsonl.gz`: a run of `make gpu-check` on that card, or of some of its stages.
   Each line is a case: stage, case, status (ok, failed, skipped, cut for lack of time), seconds, and the facts measured.
   Times of operations are medians of replays of CUDA graphs: `cold_us` over inputs that together exceed the cache,

@@ -216,7 +216,7 @@ class TextScorer(Generic[Candidates]):
         async with timeout(ticket.deadline - self.queue.clock()):
             return await self.tokenizer.read(query, candidate, client=ticket.client, instruction=instruction)
 
-    def estimate_rows(self, query: str, texts: Sequence[str], options: Options = DEFAULT) -> float:
+    def estimate_rows(self, query: str, texts: Sequence[str], options: Options) -> float:
         """Rows of texts of these lengths, at the recent number of tokens per character."""
         query_tokens = self._estimate_query_tokens(query)
         most = self.tokenizer.candidate_limit(query_tokens, options.reach)

@@ -15,8 +15,6 @@ from support.scorers import encoded_lookup, lookup
 from bandrank.api.dialects import DIALECTS
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 NAMES = sorted(
     {
         field.alias or name

@@ -13,8 +13,6 @@ from support.scorers import encoded_lookup, lookup
 from bandrank.api.dialects import cohere, pair_scores
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 BODY = {"model": "rerank-v3.5", "query": "who", "documents": WORDS}
 QUERIES = ("who", "who is it")  # of one word piece, and of three
 PATHS = ("/v1/rerank", "/v2/rerank")

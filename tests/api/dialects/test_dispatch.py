@@ -7,8 +7,6 @@ from support.app import assert_error, running_app
 from support.dialects import WORDS, ask
 from support.scorers import lookup
 
-pytestmark = pytest.mark.anyio
-
 DOCUMENTS = {"query": "who", "documents": WORDS}
 OF_EACH: dict[str, tuple[dict[str, Any], set[str] | None]] = {  # a body, and the keys of its answer; None: a list
     "native": ({"query": "who", "candidates": WORDS}, {"id", "model", "results", "usage", "meta"}),

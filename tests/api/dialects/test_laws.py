@@ -15,8 +15,6 @@ from support.scorers import lookup
 from bandrank.api.dialects import DIALECTS, dialect_of
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 WORDS = ["man", "she", "he", "you", "man"]
 SCORES = {"man": 1.5, "she": -200.0, "he": 100.0}  # "she" and "he" have the sigmoids 0 and 1; "you" scores 0
 

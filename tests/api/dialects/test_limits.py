@@ -9,8 +9,6 @@ from support.app import RunningApp, running_app
 from support.models import random_text, tiny_cross_encoder
 from support.scorers import encoded_lookup, lookup
 
-pytestmark = pytest.mark.anyio
-
 TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates
 QUERY = "who was the man"
 RNG = random.Random(1)

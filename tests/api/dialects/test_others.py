@@ -9,8 +9,6 @@ from support.scorers import lookup
 
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 BODY = {"query": "who", "documents": WORDS}
 BEST_TWO = pytest.approx([SIGMOIDS[index] for index in BEST_FIRST[:2]], rel=1e-6)
 

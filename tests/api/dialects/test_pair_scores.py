@@ -11,8 +11,6 @@ from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 
 from bandrank.settings import Settings
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize(
     "body",

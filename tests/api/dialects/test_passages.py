@@ -11,8 +11,6 @@ from support.scorers import encoded_lookup, lookup
 
 from bandrank.api.dialects.dialect import sigmoid
 
-pytestmark = pytest.mark.anyio
-
 TOLERANCE = 1e-5  # of float32 scores; a score must not depend on the other candidates
 QUERY = "who was the man"
 RNG = random.Random(1)

@@ -7,8 +7,6 @@ from support.app import running_app
 from support.dialects import BEST_FIRST, SIGMOIDS, WORDS, ask
 from support.scorers import lookup
 
-pytestmark = pytest.mark.anyio
-
 BODY = {"query": "who", "texts": WORDS}
 SENT: dict[str, dict[str, Any]] = {
     "haystack": BODY | {"raw_scores": False, "return_text": False, "truncate": None, "truncation_direction": "Right"},

@@ -8,8 +8,6 @@ from support.app import assert_error, running_app
 from support.dialects import RAW, SIGMOIDS, WORDS
 from support.scorers import encoded_lookup, lookup
 
-pytestmark = pytest.mark.anyio
-
 BODY = {"query": "who", "documents": WORDS, "property": ""}
 
 

@@ -12,8 +12,6 @@ from bandrank_bench.overload.loops import Sender, Window, closed_loop, open_loop
 from bandrank_bench.overload.requests import Request
 from bandrank_bench.service import Service
 
-pytestmark = pytest.mark.anyio
-
 REQUEST = Request(b"POST /rerank HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 1)
 RANKING = b'{"results":[{"index":0,"relevance_score":0.5}],"usage":{"total_tokens":9}}'
 WINDOW = Window(0.0, 0.1)

@@ -15,8 +15,6 @@ from bandrank.engine.cache.keys import digest, redis_keys
 from bandrank.engine.cache.representations import Rescue
 from bandrank.logs import request_id, trace_id
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(scope="module")
 def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:

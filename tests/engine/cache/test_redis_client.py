@@ -18,8 +18,6 @@ from bandrank.engine.candidates import CandidateStore
 from bandrank.errors import NotReady, StoreFull
 from bandrank.metrics import Metrics
 
-pytestmark = pytest.mark.anyio
-
 SHORT_S = 0.01
 
 

@@ -16,7 +16,7 @@ from support.tasks import HANG_S
 
 from bandrank.errors import NotReady
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 PASSWORD = "sesame"  # noqa: S105  # of servers that live for seconds
 

@@ -11,7 +11,7 @@ from support.redis_server import RedisServer, free_port, redis_server
 from support.replica import Replica, replica, texts_of
 from support.tasks import HANG_S, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SHORT_S = 0.05  # the service's default timeout
 BOUND_S = 1.0  # for a lookup that waits for SHORT_S, with room for a machine that is busy with other things

@@ -19,8 +19,6 @@ from bandrank.errors import ScoringFailed
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import WHOLE, Reach
 
-pytestmark = pytest.mark.anyio
-
 ENTRY_BYTES = 350  # more than an entry of these tests takes
 
 

@@ -12,8 +12,6 @@ from support.tasks import HANG_S, until
 from bandrank.engine.cache.single_flight import SingleFlight
 from bandrank.errors import DeadlineExceeded, Overloaded, ScoringFailed
 
-pytestmark = pytest.mark.anyio
-
 Keys = list[bytes]
 
 

@@ -18,8 +18,6 @@ from bandrank.metrics import Metrics
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import offsets
 
-pytestmark = pytest.mark.anyio
-
 MIB = 1 << 20
 READ_S = 0.2  # to read a MiB; the client waits twice as long
 CODEC = RepresentationCodec(128, "float16")
