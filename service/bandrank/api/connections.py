@@ -209,8 +209,10 @@ class BoundedProtocol(WithoutUpgrades):
         self._enter(Phase.BODY)
         before = self.cycle
         super().on_headers_complete()
+        if self.cycle is before:  # an offer of another protocol: the headers are read again without it
+            return
         self.headers = [*self.headers]  # the request gets no trailers as headers (RFC 9110, 6.5.1)
-        if self._connections.draining and self.cycle is not before:
+        if self._connections.draining:
             if self.pipeline and not before.response_started:
                 before.keep_alive = True  # until the request behind it is answered
             self.cycle.keep_alive = False
