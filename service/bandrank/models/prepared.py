@@ -285,7 +285,7 @@ def prepare(
     backend: the kernels' backend; "auto" and "cuda" fall back to plain torch where kernels cannot run, or where a trial
     shows that they compute something else; `why_no_kernels` gives the reason.
     dtype: int8 is for the CPU kernels (`quantise`, `adapt`), with all other computation in float32. Raises ValueError
-    where they cannot compute it. bfloat16 on a CPU likewise (`halve`), but where they cannot, torch computes it.
+    where they cannot compute it. bfloat16 on a CPU is for them too (`halve`), and for torch where they cannot.
     graphs: whether batches are replayed from CUDA graphs where possible, or the device to capture them on.
     """
     if dtype == torch.int8 and device.type != "cpu":
@@ -295,8 +295,10 @@ def prepare(
     halved = halved and why_not_halved(scorer) is None
     packed = dtype == torch.int8 or halved
     floats = torch.float32 if packed else dtype
-    if packed:
-        halve(scorer) if halved else quantise(scorer)
+    if halved:
+        halve(scorer)
+    elif packed:
+        quantise(scorer)
     for side in scorer.sides:
         for name, module in side.named_children():
             if name not in KEPT:

@@ -49,8 +49,8 @@ class Scorer(nn.Module, ABC):
     num_words: int = 0  # word pieces that are kept beside a candidate's representation
     num_terms: int = 0  # if not 0, the first number of a representation's rows is one of so many ids
     encoder: Encoder
-    packed_parts: ClassVar[tuple[str, ...]] = ("encoder.layers",)  # modules whose linear layers int8 replaces
-    exact_layers: frozenset[str] = frozenset()  # names of those that int8 leaves in float32
+    packed_parts: ClassVar[tuple[str, ...]] = ("encoder.layers",)  # modules whose linear layers are packed
+    exact_layers: frozenset[str] = frozenset()  # names of layers that int8 leaves in float32
     strips_texts: bool = False  # whether white space around texts is dropped; our own checkpoints' tokenizers do it
     attention: AttentionPattern = AttentionPattern.apart()  # by default each text attends to itself alone
 
