@@ -11,7 +11,7 @@ from bandrank.model_settings import Dtype
 from bandrank.models.encoders.static import StaticTable
 from bandrank.models.halved import why_not_halved
 from bandrank.models.loading import LoadedModel
-from bandrank.models.placement import DTYPES
+from bandrank.models.placement import DTYPES, name_of
 from bandrank.models.quantised import why_no_layers, why_not_quantised
 from bandrank.models.timing import seconds_by_dtype
 from bandrank.settings import variable
@@ -77,7 +77,7 @@ def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
             "%s computes in %s; %s=int8 is %s times as fast on most CPUs, but what it does to this model's rankings "
             "has not been measured (docs/models.md#int8-on-a-cpu)",
             model.name,
-            _name(usual),
+            name_of(usual),
             variable("dtype"),
             "two to three" if usual == torch.float32 else "1.3",
         )
@@ -85,10 +85,6 @@ def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
         return usual
     seconds = seconds_by_dtype(model.scorer, device, [usual, *fit])
     fastest = min(seconds, key=seconds.__getitem__)
-    times = ", ".join(f"{1e3 * each:.1f} ms in {_name(dtype)}" for dtype, each in seconds.items())
-    log.info("%s computes in %s: a small request takes %s", model.name, _name(fastest), times)
+    times = ", ".join(f"{1e3 * each:.1f} ms in {name_of(dtype)}" for dtype, each in seconds.items())
+    log.info("%s computes in %s: a small request takes %s", model.name, name_of(fastest), times)
     return fastest
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

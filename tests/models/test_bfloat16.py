@@ -8,7 +8,7 @@ from support.native import needs_halves
 from support.native_scorers import CPU, NATIVE, packed, prepared, scores
 from support.variants import random_texts
 
-from bandrank.models import halved
+from bandrank.models import quantised
 from bandrank.models.halved import why_not_halved
 from bandrank.models.layers.bfloat16_linear import BFloat16Linear
 from bandrank.models.layers.linear import Linear
@@ -73,7 +73,7 @@ def test_torch_computes_what_the_kernels_cannot(monkeypatch: pytest.MonkeyPatch)
 
     whole = tiny_cross_encoder(num_heads=2)
     assert why_not_halved(whole) is None
-    monkeypatch.setattr(halved, "why_no_native", lambda: "there is no compiler")
+    monkeypatch.setattr(quantised, "why_no_native", lambda: "there is no compiler")
     assert why_not_halved(whole) == "the CPU kernels cannot run: there is no compiler"
     assert not prepared(whole, torch.bfloat16).packed
 

@@ -139,8 +139,9 @@ def run(args: argparse.Namespace) -> int:
         raise BadEvaluation(f"{args.model} cannot be computed in int8: {reason}")
     collections = [open_collection(each) for each in args.dev]
     judgements = [_Judgements.of(each, args) for each in collections]
-    exact = load_precision(folder).exact_layers
-    save_precision(folder, load_precision(folder))  # now, in case it cannot be written; until the result, it stays
+    before = load_precision(folder)
+    exact = before.exact_layers
+    save_precision(folder, before)  # now, in case it cannot be written; until the result, it stays
     if args.dtype == INT8:
         questions = [each for one in judgements for each in one.questions()]
         changes = changes_of_layers(load_start(args.model), questions)

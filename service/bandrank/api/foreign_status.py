@@ -15,6 +15,7 @@ from bandrank.api.status import FOR_RANKERS, ModelOut, answers_get, healthz, rea
 from bandrank.engine.embedding import gives_embeddings
 from bandrank.engine.engine import Engine
 from bandrank.errors import UnknownModel
+from bandrank.models.placement import name_of
 
 router = new_router()
 
@@ -195,7 +196,7 @@ async def tei_info(service: ServiceOfApp) -> TeiInfo:
     model = service.models.default
     return TeiInfo(
         model_id=model.name,
-        model_dtype=str(model.dtype).removeprefix("torch."),
+        model_dtype=name_of(model.dtype),
         served_model_name=model.name,
         model_type=TeiModelType(reranker=TeiReranker(id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})),
         max_client_batch_size=service.max_candidates,

@@ -21,6 +21,7 @@ from bandrank.engine.shadow import Shadow
 from bandrank.engine.task_queue import STOPPING
 from bandrank.errors import BandrankError
 from bandrank.logs import request_id
+from bandrank.models.placement import name_of
 from bandrank.serving import Serving
 from bandrank.settings import Settings
 
@@ -67,7 +68,7 @@ class Service:
         self._said_not_ready = False
         self.stopping = asyncio.Event()
         for model in self.models.by_name.values():
-            dtype = str(model.dtype).removeprefix("torch.")
+            dtype = name_of(model.dtype)
             self.metrics.build_info.labels(__version__, model.name, str(self.engine.device), dtype).set(1)
         self.metrics.ready.set_function(self._is_ready)  # nobody may ask /readyz
         self.metrics.watch_device(

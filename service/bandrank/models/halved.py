@@ -1,11 +1,10 @@
 """Makes scorers compute in bfloat16 on a CPU, by the CPU kernels."""
 
 from bandrank.models.layers.bfloat16_linear import BFloat16Linear
-from bandrank.models.layers.packed_linear import why_not_packed
-from bandrank.models.quantised import linear_layers
+from bandrank.models.quantised import linear_layers, why_no_packed_layers
 from bandrank.models.scorer import Scorer
 from bandrank_kernels.native.checks import why_odd
-from bandrank_kernels.native.library import native, why_no_native
+from bandrank_kernels.native.library import native
 
 
 def halve(scorer: Scorer) -> None:
@@ -18,13 +17,9 @@ def why_not_halved(scorer: Scorer) -> str | None:
     """Why the CPU kernels do not compute a scorer in bfloat16, as a clause; None if they do. Where they cannot attend,
     torch is left to compute everything, because its attention in float32 would take longer than they save.
     """
-    if reason := why_no_native():
-        return f"the CPU kernels cannot run: {reason}"
+    if reason := why_no_packed_layers(scorer):
+        return reason
     if not native().in_halves:
         return "the CPU kernels multiply bfloat16 numbers with AMX, or on AMD's processors with AVX512-BF16"
-    layers = linear_layers(scorer)
-    if not layers:
-        return "it has no encoder with linear layers"
     configs = [side.encoder.config for side in scorer.sides if side.encoder.config.num_layers]
-    odd = next(filter(None, map(why_not_packed, layers.values())), None)
-    return odd or next(filter(None, (each.why_no_cpu_kernels or why_odd(each.head_dim) for each in configs)), None)
+    return next(filter(None, (each.why_no_cpu_kernels or why_odd(each.head_dim) for each in configs)), None)

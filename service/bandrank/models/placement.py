@@ -9,6 +9,11 @@ from bandrank.dtypes import DtypeName
 DTYPES: dict[DtypeName, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 
 
+def name_of(dtype: torch.dtype) -> str:
+    """As settings spell it."""
+    return str(dtype).removeprefix("torch.")
+
+
 def usable_device(name: str) -> torch.device:
     """The device of this name ("cpu", "cuda", "cuda:1", ...).
 

@@ -15,6 +15,7 @@ from bandrank.models.graphs import GraphRunner
 from bandrank.models.halved import halve, why_not_halved
 from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.parts import COARSE, FINE, MIN_PART_ROWS, Cut, split
+from bandrank.models.placement import name_of
 from bandrank.models.quantised import adapt, quantise
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
@@ -104,7 +105,7 @@ class PreparedScorer:
     @property
     def precision(self) -> str:
         """The precision it computes in, in a few words."""
-        name = str(self.dtype).removeprefix("torch.")
+        name = name_of(self.dtype)
         if self.packed:
             exact = ", ".join(sorted(self.scorer.exact_layers)) if self.dtype == torch.int8 else ""
             return f"{name} by CPU kernels, {native().variant}" + (f"; {exact} in float32" if exact else "")

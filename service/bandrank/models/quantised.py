@@ -1,6 +1,7 @@
 """Makes scorers compute in int8 on a CPU."""
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import replace
 
 import torch
@@ -64,11 +65,17 @@ def _quantisable(scorer: Scorer) -> dict[str, Linear]:
 
 def why_no_layers(scorer: Scorer) -> str | None:
     """Like `why_not_quantised`, but does not read the weights."""
+    return why_no_packed_layers(scorer, scorer.exact_layers)
+
+
+def why_no_packed_layers(scorer: Scorer, exact: Collection[str] = ()) -> str | None:
+    """Why the CPU kernels cannot compute the linear layers but those named `exact`, as a clause; None if they can."""
     if reason := why_no_native():
         return f"the CPU kernels cannot run: {reason}"
-    if not linear_layers(scorer):
+    layers = linear_layers(scorer)
+    if not layers:
         return "it has no encoder with linear layers"
-    return next((reason for layer in _quantisable(scorer).values() if (reason := why_not_packed(layer))), None)
+    return next(filter(None, (why_not_packed(layer) for name, layer in layers.items() if name not in exact)), None)
 
 
 def _inputs_of_layers(scorer: Scorer) -> dict[Int8Linear, Tensor]:

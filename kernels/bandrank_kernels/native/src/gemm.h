@@ -15,8 +15,8 @@ constexpr int64_t DEPTH = GROUP, WIDTH = PANEL;
 #endif
 constexpr int64_t HALVES_STEP = 64;  // bytes of a register of halves
 
-// W, (outputs, inputs), as signed bytes with a scale for each output, or as halves. The weights of split inputs are repeated for their
-// copies, so that an output has as many bytes as a row. They are packed in panels of PANEL outputs, a panel in runs of
+// W, (outputs, inputs), as signed bytes with a scale for each output, or as halves. The weights of split inputs are
+// repeated for their copies, so that an output has as many bytes as a row. They are packed in panels of PANEL outputs, a panel in runs of
 // DEPTH bytes, a run in blocks of WIDTH outputs, and a block so that the weights of all its outputs for GROUP bytes of a
 // row are together. Zeros follow the last output, and the last byte of each.
 struct Weights {

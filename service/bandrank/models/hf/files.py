@@ -16,6 +16,7 @@ from tokenizers.normalizers import BertNormalizer, Lowercase, Normalizer, Strip
 from tokenizers.pre_tokenizers import ByteLevel
 
 from bandrank.models.checkpoint import BadCheckpoint, read_json, read_object, unread
+from bandrank.models.placement import name_of
 from bandrank.models.shipped import names as shipped_names
 
 # A star matches folders too. A module's weights are small, and may be pickled even if the encoder's are not.
@@ -256,7 +257,7 @@ def read_weights(folder: Path) -> Weights:
             raise BadCheckpoint(f"{path}: damaged, or holds more than tensors: {error}") from error
     for name, tensor in weights.items():
         if name.endswith(("weight", "weight_packed")) and tensor.dtype not in NUMBERS:
-            kind = str(tensor.dtype).removeprefix("torch.")
+            kind = name_of(tensor.dtype)
             raise BadCheckpoint(
                 f"{folder}: quantised weights ({kind}, {name}) are not supported; take the model that they were made "
                 "of, which can compute in int8 on a CPU"
