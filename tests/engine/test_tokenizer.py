@@ -334,9 +334,14 @@ async def test_characters_that_wait_are_bounded() -> None:
     "text", ["x", "a\u0301", "\u0301\u0315", "\0", " ", "\u4e2d", "!", ".\n", "\U0001f9ea", "\ufdfa"]
 )
 def test_every_text_is_tokenised_in_time(text: str) -> None:
-    """The texts include a word of a million letters, a million marks on one letter, and texts without any pieces."""
-    start = time.process_time()
-    with tokenizer_of(QDS) as tokenizer:
-        tokenizer.tokenize_now(text * 10**6, [text * 10**6])
+    """The texts include a word of a million letters, a million marks on one letter, and texts without any pieces. None
+    costs many times what as many words of prose cost: those that do cost the square of their length.
+    """
 
-    assert time.process_time() - start < 2.0
+    def seconds(text: str) -> float:
+        start = time.process_time()
+        with tokenizer_of(QDS) as tokenizer:
+            tokenizer.tokenize_now(text * 10**6, [text * 10**6])
+        return time.process_time() - start
+
+    assert seconds(text) < 20 * seconds("man ")
