@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -23,6 +23,19 @@ CALM_TRIES = 20  # wait out about three seconds of a slow phase rather than spoi
 GEMM_SIZE = 2048
 
 Item = TypeVar("Item")
+
+
+class Calibrated(Protocol):
+    """What was measured between two calibration products, which took `before_s` and `after_s`."""
+
+    @property
+    def before_s(self) -> float: ...
+
+    @property
+    def after_s(self) -> float: ...
+
+
+Measured = TypeVar("Measured", bound=Calibrated)
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,7 @@ class Sample:
         return self.seconds / self.tokens * 1e6
 
 
-def clean(samples: Sequence[Sample], calm_s: float) -> list[Sample]:
+def clean(samples: Iterable[Measured], calm_s: float) -> list[Measured]:
     """The samples with both calibrations within TOLERANCE of the calm speed of the run."""
     return [sample for sample in samples if max(sample.before_s, sample.after_s) <= TOLERANCE * calm_s]
 

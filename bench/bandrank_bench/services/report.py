@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain, pairwise
 
 from bandrank_bench.aims import aims_table
-from bandrank_bench.calibrate import TOLERANCE
+from bandrank_bench.calibrate import TOLERANCE, clean
 from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.cpu.report import PATTERNS, agreement_table
 from bandrank_bench.output import bullets, json_line, table
@@ -16,7 +16,7 @@ from bandrank_bench.services.contenders import Contender
 from bandrank_bench.services.experiments import Plan
 from bandrank_bench.services.memory import Memory
 from bandrank_bench.services.queueing import of_the_queue
-from bandrank_bench.services.runs import Figures, Run, spread, together
+from bandrank_bench.services.runs import Figures, Run, counted, spread, together
 
 QUEUE = ("p99/p50 of the queue alone", "p99 over the queue's")
 
@@ -35,6 +35,11 @@ class Results:
     memory: Mapping[str, tuple[Memory, Memory]]
     calm_s: float
     facts: Mapping[str, str]
+
+    @property
+    def counted(self) -> list[Run]:
+        """The runs that the figures are of."""
+        return counted(self.runs, self.calm_s)
 
 
 def markdown(results: Results, plan: Plan) -> str:
@@ -72,7 +77,7 @@ def _head(results: Results) -> Iterator[str]:
     )
     yield bullets(results.facts)
     yield "## Aims"
-    yield aims_table(aims(results.runs, results.contenders))
+    yield aims_table(aims(results.counted, results.contenders))
     yield (
         "**p99 over p50.** With a Poisson process, most of this ratio comes from queueing and not from the service: "
         "requests arrive in bursts, and a service whose work grows with the tokens, as on a CPU, can only work through "
@@ -128,14 +133,16 @@ def _foot(results: Results, plan: Plan) -> Iterator[str]:
         yield "Left out: " + "; ".join(f"{name}: {why}" for name, why in results.left_out.items()) + "."
     yield "## How it is measured"
     yield bullets({one.name: one.configured for one in results.contenders})
-    restless = [one for one in results.runs if max(one.before_s, one.after_s) > TOLERANCE * results.calm_s]
+    calm = clean(results.runs, results.calm_s)
+    known = {run.what for run in calm}
+    restless = {run.what: run for run in results.runs if run.what not in known}.values()
     late = [one.p99 for run in results.runs if (one := _lateness(run))]
     yield (
         f"{PATTERNS}\n\n"
         f"Rounds: {plan.rounds}. In each, the services took turns in random order, with {plan.closed_s:g} s "
         f"of each number of clients and {plan.open_s:g} s of each load, after {plan.warm_up_s:g} s that do not count. "
-        f"{len(results.runs) - len(restless)} of {len(results.runs)} runs were between two products of known cost that "
-        f"were both within {TOLERANCE:g} times the calm speed.\n\n"
+        f"{len(calm)} of {len(results.runs)} runs were between two products of known cost that were both within "
+        f"{TOLERANCE:g} times the calm speed; only they count where a service has any.\n\n"
         "The generator sent 99% of its requests within "
         f"{max(late, default=0):.0f} ms of their times in its worst run; it used at most "
         f"{max((run.busy.generator for run in results.runs), default=0):.2f} processors, and other processes "
@@ -145,7 +152,7 @@ def _foot(results: Results, plan: Plan) -> Iterator[str]:
         "the query's, because the engine does not tell them."
     )
     if restless:
-        yield "The machine was slow before or after these runs: " + "; ".join(map(_what, restless)) + "."
+        yield "These count although the machine was slow before or after them: " + "; ".join(map(_what, restless)) + "."
 
 
 def _what(run: Run) -> str:
@@ -158,7 +165,7 @@ def _rows(
 ) -> Iterator[tuple[str, Figures]]:
     wanted = (clients, load, steady)
     for one in results.contenders:
-        found = together(results.runs, one.name, lambda run: (run.clients, run.load, run.steady) == wanted)
+        found = together(results.counted, one.name, lambda run: (run.clients, run.load, run.steady) == wanted)
         if found is not None:
             yield one.name, found
 

@@ -1,8 +1,10 @@
 """A run of clients against a service, and figures over its rounds."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from bandrank_bench.calibrate import clean
 from bandrank_bench.overload.loops import Window
 from bandrank_bench.overload.outcomes import Outcome
 from bandrank_bench.overload.processors import Busy
@@ -28,6 +30,11 @@ class Run:
     load: float | None = None
     steady: bool = False
     queue_s: Sequence[float] = ()
+
+    @property
+    def what(self) -> tuple[str, int | None, float | None, bool]:
+        """What the same runs of all rounds have in common."""
+        return self.contender, self.clients, self.load, self.steady
 
     @property
     def seconds(self) -> float:
@@ -78,6 +85,14 @@ def figures(runs: Sequence[Run]) -> Figures:
         latency=Percentiles.of(one.latency_s for one in inside if one.kind in RIGHT),
         queue=Percentiles.of(queued),
     )
+
+
+def counted(runs: Iterable[Run], calm_s: float) -> list[Run]:
+    """The runs that count: of the same runs of all rounds, those between calm products, or all if none is."""
+    same: dict[object, list[Run]] = defaultdict(list)
+    for run in runs:
+        same[run.what].append(run)
+    return [run for rounds in same.values() for run in clean(rounds, calm_s) or rounds]
 
 
 def together(runs: Sequence[Run], contender: str, chosen: Callable[[Run], bool]) -> Figures | None:

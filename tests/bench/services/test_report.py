@@ -85,7 +85,9 @@ def test_the_page_has_every_service_in_every_table() -> None:
     assert "it used at most 0.10 processors, and other processes 0.02." in page
     assert "The machine was slow" not in page
     slow = replace(ALL[0], after_s=0.2)
-    assert f"slow before or after these runs: {FULL.name}, 64 clients." in markdown(replace(results, runs=[slow]), PLAN)
+    assert f"slow before or after them: {FULL.name}, 64 clients." in markdown(replace(results, runs=[slow]), PLAN)
+    slower = replace(slow, outcomes=slow.outcomes[:1])
+    assert markdown(replace(results, runs=[*ALL, slower]), PLAN) == page.replace("12 of 12 runs", "12 of 13 runs")
     assert "12 of 12 runs were between two products" in page
     lines = [json.loads(line) for line in json_lines(results).splitlines()]
     assert [line["contender"] for line in lines] == [run.contender for run in ALL]

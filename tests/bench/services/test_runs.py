@@ -1,11 +1,13 @@
 """The figures of a service, from the outcomes of its runs."""
 
+from dataclasses import replace
+
 import pytest
 
 from bandrank_bench.overload.loops import Window
 from bandrank_bench.overload.outcomes import Kind, Outcome
 from bandrank_bench.overload.processors import Busy
-from bandrank_bench.services.runs import Run, figures, spread, together
+from bandrank_bench.services.runs import Run, counted, figures, spread, together
 
 
 def outcome(kind: Kind, due_s: float, done_s: float) -> Outcome:
@@ -64,3 +66,11 @@ def test_runs_are_chosen_by_what_they_are() -> None:
     assert at_load.latency.p50 == pytest.approx(2000)
     assert together(runs, "other", lambda _: True) is None
     assert spread(None) is None
+
+
+def test_runs_of_a_slow_machine_count_where_there_are_no_others() -> None:
+    """A slow phase can end or begin during a run, so that one of the two products is slow."""
+    calm, slow, slowed = (run(clients=8), replace(run(clients=8), before_s=0.2), replace(run(load=0.8), after_s=0.2))
+
+    assert counted([slow, calm, slowed], 0.1) == [calm, slowed]
+    assert counted([slow, slowed, slowed], 0.1) == [slow, slowed, slowed]
