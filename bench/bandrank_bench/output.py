@@ -36,7 +36,7 @@ def write_page(path: Path, page: str, samples: str | None = None) -> None:
 
 
 def json_line(value: Mapping[str, Any]) -> str:
-    """A line of JSON with six digits per number: measurements have no more, and files of samples are large. Values of
+    """A line of JSON with four digits per number: measurements have no more, and files of samples are large. Values of
     other types than JSON's are written as texts.
     """
     return json.dumps(_rounded(value), separators=(",", ":"), default=str) + "\n"
@@ -44,7 +44,7 @@ def json_line(value: Mapping[str, Any]) -> str:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
-        return float(f"{value:.6g}")
+        return float(f"{value:.4g}")
     if isinstance(value, Mapping):
         return {name: _rounded(each) for name, each in value.items()}
     return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value
