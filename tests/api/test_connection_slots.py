@@ -24,7 +24,7 @@ def connect(service: Listening, sent: bytes = b"", *, source: str = "127.0.0.1")
 
 
 def test_busy_connections_of_one_address_leave_room_for_another() -> None:
-    with listening(patience_s=30, max_connections=10, reserved=4) as service, ExitStack() as busy:
+    with listening(patience_s=5, max_connections=10, reserved=4) as service, ExitStack() as busy:
         greedy = [busy.enter_context(connect(service, HEAD % 100 + b'{"query":')) for _ in range(30)]
         for _ in range(2):
             with connect(service, RERANK, source="127.0.0.2") as other:
