@@ -1,5 +1,6 @@
 """The page, and the samples beside it."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -48,23 +49,24 @@ def markdown(results: Results, plan: Plan) -> str:
 
 
 def json_lines(results: Results) -> str:
-    """A line per run, with the milliseconds of its requests in ascending order. Each is written as the difference from
-    the one before, which compresses well: `itertools.accumulate` gives them back.
-    """
+    """A line per run, with the times of its requests as `_steps`."""
     lines = []
     for run in results.runs:
         facts = asdict(run) | {"window": [run.window.from_s, run.window.to_s]}
         facts["outcomes"] = Counter(one.kind for one in run.outcomes)
-        facts["took_ms_steps"] = _steps(one.done_s - one.due_s for one in run.outcomes)
-        facts["queue_ms_steps"] = _steps(run.queue_s)
+        facts["took_steps"] = _steps(one.done_s - one.due_s for one in run.outcomes)
+        facts["queue_steps"] = _steps(run.queue_s)
         del facts["queue_s"]
         lines.append(json_line(facts))
     return "".join(lines)
 
 
 def _steps(seconds: Iterable[float]) -> list[int]:
-    """The first of some times, in ascending order and in milliseconds, and how much later each next one is."""
-    return [after - before for before, after in pairwise([0, *sorted(round(1e3 * each) for each in seconds)])]
+    """Times to within 1%, as small numbers, which compress well: 100 times the logarithms of their milliseconds, in
+    ascending order, each as the difference from the one before. `itertools.accumulate` gives the logarithms back.
+    """
+    logarithms = sorted(round(100 * math.log(max(1.0, 1e3 * each))) for each in seconds)
+    return [after - before for before, after in pairwise([0, *logarithms])]
 
 
 def _head(results: Results) -> Iterator[str]:
