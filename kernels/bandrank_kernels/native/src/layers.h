@@ -40,9 +40,9 @@ inline void product(const float* x, int64_t stride, int64_t count, const Weights
     Level* bytes = scratch.bytes.room(CHAIN_ROWS * length);
     Quantisation* steps = scratch.steps.room(CHAIN_ROWS);
 #if defined(__AVX512BF16__)
-    if (w.halves) {
-        for (int64_t row = 0; row < count; ++row) round_to_halves(x + row * stride, w.inputs, bytes + row * length);
-        return multiply<Of::HALVES>(bytes, steps, count, w, write);
+    if (w.bf16) {
+        for (int64_t row = 0; row < count; ++row) round_to_bf16(x + row * stride, w.inputs, bytes + row * length);
+        return multiply<Of::BF16>(bytes, steps, count, w, write);
     }
 #endif
     for (int64_t row = 0; row < count; ++row)

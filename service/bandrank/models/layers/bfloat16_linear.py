@@ -18,7 +18,7 @@ class BFloat16Linear(PackedLinear):
         """weight: (out_features, in_features) bfloat16.  bias: (out_features,) or None.  whole: see `WholeLinear`."""
         super().__init__(len(weight), bias)
         self.bits = nn.Parameter(weight.view(torch.int16), requires_grad=False)  # which `Module.to` does not convert
-        self.packed = PackedWeights.pack_halves(weight, bias)
+        self.packed = PackedWeights.pack_bfloat16(weight, bias)
         self._whole = whole
 
     @classmethod
