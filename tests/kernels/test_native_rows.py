@@ -195,7 +195,7 @@ def test_the_bytes_of_a_split_input_add_up_to_it() -> None:
 
 
 def acted(x: Tensor, unit: Unit) -> Tensor:
-    """Returns what a feed-forward half computes between its two products."""
+    """Returns what a feed-forward sublayer computes between its two products."""
     if unit is Unit.GELU:
         return functional.gelu(x)
     gate, gated = x.chunk(2, 1)

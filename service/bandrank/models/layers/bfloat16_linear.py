@@ -23,7 +23,7 @@ class BFloat16Linear(PackedLinear):
 
     @classmethod
     def of(cls, layer: Linear) -> Self:
-        """The nearest layer in bfloat16. Raises ValueError for sizes that kernels do not take."""
+        """The layer, rounded to bfloat16. Raises ValueError for sizes that kernels do not take."""
         return cls(layer.weight.detach().bfloat16(), bias_of(layer), whole=isinstance(layer, WholeLinear))
 
     def prepare_for(self, execution: Execution) -> None:

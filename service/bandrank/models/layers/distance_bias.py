@@ -146,11 +146,11 @@ class DistanceBiasAttention(ChunkedBlock[DistanceBiasPlan]):
 
 
 class DistanceBiasBlock(DistanceBiasAttention, PostNormBlock):
-    """Of which the norms follow each half."""
+    """Such a block, with BERT's norms, which follow each sublayer."""
 
 
 class PreNormBiasBlock(DistanceBiasAttention, PreNormBlock):
-    """Of which the norms precede each half."""
+    """Such a block, with norms that precede each sublayer."""
 
 
 def _sequences(rows: PackedRows, pattern: AttentionPattern) -> list[Tensor] | None:
