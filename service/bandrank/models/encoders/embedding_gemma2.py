@@ -67,6 +67,6 @@ class MixingBlock(SandwichBlock):
 
 
 def embedding_gemma2(config: EmbeddingGemma2Config) -> Stack:
-    """Such a model, with random weights."""
+    """An EmbeddingGemma 2 of this shape, with random weights."""
     blocks = [MixingBlock(config, index) for index in range(config.num_layers)]
     return Stack(config, Embeddings(config, position_table=False, normed=False), blocks)
