@@ -1,6 +1,6 @@
 """Transfers batches to a device; one is laid out while those before are transferred and computed.
 
-In lines that are marked with @ tests plant mistakes (tests/emulation/README.md).
+In lines marked with @, tests plant mistakes (tests/emulation/README.md).
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The plan of forward launches: kernel, grid, tiles, scratch. Made once per batch, launched in each layer.
 
-In lines that are marked with @ tests plant mistakes (tests/emulation/README.md).
+In lines marked with @, tests plant mistakes (tests/emulation/README.md).
 """
 
 import math
