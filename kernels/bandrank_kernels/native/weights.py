@@ -50,7 +50,8 @@ class Split:
 class PackedWeights:
     """The weights of a linear layer packed for the kernels: bytes with a scale for each output, or bfloat16 numbers.
 
-    panels: int8.  scales, bias: float32.  sums: int32, of the bytes of each output.  split: of the inputs, or None.
+    panels: int8, (padded outputs * padded bytes of a row,).  scales, bias: (padded outputs,) float32.  sums: the same
+    shape, int32, of the bytes of each output.  split: of the inputs, or None.
     bfloat16: whether weights and inputs are bfloat16 numbers, for which scales and sums are not used.
     """
 
@@ -119,7 +120,7 @@ def _panels(rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
 
 
 def filled(values: Tensor | None, length: int) -> Tensor:
-    """The values as float32, with zeros up to `length`."""
+    """(length,) float32: the values, and zeros behind them."""
     result = torch.zeros(length)
     if values is not None:
         result[: len(values)] = values.detach()
