@@ -8,14 +8,17 @@ from bandrank_kernels.native.library import native
 
 
 def use_bfloat16(scorer: Scorer) -> None:
-    """Replaces the linear layers of the scorer's `packed_parts` by layers in bfloat16. All else is for float32."""
+    """Replaces the linear layers of the scorer's `packed_parts` by layers in bfloat16; all else has to be float32.
+
+    Raises ValueError, perhaps midway, unless `why_not_bfloat16` gives None.
+    """
     for name in list(linear_layers(scorer)):  # only names, so that replaced layers are freed
         scorer.set_submodule(name, BFloat16Linear.of(scorer.get_submodule(name)))  # type: ignore[arg-type]  # a Linear
 
 
 def why_not_bfloat16(scorer: Scorer) -> str | None:
-    """Why the CPU kernels do not compute a scorer in bfloat16, as a clause; None if they do. Where they cannot attend,
-    torch is left to compute everything, because its attention in float32 would take longer than they save.
+    """Why the CPU kernels do not compute a scorer in bfloat16, as a clause; None if they do. A scorer whose attention
+    they cannot compute is left to torch: attention in float32 would take longer than their products save.
     """
     if reason := why_no_packed_layers(scorer):
         return reason

@@ -82,8 +82,7 @@ class PreparedScorer:
     """A scorer on its device, as `prepare` returns it.
 
     scorer: for its templates, costs and config.
-    why_no_kernels: the reason, as a clause, why attention runs in plain torch; None if CUDA kernels compute it,
-    ours or torch's.
+    why_no_kernels: the reason, as a clause, why no CUDA kernels compute attention, ours or torch's; None if they do.
     replay: replays batches from CUDA graphs; or the reason, as a clause, why they are not replayed.
     packed: whether its linear layers are packed for the CPU kernels.
     """
