@@ -191,7 +191,7 @@ def test_auto_tells_that_int8_is_faster(
         monkeypatch.setattr(dtype_choice, "why_not_bfloat16", lambda _: None)
         assert choose_dtype("auto", CPU, unmarked) == torch.bfloat16
     assert "computes in float32; BANDRANK_DTYPE=int8 is two to three times as fast" in caplog.text
-    assert "computes in bfloat16; BANDRANK_DTYPE=int8 is 1.3 times as fast" in caplog.text
+    assert "computes in bfloat16; BANDRANK_DTYPE=int8 is 1.3 to 1.8 times as fast" in caplog.text
 
 
 @needs_bfloat16

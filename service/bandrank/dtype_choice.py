@@ -79,7 +79,7 @@ def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
             model.name,
             name_of(usual),
             variable("dtype"),
-            "two to three" if usual == torch.float32 else "1.3",
+            "two to three" if usual == torch.float32 else "1.3 to 1.8",
         )
     if not fit:
         return usual
