@@ -23,7 +23,7 @@ def lengths_of(cu_seqlens: Offsets) -> Ints:
 
 
 def ranges(starts: Ints | int, lengths: Ints) -> Ints:
-    """start, start + 1, .. start + length - 1 for each start and its length, end to end."""
+    """(sum of lengths,) start, start + 1, .. start + length - 1 for each start and its length, end to end."""
     ends = lengths.cumsum()
     found: Ints = (starts + lengths - ends).repeat(lengths)
     found += np.arange(len(found))

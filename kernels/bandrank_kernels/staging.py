@@ -1,6 +1,6 @@
 """Transfers batches to a device; one is laid out while those before are transferred and computed.
 
-A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
+In lines marked with @, tests plant mistakes (tests/emulation/README.md).
 """
 
 from collections.abc import Sequence

@@ -8,8 +8,8 @@ import torch
 
 from bandrank.errors import BadSetting
 from bandrank.model_settings import Dtype
+from bandrank.models.bfloat16 import why_not_bfloat16
 from bandrank.models.encoders.static import StaticTable
-from bandrank.models.halved import why_not_halved
 from bandrank.models.loading import LoadedModel
 from bandrank.models.placement import DTYPES, name_of
 from bandrank.models.quantised import why_no_layers, why_not_quantised
@@ -67,7 +67,7 @@ def why_no_int8(device: torch.device, model: LoadedModel) -> str | None:
 
 
 def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
-    usual = torch.float32 if why_not_halved(model.scorer) else torch.bfloat16
+    usual = torch.float32 if why_not_bfloat16(model.scorer) else torch.bfloat16
     fit = [dtype for name in model.fit if (dtype := DTYPES[name]) != usual]
     if torch.int8 in fit and (reason := why_no_int8(device, model)):
         log.warning("%s does not compute in int8, which would be faster: %s", model.name, reason)
@@ -79,7 +79,7 @@ def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
             model.name,
             name_of(usual),
             variable("dtype"),
-            "two to three" if usual == torch.float32 else "1.3",
+            "two to three" if usual == torch.float32 else "1.3 to 1.8",
         )
     if not fit:
         return usual

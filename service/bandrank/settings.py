@@ -97,7 +97,7 @@ class Settings(BaseModel):
     """`auto` on a CPU: `bfloat16` with AMX (or AVX512-BF16 on AMD), else `float32`; or a faster dtype in which the
     checkpoint was measured to rank as well (`int8` for the two that ship), timed at each start. Set a fixed one for
     replicas that must agree to the bit. `auto` on a GPU: `float16`, or `bfloat16` for models that overflow it. `int8`
-    is for CPUs, `bfloat16` for CPUs that multiply it themselves."""
+    is for CPUs, `bfloat16` for CPUs with instructions for it."""
     kernels: Literal["auto", "cuda", "vectorized"] = "auto"
     """`auto`: CUDA kernels if they can run, else plain torch; `cuda`: the kernels, or an error; `vectorized`: plain
     torch."""

@@ -29,17 +29,17 @@ std::vector<float> given;  // by all functions, one behind the other
 
 void keep(const std::vector<float>& numbers) { given.insert(given.end(), numbers.begin(), numbers.end()); }
 
-bool of_halves = false;  // whether layers are, in variants that have them
+bool of_bf16 = false;  // whether layers are, in variants that have them
 
 std::vector<int8_t> bytes_of(int64_t count) {
-    std::vector<int8_t> result(of_halves ? 2 * count : count);
+    std::vector<int8_t> result(of_bf16 ? 2 * count : count);
     for (int8_t& each : result) each = (int8_t)(numbers() % 255 - 127);
-    if (of_halves)
+    if (of_bf16)
         for (int64_t i = 0; i < count; ++i) result[2 * i + 1] = (int8_t)(0x3d | (result[2 * i + 1] & 0x80));  // near 0.05
     return result;
 }
 
-// A layer; the last three of its inputs have the copies, which layers of halves do not have.
+// A layer; the last three of its inputs have the copies, which layers in bfloat16 do not have.
 struct Product {
     std::vector<int8_t> panels;
     std::vector<int32_t> sums, sources;
@@ -48,9 +48,9 @@ struct Product {
 
     Product(int64_t outputs, int64_t inputs, int64_t wanted = 0)
         : scales(padded_floats(1, outputs, padded(outputs))), bias(padded_floats(1, outputs, padded(outputs))) {
-        const int64_t copies = of_halves ? 0 : wanted;
+        const int64_t copies = of_bf16 ? 0 : wanted;
         sources.resize(copies), shares.assign(inputs + copies, 1.0f), offsets.assign(inputs + copies, 0.5f);
-        weights = {outputs, inputs, of_halves, {copies, nullptr, nullptr, nullptr}, nullptr, nullptr, nullptr, nullptr};
+        weights = {outputs, inputs, of_bf16, {copies, nullptr, nullptr, nullptr}, nullptr, nullptr, nullptr, nullptr};
         panels.resize(padded(outputs) * weights.bytes()), sums.resize(padded(outputs));
         const std::vector<int8_t> rows = bytes_of(outputs * (inputs + copies));
         bandrank_pack(rows.data(), outputs, (int64_t)rows.size() / outputs, weights.bytes(), panels.data(), sums.data());
@@ -60,7 +60,7 @@ struct Product {
             offsets[inputs + i] = 0.375f;
         }
         Split split{copies, sources.data(), copies ? shares.data() : nullptr, copies ? offsets.data() : nullptr};
-        weights = {outputs, inputs, of_halves, split, panels.data(), scales.data(), sums.data(), bias.data()};
+        weights = {outputs, inputs, of_bf16, split, panels.data(), scales.data(), sums.data(), bias.data()};
     }
 };
 
@@ -270,8 +270,8 @@ void try_all() {
 int main(int argc, char**) {
     if (!bandrank_start()) return 1;
     try_all();
-    of_halves = IN_HALVES;
-    if (of_halves) try_all();
+    of_bf16 = HAS_BF16;
+    if (of_bf16) try_all();
     if (argc > 1)
         for (float each : given) std::printf("%.9g\n", each);
     else

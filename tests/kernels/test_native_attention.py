@@ -33,14 +33,14 @@ CPU = torch.device("cpu")
 def some_qkv(num_rows: int, heads: int = 2, head_dim: int = 32, scale: float = 2.0) -> Tensor:
     """Returns random qkv, always the same, with logits of a few units; numbers of bfloat16 if the variant uses it."""
     qkv = scale * torch.randn(num_rows, 3, heads, head_dim, generator=torch.Generator().manual_seed(0))
-    return qkv.bfloat16().float() if native().in_halves else qkv
+    return qkv.bfloat16().float() if native().has_bfloat16 else qkv
 
 
 def assert_right(actual: Tensor, expected: Tensor, value: Tensor, atol: float = 5e-5) -> None:
     """Asserts equality to `atol`, the rounding of float32; where a variant uses bfloat16, each weight is also rounded
     by up to 2^-9 of itself. value: the values that the weights average.
     """
-    if native().in_halves and value.numel():
+    if native().has_bfloat16 and value.numel():
         atol += 2**-9 * value.abs().max().item()
     torch.testing.assert_close(actual.double(), expected, rtol=0, atol=atol)
 
@@ -100,7 +100,7 @@ def test_weights_too_small_for_a_normal_number_are_zero() -> None:
 
     attended = windowed_attention(qkv, rows, AttentionPattern.sparse(None), backend="native")
 
-    atol = 1e-4 if native().in_halves else 1e-6  # the error of 2^x there
+    atol = 1e-4 if native().has_bfloat16 else 1e-6  # the error of 2^x there
     torch.testing.assert_close(attended, torch.ones_like(attended), rtol=0, atol=atol)
 
 
@@ -115,8 +115,8 @@ def test_numbers_that_bfloat16_does_not_have_are_rounded(window: int | None) -> 
 
     expected = windowed_attention(qkv.double(), rows, pattern, backend="reference")
     apart = (attended - expected).abs().mean().item() / expected.abs().mean().item()
-    assert apart < (0.01 if native().in_halves else 1e-5)
-    assert not native().in_halves or apart > 1e-4  # else bfloat16 was not used
+    assert apart < (0.01 if native().has_bfloat16 else 1e-5)
+    assert not native().has_bfloat16 or apart > 1e-4  # else bfloat16 was not used
 
 
 @pytest.mark.parametrize("window", [0, 4, None])

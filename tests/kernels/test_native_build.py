@@ -108,7 +108,7 @@ def test_clang_builds_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     built = library.Library(build.build(usable_variants()[0], tmp_path), FOUND.variant)
 
-    assert (built.depth, built.in_halves) == (FOUND.depth, FOUND.in_halves)
+    assert (built.depth, built.has_bfloat16) == (FOUND.depth, FOUND.has_bfloat16)
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,27 +25,27 @@ pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
 SIZE, HEADS, INNER = 64, 4, 96
 CHUNK = 128  # rows
 LONG = [127, 128, 129, 256, 300, 1100]
-HALVES = False  # whether layers are of halves
+BFLOAT16 = False  # whether layers are in bfloat16
 
 
 some = partial(random_rows, dtype=torch.float32)
 
 
-@pytest.fixture(params=["int8", "halves"], autouse=True)
-def in_halves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, each_variant: str) -> None:
+@pytest.fixture(params=["int8", "bfloat16"], autouse=True)
+def in_each_dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, each_variant: str) -> None:
     """Runs each test with layers of both kinds, where the variant has both."""
-    if request.param == "halves" and not native().in_halves:
-        pytest.skip(f"{each_variant} has no halves")
-    monkeypatch.setattr(sys.modules[__name__], "HALVES", request.param == "halves")
+    if request.param == "bfloat16" and not native().has_bfloat16:
+        pytest.skip(f"{each_variant} has no bfloat16")
+    monkeypatch.setattr(sys.modules[__name__], "BFLOAT16", request.param == "bfloat16")
 
 
 def some_layer() -> PackedLayer:
     """Returns a BERT layer, the same at each call, whose attention has logits of a few units."""
 
     def weights(outputs: int, inputs: int, seed: int) -> PackedWeights:
-        if HALVES:
-            halves = (1.5 * inputs**-0.5 * some(outputs, inputs, seed=seed)).bfloat16()
-            return PackedWeights.pack_halves(halves, some(outputs, seed=seed + 1))
+        if BFLOAT16:
+            rounded = (1.5 * inputs**-0.5 * some(outputs, inputs, seed=seed)).bfloat16()
+            return PackedWeights.pack_bfloat16(rounded, some(outputs, seed=seed + 1))
         rows = (50 * some(outputs, inputs, seed=seed)).round().clamp(-127, 127).to(torch.int8)
         return PackedWeights.pack(rows, torch.full((outputs,), 0.03 * inputs**-0.5), some(outputs, seed=seed + 1))
 

@@ -34,16 +34,16 @@ def int8_layer(inputs: int, outputs: int, *, seed: int = 1, split: Split | None 
     return PackedWeights.pack(rows, scales, bias, split), wide
 
 
-def halves_layer(inputs: int, outputs: int, *, seed: int = 1) -> tuple[PackedWeights, Tensor]:
-    """Returns a layer of halves, and its weights in float64 with the bias as the last column."""
-    if not native().in_halves:
-        pytest.skip("this variant has no halves")
+def bfloat16_layer(inputs: int, outputs: int, *, seed: int = 1) -> tuple[PackedWeights, Tensor]:
+    """Returns a layer in bfloat16, and its weights in float64 with the bias as the last column."""
+    if not native().has_bfloat16:
+        pytest.skip("this variant has no bfloat16")
     rows, bias = some(outputs, inputs, seed=seed).bfloat16(), some(outputs, seed=seed + 1)
-    return PackedWeights.pack_halves(rows, bias), torch.cat([rows.double(), bias.double()[:, None]], 1)
+    return PackedWeights.pack_bfloat16(rows, bias), torch.cat([rows.double(), bias.double()[:, None]], 1)
 
 
 Kind = Callable[[int, int], tuple[PackedWeights, Tensor]]
-KINDS: list[Kind] = [int8_layer, halves_layer]
+KINDS: list[Kind] = [int8_layer, bfloat16_layer]
 
 
 def quantised(x: Tensor) -> Tensor:
@@ -77,10 +77,10 @@ def test_a_layer_is_the_product_of_quantised_rows(rows: int, inputs: int, output
     assert_close_but_for_ties(linear(x, weights).double(), product(x, wide), x, wide)
 
 
-def test_a_layer_of_halves_is_the_product_of_rounded_rows() -> None:
+def test_a_layer_in_bfloat16_is_the_product_of_rounded_rows() -> None:
     """Sums are in float32, which instructions may round in any order."""
     for rows, (inputs, outputs) in itertools.product(ROWS, [*SIZES, (16, 64), (32, 64), (80, 17)]):
-        weights, wide = halves_layer(inputs, outputs)
+        weights, wide = bfloat16_layer(inputs, outputs)
         linear(torch.full((200, inputs), torch.nan), weights)  # which would be seen if memory of other rows were read
         x = some(rows, inputs) * 3
         terms = torch.cat([x.bfloat16().double(), torch.ones(rows, 1, dtype=torch.float64)], 1)
@@ -137,7 +137,7 @@ def test_what_is_not_finite_stays_in_its_row(kind: Kind, bad: float) -> None:
     spoilt = linear(x, weights)
 
     assert not spoilt[4].isfinite().any()
-    assert weights.halves or spoilt[4].isnan().all()
+    assert weights.bfloat16 or spoilt[4].isnan().all()
     assert torch.equal(spoilt[[*range(4), *range(5, 13)]], right[[*range(4), *range(5, 13)]])
 
 
@@ -195,7 +195,7 @@ def test_the_bytes_of_a_split_input_add_up_to_it() -> None:
 
 
 def acted(x: Tensor, unit: Unit) -> Tensor:
-    """Returns what a feed-forward half computes between its two products."""
+    """Returns what a feed-forward sublayer computes between its two products."""
     if unit is Unit.GELU:
         return functional.gelu(x)
     gate, gated = x.chunk(2, 1)

@@ -4,19 +4,19 @@ import pytest
 import torch
 from support.deberta import tiny_deberta
 from support.models import score_batch, tiny_cross_encoder
-from support.native import needs_halves
+from support.native import needs_bfloat16
 from support.native_scorers import CPU, NATIVE, packed, prepared, scores
 from support.variants import random_texts
 
 from bandrank.models import quantised
-from bandrank.models.halved import why_not_halved
+from bandrank.models.bfloat16 import why_not_bfloat16
 from bandrank.models.layers.bfloat16_linear import BFloat16Linear
 from bandrank.models.layers.linear import Linear
 from bandrank.models.prepared import prepare
 from bandrank.models.quantised import linear_layers
 from bandrank_kernels.native.library import native
 
-pytestmark = needs_halves
+pytestmark = needs_bfloat16
 
 
 def test_a_layer_keeps_its_weights_to_eight_bits() -> None:
@@ -62,19 +62,19 @@ def test_torch_computes_what_the_kernels_cannot(monkeypatch: pytest.MonkeyPatch)
     """Everything is in bfloat16 then, the attention too."""
     odd = tiny_cross_encoder(num_heads=2)
     odd.encoder.layers[1].down = Linear(20, 32)
-    assert why_not_halved(odd) == "a layer has 20 inputs, which is not a multiple of 16"
-    assert why_not_halved(tiny_deberta()) == "the kernels do not compute disentangled attention"
+    assert why_not_bfloat16(odd) == "a layer has 20 inputs, which is not a multiple of 16"
+    assert why_not_bfloat16(tiny_deberta()) == "the kernels do not compute disentangled attention"
     small = tiny_cross_encoder(num_heads=4)
-    assert why_not_halved(small) == "head_dim must be a multiple of 16 up to 512, got 8"
+    assert why_not_bfloat16(small) == "head_dim must be a multiple of 16 up to 512, got 8"
     scorer = prepared(small, torch.bfloat16)
     assert not scorer.packed
     assert scorer.precision == "bfloat16"
     assert {layer.weight.dtype for layer in linear_layers(scorer.scorer).values()} == {torch.bfloat16}
 
     whole = tiny_cross_encoder(num_heads=2)
-    assert why_not_halved(whole) is None
+    assert why_not_bfloat16(whole) is None
     monkeypatch.setattr(quantised, "why_no_native", lambda: "there is no compiler")
-    assert why_not_halved(whole) == "the CPU kernels cannot run: there is no compiler"
+    assert why_not_bfloat16(whole) == "the CPU kernels cannot run: there is no compiler"
     assert not prepared(whole, torch.bfloat16).packed
 
 

@@ -90,7 +90,7 @@ def test_tanh_changes_scores_by_less_than_bfloat16(monkeypatch: pytest.MonkeyPat
     does, and by less than four times what float16 does.
     """
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # oneDNN would fuse the exact form
-    monkeypatch.setattr("bandrank.models.prepared.why_not_halved", lambda _: "all is in bfloat16, as on a GPU")
+    monkeypatch.setattr("bandrank.models.prepared.why_not_bfloat16", lambda _: "all is in bfloat16, as on a GPU")
     loaded = load_model("sparse-w4")
     scorer, tokenizer = loaded.scorer, loaded.tokenizer
     query, *candidates = (

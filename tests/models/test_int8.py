@@ -99,7 +99,7 @@ def test_exact_layers_stay_in_float32() -> None:
     assert "encoder.layers.0.qkv, encoder.layers.1.down in float32" in mixed.precision
     scorer.exact_layers = frozenset(linear_layers(scorer))
     all_exact, right = (scores(prepared(scorer, dtype), batch) for dtype in (torch.int8, torch.float32))
-    torch.testing.assert_close(all_exact, right, rtol=0, atol=0.01 if native().in_halves else 1e-5)
+    torch.testing.assert_close(all_exact, right, rtol=0, atol=0.01 if native().has_bfloat16 else 1e-5)
 
 
 def test_what_cannot_be_quantised_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,8 @@ class Peak(TorchDispatchMode):
 
 @torch.no_grad()
 def test_only_what_is_needed_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, where a layer runs for all rows at once: in its second half there are the input of that half and its
-    two wide intermediates, but neither the layer's input nor what the attention gave.
+    """As on a GPU, where a layer runs for all rows at once: in its second sublayer there are its input and
+    its two wide intermediates, but neither the layer's input nor what the attention gave.
     """
     monkeypatch.setattr(block, "CPU_BLOCK_ROWS", 10**9)
     encoder = replace(tiny_encoder_config(), num_layers=3, intermediate_size=16 * tiny_encoder_config().hidden_size)

@@ -30,7 +30,7 @@ def assert_right(layout: Continuations, query: Tensor, key: Tensor, value: Tenso
     """Asserts that the kernels are right for all rows, and for the last row of each continuation alone."""
     last, plan = torch.from_numpy(layout.last_rows), NativeCausalPlan(layout)
     exact = PaddedCausalPlan.of(layout).attend_grouped(query.double(), key.double(), value.double())
-    atol = 0.02 if native().in_halves else 5e-5  # 2^-9 of the largest value where weights are in bfloat16
+    atol = 0.02 if native().has_bfloat16 else 5e-5  # 2^-9 of the largest value where weights are in bfloat16
 
     all_rows, last_rows = plan.attend_grouped(query, key, value), plan.attend_last(query[last], key, value)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.dense_scorers import pair_scores
 from support.models import score_batch, tiny_cross_encoder
-from support.native import needs_halves, needs_native
+from support.native import needs_bfloat16, needs_native
 from support.native_scorers import NATIVE, packed, prepared, scores
 from support.torch_threads import torch_threads
 from support.variants import VARIANTS, random_texts
@@ -15,7 +15,7 @@ from torch import Tensor
 from bandrank.models.layers.patterns import sparse
 
 pytestmark = needs_native
-by_dtype = pytest.mark.parametrize("dtype", [torch.int8, pytest.param(torch.bfloat16, marks=needs_halves)], ids=str)
+by_dtype = pytest.mark.parametrize("dtype", [torch.int8, pytest.param(torch.bfloat16, marks=needs_bfloat16)], ids=str)
 
 
 @by_dtype

@@ -163,7 +163,7 @@ def serve_from(device: RecordingDevice, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(interface, "choose_backend", lambda *_, **__: "cuda")
     monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))
     monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=device.launch))
-    monkeypatch.setattr("bandrank.models.prepared.why_not_halved", lambda _: "those kernels are for a CPU")
+    monkeypatch.setattr("bandrank.models.prepared.why_not_bfloat16", lambda _: "those kernels are for a CPU")
     monkeypatch.setattr("bandrank.models.cached_buckets.Branch", lambda _: LateBranch(device))
     monkeypatch.setattr("bandrank.models.backends.why_distrusted", lambda *_, **__: None)  # there is no card to try
 

@@ -10,7 +10,9 @@ from bandrank_kernels.native.variants import usable_variants
 
 REASON = load() if isinstance(load(), str) else None
 needs_native = pytest.mark.skipif(REASON is not None, reason=str(REASON))
-needs_halves = pytest.mark.skipif(REASON is not None or not native().in_halves, reason="this processor has no bfloat16")
+needs_bfloat16 = pytest.mark.skipif(
+    REASON is not None or not native().has_bfloat16, reason="this processor has no bfloat16"
+)
 
 
 @pytest.fixture(params=usable_variants(), ids=lambda variant: variant.name)

@@ -35,8 +35,8 @@ class BM25:
         self._frequencies = np.diff(self._index.scores["indptr"])  # document frequencies by word id
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Scores]]:
-        """Yields, for each query, the indices of the `depth` best texts, best first, and the scores of all texts. Of
-        equals, the first come first. Fewer are found if fewer share a word with the query.
+        """Yields, for each query, the indices of the `depth` best texts, best first, and the (num_texts,) scores of
+        all. Of equals, the first come first. Fewer are found if fewer share a word with the query.
         """
         for words in self._words(queries):
             scores = self._index.get_scores(words) if words else np.zeros(self._size, np.float32)

@@ -13,8 +13,8 @@ Candidates = dict[str, list[str]]  # document ids by query
 
 
 def best_of(scores: npt.NDArray[np.float32], most: int) -> npt.NDArray[np.int64]:
-    """The indices of the highest scores, at most `most`, highest first; of equals, the first. Which of them numpy's
-    argpartition takes depends on the processor.
+    """The indices of the highest scores, at most `most`, highest first; of equals, the first. With numpy's argpartition
+    it would depend on the processor which of them are taken.
     """
     most = min(most, len(scores))
     found = np.flatnonzero(scores >= np.partition(scores, -most)[-most])

@@ -15,7 +15,7 @@ from bandrank.models.layers.embeddings import Embeddings
 
 
 def add_dropout(scorer: nn.Module, share: float) -> int:
-    """Adds dropout after the trained embeddings and both halves of each trained layer, active in training mode only.
+    """Adds dropout after the trained embeddings and both sublayers of each trained layer, active in training mode only.
 
     Returns the number of modules with dropout. Layers that are entirely frozen get none.
     """
@@ -26,7 +26,7 @@ def add_dropout(scorer: nn.Module, share: float) -> int:
 
 
 def _followed(scorer: nn.Module) -> list[nn.Module]:
-    """The embeddings, and the last linear layer of each half of each layer, interaction layers included."""
+    """The embeddings, and the last linear layer of each sublayer of each layer, interaction layers included."""
     found: list[nn.Module] = []
     for module in scorer.modules():
         if isinstance(module, Embeddings):

@@ -91,7 +91,7 @@ def head(lab: Lab, num_rows: int, hidden_size: int) -> Part:
 
 
 def up(lab: Lab, num_rows: int, hidden_size: int) -> Part:
-    """The feed-forward half's first layer. GELU is fused, in its tanh form; in plain torch it is exact and separate."""
+    """The feed-forward's first layer. GELU is fused, in its tanh form; in plain torch it is exact and separate."""
 
     def draw(seed: int) -> list[Tensor]:
         rows, weight = (

@@ -3,7 +3,8 @@
 From sm_90 on ("programmatic dependent launch", CUDA C++ Programming Guide). The blocks of such a launch begin as those
 of the launch before it end; in a CUDA graph too, where it is captured as an edge of its own kind. The kernel must wait
 for what was launched before it (`wait_for_earlier_launches` of primitives.cuh). On an H200 that saved 2 to 3% of a
-request of 4,086 tokens, nothing of passages, and the host half of what a launch by cupy takes.
+request of 4,086 tokens and nothing of passages, and more than halved what a launch costs the host (6.6 us; 14.9 by
+cupy).
 """
 
 import ctypes

@@ -1,1 +1,1 @@
-"""C++ kernels for a CPU: int8 linear layers, BERT's block after its attention, and windowed attention."""
+"""C++ kernels for a CPU: linear layers in int8 and bfloat16, attention, and whole layers of encoders."""

@@ -27,7 +27,7 @@ class WeightsStruct(ctypes.Structure):
     _fields_ = (
         ("outputs", LONG),
         ("inputs", LONG),
-        ("halves", LONG),
+        ("bf16", LONG),
         ("split", SplitStruct),
         ("panels", ADDRESS),
         ("scales", ADDRESS),
@@ -157,7 +157,7 @@ class Library:
 
     variant: its name.  panel: outputs of a layer that are packed together.  depth: bytes of a row that are multiplied
     together.  block_rows: rows that go through a chain of layers together.  bias_room: numbers after the biases of a
-    head that may be read.  in_halves: whether layers may have weights in bfloat16, and attention without biases
+    head that may be read.  has_bfloat16: whether layers may have weights in bfloat16, and attention without biases
     multiplies bfloat16 numbers.
     """
 
@@ -174,7 +174,7 @@ class Library:
         self.depth: int = functions.bandrank_depth()
         self.block_rows: int = functions.bandrank_block_rows()
         self.bias_room: int = functions.bandrank_bias_room()
-        self.in_halves = bool(functions.bandrank_in_halves())
+        self.has_bfloat16 = bool(functions.bandrank_has_bf16())
 
         def typed(name: str) -> Callable[..., None]:
             function = getattr(functions, f"bandrank_{name}")

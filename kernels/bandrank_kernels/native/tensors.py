@@ -49,7 +49,7 @@ def linear(x: Tensor, weights: PackedWeights, *, gelu: bool = False) -> Tensor:
 
 
 class Unit(IntEnum):
-    """`Unit` of layers.h: what a feed-forward half computes between its two products."""
+    """`Unit` of layers.h: what a feed-forward sublayer computes between its two products."""
 
     GELU = 0
     GEGLU = 1
@@ -118,7 +118,7 @@ def project(x: Tensor, qkv: PackedWeights, norm: Norm | None, turn: Turn) -> Ten
 
 @dataclass(frozen=True, eq=False)
 class _BehindAttention:
-    """A block after its attention: the output projection, the feed-forward half, and the norms.
+    """A block after its attention: the output projection, the feed-forward sublayer, and the norms.
 
     any_width: whether the heads together may have another size than the hidden states.
     """
@@ -158,7 +158,7 @@ class _BehindAttention:
 
 @dataclass(frozen=True, eq=False)
 class PostNorm(_BehindAttention):
-    """BERT's block: a norm follows each half."""
+    """BERT's block: a norm follows each sublayer."""
 
     attention_norm: Norm
     out_norm: Norm
@@ -176,9 +176,9 @@ class PostNorm(_BehindAttention):
 
 @dataclass(frozen=True, eq=False)
 class PreNorm(_BehindAttention):
-    """ModernBERT's block: a norm precedes the feed-forward half.
+    """ModernBERT's block: a norm precedes the feed-forward sublayer.
 
-    final_norm: of an encoder's last block.  update_norm, down_norm: of what the halves add.
+    final_norm: of an encoder's last block.  update_norm, down_norm: of what the sublayers add.
     """
 
     any_width: ClassVar[bool] = True

@@ -10,7 +10,7 @@ from bandrank_kernels.native.checks import check
 from bandrank_kernels.native.library import SplitStruct, WeightsStruct, native
 
 MULTIPLE = 16  # inputs of a layer and numbers of a row are multiples of this: a whole register of any variant
-HALVES_STEP = 64  # bytes of a row of halves that are multiplied together, as in gemm.h
+BFLOAT16_STEP = 64  # bytes of a bfloat16 row that are multiplied together, as BF16_STEP in gemm.h
 MOST_BYTES = 1 << 16  # of a row: their products always add up to less than 2^31
 
 
@@ -48,11 +48,11 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class PackedWeights:
-    """The weights of a linear layer packed for the kernels: bytes with a scale for each output, or bfloat16 numbers,
-    called halves.
+    """The weights of a linear layer packed for the kernels: bytes with a scale for each output, or bfloat16 numbers.
 
-    panels: int8.  scales, bias: float32.  sums: int32, of the bytes of each output.  split: of the inputs, or None.
-    halves: whether weights and inputs are halves, which have no scales or sums.
+    panels: int8, (padded outputs * padded bytes of a row,).  scales, bias: (padded outputs,) float32.  sums: the same
+    shape, int32, of the bytes of each output.  split: of the inputs, or None.
+    bfloat16: whether weights and inputs are bfloat16 numbers, for which scales and sums are not used.
     """
 
     outputs: int
@@ -62,7 +62,7 @@ class PackedWeights:
     sums: Tensor
     bias: Tensor
     split: Split | None = None
-    halves: bool = False
+    bfloat16: bool = False
 
     @classmethod
     def pack(cls, rows: Tensor, scales: Tensor, bias: Tensor | None, split: Split | None = None) -> "PackedWeights":
@@ -84,23 +84,23 @@ class PackedWeights:
         return cls(outputs, inputs, panels, filled(scales, padded), sums, filled(bias, padded), split)
 
     @classmethod
-    def pack_halves(cls, rows: Tensor, bias: Tensor | None) -> "PackedWeights":
-        """Packs (outputs, inputs) bfloat16 rows and any (outputs,) bias, if `native().in_halves`.
+    def pack_bfloat16(cls, rows: Tensor, bias: Tensor | None) -> "PackedWeights":
+        """Packs (outputs, inputs) bfloat16 rows and any (outputs,) bias, if `native().has_bfloat16`.
 
         Raises ValueError for other tensors and unsupported sizes.
         """
         check("rows", rows, None, None, dtype=torch.bfloat16)
         _check_layer(rows, bias)
-        panels, sums = _panels(rows.contiguous().view(torch.int8), HALVES_STEP)
+        panels, sums = _panels(rows.contiguous().view(torch.int8), BFLOAT16_STEP)
         (outputs, inputs), padded = rows.shape, len(sums)
-        return cls(outputs, inputs, panels, torch.ones(padded), sums, filled(bias, padded), halves=True)
+        return cls(outputs, inputs, panels, torch.ones(padded), sums, filled(bias, padded), bfloat16=True)
 
     @cached_property
     def struct(self) -> WeightsStruct:
         """The kernels' argument; valid as long as this object."""
         split = SplitStruct() if self.split is None else self.split.struct()
         tensors = (self.panels, self.scales, self.sums, self.bias)
-        return WeightsStruct(self.outputs, self.inputs, self.halves, split, *(each.data_ptr() for each in tensors))
+        return WeightsStruct(self.outputs, self.inputs, self.bfloat16, split, *(each.data_ptr() for each in tensors))
 
 
 def _check_layer(rows: Tensor, bias: Tensor | None) -> None:
@@ -120,7 +120,7 @@ def _panels(rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
 
 
 def filled(values: Tensor | None, length: int) -> Tensor:
-    """The values as float32, with zeros up to `length`."""
+    """(length,) float32: the values, and zeros behind them."""
     result = torch.zeros(length)
     if values is not None:
         result[: len(values)] = values.detach()

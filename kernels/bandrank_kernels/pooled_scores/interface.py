@@ -31,7 +31,7 @@ def pooled_scores(
 
     rows: (n, inputs) of a floating-point dtype.  weight: (outputs, inputs), contiguous, of the same dtype.  bias,
     vector: (outputs,), and constant: (1,), contiguous float32. The kernel has no gradient; it takes float16 and
-    bfloat16 (`cuda.why_unsupported`), and gives a row the same bits alone and in company. Raises ValueError if they do
+    bfloat16 (`cuda.why_unsupported`), and gives a row the same bits in any batch. Raises ValueError if they do
     not fit together, BackendUnavailable.
     """
     _check(rows, weight, bias, vector, constant)

@@ -1,6 +1,6 @@
 """Buckets of batches: batches in one bucket have launches of the same size, and so share a captured CUDA graph.
 
-A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
+In lines marked with @, tests plant mistakes (tests/emulation/README.md).
 """
 
 from bisect import bisect_left

@@ -100,7 +100,7 @@ async def read_body(request: Request, max_bytes: int, account: Account, max_fiel
 
 
 class Counts:
-    """How many values and fields JSON has that is not parsed yet, and may come in parts."""
+    """Counts the values and fields of JSON that is not parsed yet, and that may come in parts."""
 
     def __init__(self) -> None:
         self.values = self.fields = 0
@@ -108,7 +108,7 @@ class Counts:
         self._begun = b""  # an escape that the last part began
 
     def add(self, text: Json) -> None:
-        """Counts more of the JSON, unless it has too many values already."""
+        """Counts those of the next part, unless there are too many values already."""
         for start in range(0, len(text), PART_BYTES):
             if self.values <= MAX_VALUES:
                 outside = self._outside_strings(self._begun + text[start : start + PART_BYTES])

@@ -53,7 +53,7 @@ def runs_flash(scorer: Scorer) -> bool:
 
 
 def why_no_native_attention(scorer: Scorer) -> str | None:
-    """Why the CPU kernels do not compute the attention of a scorer in int8, as a clause; None if they do."""
+    """Why the CPU kernels do not compute the attention of a scorer, as a clause; None if they do."""
     encoder = scorer.encoder
     config = encoder.config
     return config.why_no_cpu_kernels or why_not_native(encoder.device, encoder.dtype, config.head_dim)

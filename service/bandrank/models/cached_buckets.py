@@ -4,7 +4,7 @@ A bucket takes queries of up to 16, 32, 64 .. tokens and up to 32, 64, 128 .. ca
 unused are a text of tokens 0, whose states are finite and weigh nothing. Unused representations are undefined, which
 does no harm: each candidate is computed from its own rows alone.
 
-A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
+In lines marked with @, tests plant mistakes (tests/emulation/README.md).
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence

@@ -3,7 +3,7 @@
 A graph is captured for a bucket (`bandrank.models.buckets`). It reads its inputs from one buffer, which each batch
 fills in one transfer.
 
-A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
+In lines marked with @, tests plant mistakes (tests/emulation/README.md).
 """
 
 import logging

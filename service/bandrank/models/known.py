@@ -271,8 +271,8 @@ KNOWN_FAMILIES = (
     KnownFamily(
         "Gemma 3 without its causal mask",
         ("gemma3_text",),
-        "norms on both sides of each half; local attention of 256 tokens on each side in five of six layers; overflows "
-        "float16",
+        "norms on both sides of each sublayer; local attention of 256 tokens on each side in five of six layers; "
+        "overflows float16",
         (KnownModel("google/embeddinggemma-300m", BI, "300M", 2048, "mean, two layers, cosine; texts have prompts"),),
     ),
     KnownFamily(

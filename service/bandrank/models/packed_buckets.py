@@ -3,7 +3,7 @@
 Their inputs are ids, positions, types and tables of tiles, whose unused entries are marked. Unused rows hold token 0,
 and no other row attends to them.
 
-A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
+In lines marked with @, tests plant mistakes (tests/emulation/README.md).
 """
 
 from collections.abc import Callable, Iterator, Sequence

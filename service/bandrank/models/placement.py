@@ -10,7 +10,7 @@ DTYPES: dict[DtypeName, torch.dtype] = {name: getattr(torch, name) for name in g
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """As settings spell it."""
+    """The name of a dtype, as settings spell it."""
     return str(dtype).removeprefix("torch.")
 
 

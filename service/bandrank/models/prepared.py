@@ -10,9 +10,9 @@ from torch import Tensor
 from bandrank.models.arriving import Arriving
 from bandrank.models.backends import backend_for, runs_flash, why_no_cuda, why_no_native_attention
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.bfloat16 import use_bfloat16, why_not_bfloat16
 from bandrank.models.buckets import Buckets
 from bandrank.models.graphs import GraphRunner
-from bandrank.models.halved import halve, why_not_halved
 from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.parts import COARSE, FINE, MIN_PART_ROWS, Cut, split
 from bandrank.models.placement import name_of
@@ -82,8 +82,7 @@ class PreparedScorer:
     """A scorer on its device, as `prepare` returns it.
 
     scorer: for its templates, costs and config.
-    why_no_kernels: the reason, as a clause, why attention runs in plain torch; None if CUDA kernels compute it,
-    ours or torch's.
+    why_no_kernels: the reason, as a clause, why no CUDA kernels compute attention, ours or torch's; None if they do.
     replay: replays batches from CUDA graphs; or the reason, as a clause, why they are not replayed.
     packed: whether its linear layers are packed for the CPU kernels.
     """
@@ -286,18 +285,18 @@ def prepare(
     backend: the kernels' backend; "auto" and "cuda" fall back to plain torch where kernels cannot run, or where a trial
     shows that they compute something else; `why_no_kernels` gives the reason.
     dtype: int8 is for the CPU kernels (`quantise`, `adapt`), with all other computation in float32. Raises ValueError
-    where they cannot compute it. bfloat16 on a CPU is for them too (`halve`), and for torch where they cannot.
+    where they cannot compute it. bfloat16 on a CPU is for them too (`use_bfloat16`), and for torch where they cannot.
     graphs: whether batches are replayed from CUDA graphs where possible, or the device to capture them on.
     """
     if dtype == torch.int8 and device.type != "cpu":
         raise ValueError(f"int8 is for a CPU, not for {device}")
     scorer.to(device).eval().requires_grad_(requires_grad=False)
-    halved = dtype == torch.bfloat16 and device.type == "cpu" and backend != "reference"
-    halved = halved and why_not_halved(scorer) is None
-    packed = dtype == torch.int8 or halved
+    rounds = dtype == torch.bfloat16 and device.type == "cpu" and backend != "reference"
+    rounds = rounds and why_not_bfloat16(scorer) is None
+    packed = dtype == torch.int8 or rounds
     floats = torch.float32 if packed else dtype
-    if halved:
-        halve(scorer)
+    if rounds:
+        use_bfloat16(scorer)
     elif packed:
         quantise(scorer)
     for side in scorer.sides:

@@ -3,7 +3,7 @@
 Their inputs are ids, positions, the text of each row, and the tables of a plan. Unused rows hold token 0 and belong to
 one text more than the bucket has; what becomes of them is undefined, and reaches no other text.
 
-A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
+In lines marked with @, tests plant mistakes (tests/emulation/README.md).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -53,6 +53,6 @@ class Words:
 
     @classmethod
     def from_bytes(cls, rows: npt.NDArray[np.uint8]) -> Self:
-        """The inverse of `to_bytes`."""
+        """The inverse of `to_bytes`. rows: (n, num_bytes)."""
         size = rows.shape[1] // (PIECE_BYTES + WEIGHT_BYTES)
         return cls(rows[:, : size * PIECE_BYTES].copy().view("<u2"), rows[:, size * PIECE_BYTES :])

@@ -285,7 +285,7 @@ inline void attend_by_tiles(Rows q, Rows k, Rows v, int64_t heads, int64_t head_
 }
 constexpr auto attend_without_bias = attend_by_tiles;
 #elif defined(__AVX512BF16__)
-constexpr auto attend_without_bias = attend_by_lanes<TwoHalves>;
+constexpr auto attend_without_bias = attend_by_lanes<TwoBf16>;
 #else
 constexpr auto attend_without_bias = attend_by_lanes<OneFloat>;
 #endif

@@ -90,7 +90,7 @@ struct AttentionScratch {
     Buffer<float> keys, values, queries, weights, added;
     Buffer<const float*> key_rows, value_rows;
     Buffer<int64_t> positions;
-    Buffer<uint16_t> halves;
+    Buffer<uint16_t> bf16;
 };
 
 constexpr int MOST_NUMBERS = 512;  // of a head

@@ -1,4 +1,4 @@
-// Products of rows with a weight matrix: of quantised rows with bytes, or of halves with halves.
+// Products of rows with a weight matrix: of quantised rows with bytes, or of bfloat16 numbers with bfloat16 numbers.
 #pragma once
 #include <algorithm>
 
@@ -13,24 +13,24 @@ constexpr int64_t DEPTH = GROUP * TILE, WIDTH = TILE;
 #else
 constexpr int64_t DEPTH = GROUP, WIDTH = PANEL;
 #endif
-constexpr int64_t HALVES_STEP = 64;  // bytes of a register of halves
+constexpr int64_t BF16_STEP = 64;  // bytes of a register
 
-// W, (outputs, inputs), as signed bytes with a scale for each output, or as halves. The weights of split inputs are
+// W, (outputs, inputs), as signed bytes with a scale for each output, or in bfloat16. The weights of split inputs are
 // repeated for their copies, so that an output has as many bytes as a row. They are packed in panels of PANEL outputs, a panel in runs of
 // DEPTH bytes, a run in blocks of WIDTH outputs, and a block so that the weights of all its outputs for GROUP bytes of a
 // row are together. Zeros follow the last output, and the last byte of each.
 struct Weights {
     int64_t outputs, inputs;
-    int64_t halves;  // whether rows and weights are halves, which are not split and whose scales and sums are not used
+    int64_t bf16;  // whether rows and weights are bfloat16 numbers, which are not split and whose scales and sums are not used
     Split split;
     const int8_t* panels;  // (panels, bytes / DEPTH, PANEL / WIDTH, DEPTH / GROUP, WIDTH, GROUP)
     const float* scales;   // (padded outputs,)
     const int32_t* sums;   // (padded outputs,) of the bytes of each output
     const float* bias;     // (padded outputs,)
 
-    // The bytes of a row. Those after its inputs and their copies may be anything, and those after halves are zero.
+    // The bytes of a row. Those after its inputs and their copies may be anything, and those after bfloat16 numbers are zero.
     int64_t bytes() const {
-        const int64_t step = halves ? HALVES_STEP : DEPTH, used = halves ? 2 * inputs : inputs + split.copies;
+        const int64_t step = bf16 ? BF16_STEP : DEPTH, used = bf16 ? 2 * inputs : inputs + split.copies;
         return (used + step - 1) / step * step;
     }
     // The weights of the outputs from `output` on, the first of a block of a panel.
@@ -39,7 +39,7 @@ struct Weights {
     }
     // Those of the outputs from `first` on, the first of a panel, to `last`.
     Weights part(int64_t first, int64_t last) const {
-        return {last - first, inputs, halves, split, block(first), scales + first, sums + first, bias + first};
+        return {last - first, inputs, bf16, split, block(first), scales + first, sums + first, bias + first};
     }
 };
 
@@ -133,7 +133,7 @@ inline void multiply_block(int64_t count, const Level* rows, int64_t bytes, cons
 
 // The sums of products of `count` rows from row `first` on with BLOCK_OUTPUTS outputs from `output` on.
 struct Block {
-    int32_t* sums;  // of halves, float32 numbers
+    int32_t* sums;  // of bfloat16 numbers: float32
     const Quantisation* steps;
     int64_t first, count, output;
 };
@@ -146,7 +146,7 @@ inline void finish(const Block& block, int64_t from, int64_t to, const Weights& 
     for (int v = 0; v < BLOCK_VECTORS; ++v) {
         const int64_t output = block.output + v * LANES;
         bias[v] = load<Floats>(w.bias + output);
-        if constexpr (OF == Of::HALVES) continue;
+        if constexpr (OF == Of::BF16) continue;
         weight_sums[v] = load<Ints>(w.sums + output);
         scales[v] = load<Floats>(w.scales + output);
     }
@@ -154,7 +154,7 @@ inline void finish(const Block& block, int64_t from, int64_t to, const Weights& 
         for (int v = 0; v < BLOCK_VECTORS; ++v) {
             const Ints sums = load<Ints>(block.sums + row * BLOCK_OUTPUTS + v * LANES);
             Floats value;
-            if constexpr (OF == Of::HALVES) {
+            if constexpr (OF == Of::BF16) {
                 value = (Floats)sums;
             } else {
                 const Quantisation step = block.steps[row];
@@ -165,7 +165,7 @@ inline void finish(const Block& block, int64_t from, int64_t to, const Weights& 
 }
 
 // y = x W^T + bias for prepared rows x: write(row, output, LANES values). Outputs beyond the last are written too.
-// steps: of quantised rows; those of halves may be anything.
+// steps: of quantised rows; those of bfloat16 rows may be anything.
 template <Of OF, class Write>
 inline void multiply(const Level* rows, const Quantisation* steps, int64_t count, const Weights& w, Write write) {
     const int64_t bytes = w.bytes();

@@ -40,9 +40,9 @@ inline void product(const float* x, int64_t stride, int64_t count, const Weights
     Level* bytes = scratch.bytes.room(CHAIN_ROWS * length);
     Quantisation* steps = scratch.steps.room(CHAIN_ROWS);
 #if defined(__AVX512BF16__)
-    if (w.halves) {
-        for (int64_t row = 0; row < count; ++row) round_to_halves(x + row * stride, w.inputs, bytes + row * length);
-        return multiply<Of::HALVES>(bytes, steps, count, w, write);
+    if (w.bf16) {
+        for (int64_t row = 0; row < count; ++row) round_to_bf16(x + row * stride, w.inputs, bytes + row * length);
+        return multiply<Of::BF16>(bytes, steps, count, w, write);
     }
 #endif
     for (int64_t row = 0; row < count; ++row)
@@ -114,7 +114,7 @@ inline void project(const float* x, int64_t rows, const Weights& qkv, const Norm
     }
 }
 
-// What a feed-forward half computes between its two products: GELU, or a gated unit (Shazeer 2020, arXiv 2002.05202), where
+// What a feed-forward sublayer computes between its two products: GELU, or a gated unit (Shazeer 2020, arXiv 2002.05202), where
 // the first half of the numbers is the gate.
 enum Unit : int64_t { PLAIN_GELU, GEGLU, SWIGLU, GEGLU_TANH };
 
@@ -146,7 +146,7 @@ inline void add_product(const float* x, int64_t stride, int64_t count, const Wei
     });
 }
 
-// The products of a block after its attention: the output projection, and the two of the feed-forward half.
+// The products of a block after its attention: the output projection, and the two of the feed-forward sublayer.
 struct Products {
     const Weights *out, *up, *down;
     int64_t unit;
@@ -171,7 +171,7 @@ inline void post_norm(const float* attended, const float* hidden, int64_t rows, 
     }
 }
 
-// final_norm: after the last layer of an encoder.  update_norm, down_norm: of what the halves add to the residual. A norm
+// final_norm: after the last layer of an encoder.  update_norm, down_norm: of what the sublayers add to the residual. A norm
 // without weights is left out.
 struct PreNorm {
     Products products;
@@ -192,7 +192,7 @@ inline void add_normed(const float* x, int64_t stride, int64_t count, const Weig
         }
 }
 
-// `post_norm` for a block whose second norm is before the feed-forward half, and whose residuals are not normed.
+// `post_norm` for a block whose second norm is before the feed-forward sublayer, and whose residuals are not normed.
 // attended: (rows, out.inputs).
 inline void pre_norm(const float* attended, const float* hidden, int64_t rows, const PreNorm& b, float* out) {
     const Products& p = b.products;

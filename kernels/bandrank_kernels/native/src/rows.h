@@ -76,9 +76,9 @@ inline Quantisation quantise(const float* x, const Split& split, int64_t n, Leve
 }
 
 #if defined(__AVX512BF16__)
-// A row of n inputs, rounded to halves; zeros follow the last one, up to a whole register.
-inline void round_to_halves(const float* x, int64_t n, Level* bytes) {
-    for (int64_t i = 0; i < n; i += 2 * LANES) store((char*)bytes + 2 * i, TwoHalves::along(x, i, n));
+// A row of n inputs, rounded to bfloat16; zeros follow the last one, up to a whole register.
+inline void round_to_bf16(const float* x, int64_t n, Level* bytes) {
+    for (int64_t i = 0; i < n; i += 2 * LANES) store((char*)bytes + 2 * i, TwoBf16::along(x, i, n));
 }
 #endif
 

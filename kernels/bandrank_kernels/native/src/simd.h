@@ -161,13 +161,13 @@ inline void transpose(Floats* rows) {
     if constexpr (2 * STEP < LANES) transpose<2 * STEP>(rows);
 }
 
-// What is multiplied: levels with signed bytes, or bfloat16 numbers, called halves.
-enum class Of { BYTES, HALVES };
+// What is multiplied: levels with signed bytes, or bfloat16 numbers.
+enum class Of { BYTES, BF16 };
 
 #if defined(__AVX512BF16__)
-constexpr bool IN_HALVES = true;
+constexpr bool HAS_BF16 = true;
 #else
-constexpr bool IN_HALVES = false;
+constexpr bool HAS_BF16 = false;
 #endif
 
 // GROUP weights of each lane, as add_products takes them.
@@ -180,11 +180,11 @@ inline Ints load_weights(const int8_t* from) {
 }
 
 // Each lane of `total` plus the products of its GROUP numbers of x with its GROUP weights, which is exact; or, as float32
-// numbers, plus those of two halves.
+// numbers, plus those of two in bfloat16.
 template <Of OF = Of::BYTES>
 inline Ints add_products(Ints total, Ints x, Ints w) {
 #if defined(__AVX512BF16__)
-    if constexpr (OF == Of::HALVES) return (Ints)_mm512_dpbf16_ps((__m512)total, (__m512bh)x, (__m512bh)w);
+    if constexpr (OF == Of::BF16) return (Ints)_mm512_dpbf16_ps((__m512)total, (__m512bh)x, (__m512bh)w);
 #endif
 #if defined(__AVX512VNNI__)
     return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)x, (__m512i)w);

@@ -7,19 +7,19 @@
 namespace bandrank {
 
 #if defined(__AVX512BF16__)
-// The numbers of two registers as bfloat16 numbers, called halves, one after the other.
-inline Floats two_halves(Floats first, Floats second) {
+// The numbers of two registers as bfloat16 numbers, one after the other.
+inline Floats two_bf16(Floats first, Floats second) {
     return (Floats)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
 }
 
 // The same, with the two of each lane beside each other.
-inline Floats paired_halves(Floats first, Floats second) {
+inline Floats paired_bf16(Floats first, Floats second) {
     alignas(64) static constexpr auto order = [] {
         std::array<uint16_t, 2 * LANES> lanes{};
         for (int i = 0; i < 2 * LANES; ++i) lanes[i] = i % 2 * LANES + i / 2;
         return lanes;
     }();
-    return (Floats)_mm512_permutexvar_epi16(_mm512_load_si512(order.data()), (__m512i)two_halves(first, second));
+    return (Floats)_mm512_permutexvar_epi16(_mm512_load_si512(order.data()), (__m512i)two_bf16(first, second));
 }
 #endif
 
@@ -40,16 +40,16 @@ struct OneFloat {
 
 #if defined(__AVX512BF16__)
 // A word that is two bfloat16 numbers, whose products are summed in float32.
-struct TwoHalves {
+struct TwoBf16 {
     static constexpr int64_t COUNT = 2;
     static constexpr bool ROUNDS = true;
 
     // Zeros follow the last number of a row.
     static Floats along(const float* row, int64_t d, int64_t numbers, float scale = 1.0f) {
         const Floats second = d + LANES < numbers ? load<Floats>(row + d + LANES) : Floats{};
-        return two_halves(load<Floats>(row + d) * scale, second * scale);
+        return two_bf16(load<Floats>(row + d) * scale, second * scale);
     }
-    static Floats beside(const Floats (&rows)[COUNT]) { return paired_halves(rows[0], rows[1]); }
+    static Floats beside(const Floats (&rows)[COUNT]) { return paired_bf16(rows[0], rows[1]); }
     static Floats add_products(Floats total, Floats x, const float* word) {
         int32_t both;
         std::memcpy(&both, word, sizeof both);

@@ -1,6 +1,6 @@
 """The plan of forward launches: kernel, grid, tiles, scratch. Made once per batch, launched in each layer.
 
-A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
+In lines marked with @, tests plant mistakes (tests/emulation/README.md).
 """
 
 import math

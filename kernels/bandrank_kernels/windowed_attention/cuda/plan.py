@@ -1,6 +1,6 @@
 """The CUDA backend: tiles and scratch made once per batch, one launch in each layer.
 
-A comment that begins with @ marks a line in which a test plants a mistake (tests/emulation/README.md).
+In lines marked with @, tests plant mistakes (tests/emulation/README.md).
 """
 
 import copy

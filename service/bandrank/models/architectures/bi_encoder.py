@@ -166,7 +166,7 @@ class BiEncoder(LateInteractionScorer):
         return self._vectors(self.encoder, queries)
 
     def encode_packed(self, tokens: Ragged, run: Callable[[Ragged], Tensor]) -> Ragged:
-        """The vectors of candidates or queries, with `run` computing them: `launch`, or the replay of a CUDA graph."""
+        """(n, representation_size) vectors of candidates or queries, from `run`: `launch`, or the replay of a graph."""
         return Ragged(run(tokens), np.arange(len(tokens) + 1))
 
     def score_packed(self, batch: ScoreBatch, run: Callable[[Ragged], Tensor]) -> Tensor:

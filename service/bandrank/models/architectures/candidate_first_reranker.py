@@ -20,7 +20,7 @@ from bandrank_kernels.arrays import offsets
 
 @dataclass(frozen=True)
 class CandidateFirstRerankerConfig(DecoderRerankerConfig):
-    """As a decoder's, with a prompt of head, candidate, between, query, tail, in this order.
+    """A decoder's settings, with a prompt of head, candidate, between, query, tail, in this order.
 
     max_query_tokens: the most token ids from behind the candidate to the end.
     """

@@ -17,7 +17,7 @@ from bandrank.models.encoders.t5 import T5Config, T5Stack
 
 @dataclass(frozen=True)
 class Seq2SeqRerankerConfig(DecoderRerankerConfig):
-    """As a decoder's."""
+    """The settings of such a re-ranker, the same as a decoder's."""
 
     family: ClassVar[type[EncoderConfig]] = T5Config
 

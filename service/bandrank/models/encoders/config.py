@@ -11,7 +11,7 @@ class EncoderConfig:
 
     kind: a key of `families.ENCODERS`. Another family adds its settings in a subclass, with a default for `kind`.
     causal: whether rows attend only to rows before them.
-    gated: whether the feed-forward half has a gate, a third matrix.
+    gated: whether the feed-forward sublayer has a gate, a third matrix.
     why_no_kernels, why_no_cpu_kernels: why no CUDA kernel, or no CPU kernel, computes the family's attention, as a
     clause; None if they do.
     biases_distances: whether scores have a bias for the distance of two rows.

@@ -34,7 +34,7 @@ class EmbeddingGemma2Config(Gemma3Config):
 
 
 class MixingBlock(SandwichBlock):
-    """signal: what is mixed in, from the embedding.  gate: how much.  mix: the way back.  scale: (1,) of the output."""
+    """A block that adds a projection of the embedding, `signal`, gated by its own output. scale: (1,), of the sum."""
 
     def __init__(self, config: EmbeddingGemma2Config, index: int) -> None:
         number, width = config.heads[index]
@@ -67,6 +67,6 @@ class MixingBlock(SandwichBlock):
 
 
 def embedding_gemma2(config: EmbeddingGemma2Config) -> Stack:
-    """Such a model, with random weights."""
+    """An EmbeddingGemma 2 of this shape, with random weights."""
     blocks = [MixingBlock(config, index) for index in range(config.num_layers)]
     return Stack(config, Embeddings(config, position_table=False, normed=False), blocks)

@@ -1,5 +1,5 @@
 """Gemma 3 (arXiv 2503.19786) without its causal mask, as in EmbeddingGemma (arXiv 2509.20354): most layers are local,
-and norms stand on both sides of each half.
+and norms stand on both sides of each sublayer.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ from bandrank.models.encoders.config import EncoderConfig
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedConfig(EncoderConfig):
-    """The shape of such an encoder, whose feed-forward halves are gated.
+    """The shape of such an encoder, whose feed-forward sublayers are gated.
 
     num_kv_heads: heads of keys and values, each shared by equally many heads of queries (Ainslie et al. 2023).
     head_size: the width of one head, which need not divide hidden_size.  layer_norm_eps: the epsilon of the RMSNorms.

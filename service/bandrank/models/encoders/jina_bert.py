@@ -53,7 +53,7 @@ class NormedQueriesBlock(DistanceBiasBlock):
         return self.residual_norm.of_sum(self.attention_norm.of_sum(update, hidden), hidden)
 
     def _packed(self) -> None:
-        """None: the CPU kernels have only one norm between the attention and the feed-forward half."""
+        """None: the CPU kernels have only one norm between the attention and the feed-forward sublayer."""
 
 
 def jina_bert(config: JinaBertConfig) -> DistanceBiasStack:

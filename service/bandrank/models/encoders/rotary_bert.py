@@ -25,7 +25,7 @@ class RotaryBertConfig(EncoderConfig):
 
 @dataclass(frozen=True)
 class RotaryRobertaConfig(RotaryBertConfig):
-    """The same settings."""
+    """The shape of Jina AI's XLM-RoBERTa."""
 
     num_token_types: int = 1
     kind: str = "rotary_roberta"
@@ -33,7 +33,7 @@ class RotaryRobertaConfig(RotaryBertConfig):
 
 @dataclass(frozen=True)
 class NomicBertConfig(RotaryBertConfig):
-    """The same settings. Only norms have biases."""
+    """The shape of a NomicBERT. Only norms have biases."""
 
     gated: ClassVar[bool] = True
     options: ClassVar[BlockOptions] = BlockOptions(activation="swiglu", bias=False)
@@ -44,7 +44,7 @@ class NomicBertConfig(RotaryBertConfig):
 
 @dataclass(frozen=True)
 class GteConfig(RotaryBertConfig):
-    """The same settings."""
+    """The shape of a GTE."""
 
     gated: ClassVar[bool] = True
     options: ClassVar[BlockOptions] = BlockOptions(activation="geglu")

@@ -1,5 +1,5 @@
-"""T5 (Raffel et al. 2020, arXiv 1910.10683): RMSNorm before each half, no bias but for distances; of the decoder, what
-begins an answer.
+"""T5 (Raffel et al. 2020, arXiv 1910.10683): RMSNorm before each sublayer, no biases but for distances; of the
+decoder, only the first token of an answer.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from bandrank_kernels.transfer import to_device
 
 @dataclass(frozen=True, kw_only=True)
 class T5Config(DistanceBiasConfig):
-    """Such a shape. head_size: the width of a head.  activation: of a gated unit in T5 1.1 and mT5.
+    """The shape of a T5. head_size: the width of a head.  activation: of a gated unit in T5 1.1 and mT5.
     num_answer_layers: of the decoder; 0 without one.
     """
 

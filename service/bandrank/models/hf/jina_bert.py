@@ -32,7 +32,7 @@ NORM_OF_QUERIES = "encoder.layer.0.attention.self.layer_norm_q.weight"
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """The encoder's shape. Raises ValueError for missing or unsupported settings, and KeyError for a missing tensor.
 
-    `hidden_act` is for feed-forward halves without a gate, which no published model has; they are refused.
+    `hidden_act` is for feed-forward sublayers without a gate, which no published model has; they are refused.
     """
     settings = DEFAULTS | settings
     require_plain(settings, PLAIN, "JinaBERT")

@@ -70,7 +70,7 @@ def saved_config(settings: dict[str, Any]) -> T5Config | MT5Config:
 
 
 def parts(layer: int, attention: str, *, gated: bool) -> dict[str, str | tuple[str, ...]]:
-    """The names of a block's parts by ours: `attention` in one of its layers, and the feed-forward half in the next."""
+    """The saved names of a block's parts by ours: `attention` in one of its layers, the feed-forward in the next."""
     attention, dense = f"layer.{layer}.{attention}", f"layer.{layer + 1}.DenseReluDense"
     return {
         "attention_norm": f"layer.{layer}.layer_norm",

@@ -18,12 +18,12 @@ class BFloat16Linear(PackedLinear):
         """weight: (out_features, in_features) bfloat16.  bias: (out_features,) or None.  whole: see `WholeLinear`."""
         super().__init__(len(weight), bias)
         self.bits = nn.Parameter(weight.view(torch.int16), requires_grad=False)  # which `Module.to` does not convert
-        self.packed = PackedWeights.pack_halves(weight, bias)
+        self.packed = PackedWeights.pack_bfloat16(weight, bias)
         self._whole = whole
 
     @classmethod
     def of(cls, layer: Linear) -> Self:
-        """The nearest layer in bfloat16. Raises ValueError for sizes that kernels do not take."""
+        """The layer, rounded to bfloat16. Raises ValueError for sizes that kernels do not take."""
         return cls(layer.weight.detach().bfloat16(), bias_of(layer), whole=isinstance(layer, WholeLinear))
 
     def prepare_for(self, execution: Execution) -> None:

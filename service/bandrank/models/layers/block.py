@@ -100,7 +100,7 @@ class Block(nn.Module, ABC):
     def steps(self, hidden: Tensor) -> Sequence[Step]:
         """What `forward` does with `hidden`, in steps of which each needs only the rows of the one before.
 
-        A caller that keeps no other rows saves the memory of the layer's input during its second half.
+        A caller that keeps no other rows saves the memory of the layer's input during its second sublayer.
         """
         del hidden
         return (self,)
@@ -187,14 +187,14 @@ class Block(nn.Module, ABC):
 
     @abstractmethod
     def add(self, update: Tensor, hidden: Tensor) -> Tensor:
-        """(total, hidden_size) rows that enter the second half.
+        """(total, hidden_size) rows that enter the second sublayer.
 
         update: outputs of the attention, projected.  hidden: the block's input.
         """
 
     @abstractmethod
     def feed_forward(self, rows: Tensor) -> Tensor:
-        """(total, hidden_size) output of the second half. rows: the result of `add`."""
+        """(total, hidden_size) output of the second sublayer. rows: the result of `add`."""
 
     def _packed(self) -> tuple[PackedWeights, PackedWeights, PackedWeights, Unit] | None:
         """What the CPU kernels need of the layers behind the attention; None if these are not packed."""
@@ -218,7 +218,7 @@ class Block(nn.Module, ABC):
         return out
 
     def _first_half(self, rows: Tensor, hidden: Tensor) -> Tensor:
-        """(total, hidden_size) rows that enter the second half. rows: outputs of the heads.  hidden: the input."""
+        """(total, hidden_size) rows that enter the second sublayer. rows: outputs of the heads.  hidden: the input."""
         rows = self.attention_out(rows)  # under one name, so that none outlives its use
         return self.add(rows, hidden)
 
@@ -229,7 +229,7 @@ class Block(nn.Module, ABC):
 
 
 class PostNormBlock(Block):
-    """BERT's block: residual and LayerNorm follow each half (Devlin et al. 2019).
+    """BERT's block: residual and LayerNorm follow each sublayer (Devlin et al. 2019).
 
     With packed layers it is one call of the CPU kernels, if the attention plan supports it.
     """
@@ -271,10 +271,10 @@ class PostNormBlock(Block):
 
 
 class PreNormBlock(Block):
-    """A norm precedes each half, and residuals are not normed (Xiong et al. 2020, arXiv 2002.04745).
+    """A norm precedes each sublayer, and residuals are not normed (Xiong et al. 2020, arXiv 2002.04745).
 
     out_norm: precedes the feed-forward.  final_norm: follows the last block of a stack.  update_norm, down_norm: follow
-    the halves.
+    the sublayers.
     """
 
     def __init__(self, config: EncoderConfig, options: BlockOptions, *, final: bool = False) -> None:

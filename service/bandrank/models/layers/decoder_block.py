@@ -1,4 +1,4 @@
-"""A layer of Qwen2, Qwen3 or Gemma on packed rows: RMSNorm before each half, grouped queries, rotary positions."""
+"""A layer of Qwen2, Qwen3 or Gemma on packed rows: RMSNorm before each sublayer, grouped queries, rotary positions."""
 
 from collections.abc import Sequence
 

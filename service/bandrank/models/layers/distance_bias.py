@@ -46,7 +46,7 @@ class DistanceBiasPlan(ChunkedPlan):
     sequences: Sequence[Tensor] | None
 
     def attend(self, qkv: Tensor) -> Tensor:
-        """(total, hidden_size) attended values, by `sequences`: a row has the same bits in any company.
+        """(total, hidden_size) attended values, by `sequences`: a row has the same bits in any batch.
 
         Query rows are in descending order, so that the biases of a row are those of the row before from the second on,
         and all are a view of the table.
@@ -146,11 +146,11 @@ class DistanceBiasAttention(ChunkedBlock[DistanceBiasPlan]):
 
 
 class DistanceBiasBlock(DistanceBiasAttention, PostNormBlock):
-    """Of which the norms follow each half."""
+    """Such a block, with BERT's norms, which follow each sublayer."""
 
 
 class PreNormBiasBlock(DistanceBiasAttention, PreNormBlock):
-    """Of which the norms precede each half."""
+    """Such a block, with norms that precede each sublayer."""
 
 
 def _sequences(rows: PackedRows, pattern: AttentionPattern) -> list[Tensor] | None:

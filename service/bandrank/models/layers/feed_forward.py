@@ -1,4 +1,4 @@
-"""The feed-forward half of a layer: two linear layers with GELU or a gated unit between them (Shazeer 2020, arXiv
+"""The feed-forward sublayer of a layer: two linear layers with GELU or a gated unit between them (Shazeer 2020, arXiv
 2002.05202).
 """
 

@@ -1,4 +1,4 @@
-"""Layers of Llama and Gemma 3 without their causal mask: RMSNorm before each half, rotary positions, no biases, and
+"""Layers of Llama and Gemma 3 without their causal mask: RMSNorm before each sublayer, rotary positions, no biases, and
 heads of keys and values that several heads of queries share (Ainslie et al. 2023, arXiv 2305.13245).
 """
 
@@ -74,7 +74,7 @@ class GroupedBlock(PreNormBlock):
 
 class SandwichBlock(GroupedBlock):
     """Gemma 3's block (arXiv 2503.19786, section 2), which also norms each head of queries and keys, and the output of
-    each half before the residual is added.
+    each sublayer before the residual is added.
     """
 
     def __init__(self, config: GroupedConfig, options: BlockOptions, *, final: bool = False) -> None:

@@ -117,7 +117,7 @@ class DenseNorm(Float32Head):
 
 
 class NormedHead(DenseNorm):
-    """The same before a classifier with one output (ModernBERT, Ettin)."""
+    """A `DenseNorm` before a classifier with one output (ModernBERT, Ettin)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)

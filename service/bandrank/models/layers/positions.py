@@ -66,7 +66,7 @@ class Rotary:
         return positions[:, None] * self.frequencies(torch.arange(0, size, 2, device=positions.device) / size)
 
     def turns(self, angles: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of angles."""
+        """Cosines and sines of angles, in their shape."""
         return angles.cos(), angles.sin()
 
     def frequencies(self, exponents: Tensor) -> Tensor:
