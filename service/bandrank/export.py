@@ -29,11 +29,8 @@ def export(arguments: Sequence[str]) -> int:
             raise BadCheckpoint(f"{folder}: is not an empty folder")
         model = load_model(options.model)
         scorer = windowed(model.scorer, options.window, seed=options.seed)
-        folder.mkdir(parents=True, exist_ok=True)
-        tokenizer = folder / checkpoint.TOKENIZER
         # Not copied: the model may have only a vocabulary.
-        checkpoint.write_whole(tokenizer, model.tokenizer.to_str(pretty=True).encode())
-        checkpoint.save(scorer, folder, tokenizer=tokenizer)
+        checkpoint.save(scorer, folder, tokenizer=model.tokenizer.to_str(pretty=True).encode())
     except ValueError as error:  # BadCheckpoint is one
         named = str(error) if isinstance(error, BadCheckpoint) else f"{options.model}: {error}"
         sys.stderr.write(f"bandrank: {named}\n")

@@ -1,7 +1,6 @@
 """Our own checkpoints: what is written, and how damage is reported."""
 
 import json
-import resource
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.disk import full_disk
 from support.models import edit_json, save_cross_encoder, tiny_bi_encoder, tiny_cross_encoder
 from support.refusals import assert_refused
 from support.tokenizer import TOKENIZER_FILE, tiny_tokenizer
@@ -112,25 +112,20 @@ def test_a_process_keeps_the_weights_that_it_loaded(folder: Path) -> None:
 def test_what_cannot_be_written_leaves_the_checkpoint_as_it_was(folder: Path) -> None:
     """A limit on the size of files stands for a full disk."""
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            checkpoint.save(tiny_bi_encoder(), folder, tokenizer=TOKENIZER_FILE)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(1000), pytest.raises(OSError, match="File too large"):
+        checkpoint.save(tiny_bi_encoder(), folder, tokenizer=TOKENIZER_FILE)
 
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_no_new_weights_are_left_with_old_settings(folder: Path) -> None:
-    """A save that ends between the two files would otherwise leave a scorer that loads, and ranks wrongly."""
-    weights = (folder / "model.safetensors").read_bytes()
-    other = tiny_cross_encoder(seed=1, pattern=sparse(8))
-    (folder / "config.json.partial").mkdir()  # so that config.json cannot be written
+@pytest.mark.parametrize(("unwritten", "window"), [("config.json", 8), ("tokenizer.json", 4)])
+def test_no_new_weights_are_left_with_what_belongs_to_the_old(folder: Path, unwritten: str, window: int) -> None:
+    """A save that ends between two files would otherwise leave a scorer that loads, and ranks wrongly."""
+    weights, other = (folder / "model.safetensors").read_bytes(), tiny_cross_encoder(seed=1, pattern=sparse(window))
+    (folder / f"{unwritten}.partial").mkdir()  # so that the file cannot be written
 
-    with pytest.raises(OSError, match=r"config\.json"):
-        checkpoint.save(other, folder, tokenizer=TOKENIZER_FILE)
+    with pytest.raises(OSError, match=unwritten):
+        checkpoint.save(other, folder, tokenizer=TOKENIZER_FILE.read_bytes() + b"\n")
 
     assert (folder / "model.safetensors").read_bytes() != weights
     with pytest.raises(BadCheckpoint, match=r"no config\.json"):

@@ -175,7 +175,7 @@ def test_a_checkpoint_of_ours_has_one_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(BadRecipe, match="whose queries have their own tokenizer cannot be trained"):
         build(ModelRecipe(start=str(folder)), seed=0)
     with pytest.raises(BadCheckpoint, match="queries have their own tokenizer"):
-        tokenizer_file(load_model(str(folder)), tmp_path)
+        tokenizer_file(load_model(str(folder)))
 
 
 def test_other_routers_are_refused(tmp_path: Path) -> None:

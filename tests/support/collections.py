@@ -41,7 +41,7 @@ def write_run_lines(path: Path, run: Mapping[str, Mapping[str, float]]) -> Path:
 
 
 def write_lines(path: Path, *lines: str) -> Path:
-    """Writes lines as UTF-8, compressed if the name ends in .gz, and returns the path."""
-    content = "".join(f"{line}\n" for line in lines).encode()
+    """Writes lines as UTF-8 (lone surrogates as bytes), compressed if the name ends in .gz; returns the path."""
+    content = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path

@@ -68,4 +68,4 @@ def build_tokenizer() -> Tokenizer:
 
 
 if __name__ == "__main__":
-    build_tokenizer().save(str(TOKENIZER_FILE))
+    build_tokenizer().save(str(TOKENIZER_FILE), pretty=False)

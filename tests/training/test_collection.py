@@ -167,6 +167,9 @@ def test_a_run_is_read(tmp_path: Path, name: str) -> None:
         ("run.trec", "q1 Q0 d1 1 nan bm25"),
         ("run.trec", "q Q0 d 2 0 bm25"),
         ("run.trec.gz", "q Q0"),
+        ("corpus.jsonl", "\udcff"),  # a byte that is not UTF-8
+        ("qrels/test.tsv", "\udcff"),
+        ("run.trec", "\udcff"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, name: str, line: str) -> None:
@@ -182,13 +185,12 @@ def test_a_damaged_line_is_named(tmp_path: Path, name: str, line: str) -> None:
     assert str(error.value).startswith(f"{tmp_path / name}, line 2: ")
 
 
-@pytest.mark.parametrize("name", ["corpus.jsonl", "qrels/test.tsv", "run.trec"])
-def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path, name: str) -> None:
-    write_collection(tmp_path)
-    (tmp_path / name).write_bytes(b"\xff\xfe\n")
+def test_judgements_are_not_taken_for_one_header(tmp_path: Path) -> None:
+    """Some spreadsheets end lines as on old Macs."""
+    (write_collection(tmp_path) / "qrels/test.tsv").write_bytes(b"query-id\tcorpus-id\tscore\rq\td\t1\r")
 
-    with pytest.raises(BadCollection, match=name):
-        READ[name](tmp_path)
+    with pytest.raises(BadCollection, match=r"test\.tsv, line 1: lines end in a carriage return"):
+        open_collection(tmp_path).qrels("test")
 
 
 @pytest.mark.parametrize("damage", [lambda c: c[:-12], lambda _: b"plain", lambda c: c[:12] + c[11:], lambda _: b""])

@@ -1,7 +1,6 @@
 """Search by vectors: the nearest texts, the wording of queries and texts, and vectors kept in files."""
 
 import random
-import resource
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.disk import full_disk
 from support.models import random_text, save_bi_encoder, save_cross_encoder, tiny_bi_encoder
 from support.native import needs_native
 from support.training import saved
@@ -52,13 +52,8 @@ def test_the_nearest_by_vectors(tmp_path: Path) -> None:
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     """What numpy writes to a file itself may end early without an error, and a later run could not read it."""
     model = load_model(str(save_bi_encoder(tmp_path / "model")))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(OSError, match=r"File too large: .*\.npy"):
-            DenseIndex(model, ["the"] * 20, CPU, folder=tmp_path / "vectors")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(1000), pytest.raises(OSError, match=r"File too large: .*\.npy"):
+        DenseIndex(model, ["the"] * 20, CPU, folder=tmp_path / "vectors")
 
 
 def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 import json
 import math
 import random
-import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.collections import write_collection, write_lines, write_run_lines
+from support.disk import full_disk
 from support.models import random_text, save_cross_encoder, tiny_cross_encoder
 from support.scorers import loaded, lookup
 from support.training import contents, corpus_reads, saved
@@ -211,12 +211,8 @@ def test_results_are_whole_or_not_there(
     """
     command = ["evaluate", "run", str(folder / "tiny"), "--run", str(folder / "bm25.test.trec.gz")]
     command += ["--out", str(folder / "out")]
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))  # the ranking takes 150 bytes, the values more
-    try:
+    with full_disk(most_bytes):  # the ranking takes 150 bytes, the values more
         assert main(command) == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     assert [path.name for path in (folder / "out").iterdir()] == there
     assert not_written in capsys.readouterr().err

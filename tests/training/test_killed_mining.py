@@ -1,7 +1,6 @@
 """Mining that was killed goes on from where it was, and what others wrote stays."""
 
 import random
-import resource
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any, TextIO
 import pytest
 import torch
 from support.collections import write_collection
+from support.disk import full_disk
 from support.models import random_text, save_bi_encoder, save_cross_encoder
 from support.training import contents, toml
 
@@ -202,11 +202,7 @@ def test_a_full_disk_is_told_with_the_file(folder: Path, capsys: pytest.CaptureF
     documents = {f"d{n}": random_text(random.Random(n), 12) for n in range(300)}
     queries, qrels = {"q0": documents["d0"]}, {"q0": {"d0": 1}}
     write_collection(folder / "col", documents=documents, queries=queries, qrels=qrels, split="train")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
-    try:
+    with full_disk(3000):
         assert mixed(folder, "mixture") == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     assert f"File too large: '{folder / 'mixture' / 'corpus.jsonl.gz'}'" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.disk import full_disk
 from support.models import tiny_cross_encoder
 from support.training import CPU, contents, recipe, saved, toml, train, values
 
@@ -24,6 +24,7 @@ from bandrank_training.__main__ import main
 from bandrank_training.dev import DevSet
 from bandrank_training.groups import read_groups, write_groups
 from bandrank_training.locking import locked
+from bandrank_training.models import write_model
 from bandrank_training.recipe import BadRecipe
 from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.training import Trainer
@@ -174,14 +175,21 @@ def test_a_process_that_outlives_a_run_does_not_keep_its_folder(tmp_path: Path) 
 def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "recipe.toml"
     file.write_text(toml(values(toy, tmp_path / "out")), encoding="utf-8")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
+    with full_disk(50_000):
         assert main(["train", str(file)]) == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     assert "state.pt.partial cannot be written; the disk may be full" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_the_model_in_the_folder_as_it_was(toy: Path, tmp_path: Path) -> None:
+    """A run with another start, after its state was deleted: the old weights must not get the new tokenizer."""
+    saved(tmp_path, tiny_cross_encoder())
+    model, before = load_model(str(toy / "cross_encoder")), contents(tmp_path)
+    model.tokenizer.normalizer = None
+    with full_disk(50_000), pytest.raises(OSError, match=r"File too large.*model\.safetensors"):
+        write_model(model, tmp_path)
+
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("content", [b"", b"PK half of an archive", b"no archive", b"hello", 5000])

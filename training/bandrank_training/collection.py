@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import IO, Any, Protocol
 
 from bandrank.models.checkpoint import write_whole
 from bandrank_training.errors import BadInput
@@ -250,30 +250,35 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a UTF-8 text file, plain or .gz, with their numbers from 1. Blank lines are counted, but
-    skipped. Raises BadCollection.
+    """Yields the lines of a UTF-8 text file, plain or .gz, with their numbers from 1; a byte order mark is left out.
+    Blank lines are counted, but skipped. Raises BadCollection.
     """
     number = 0
     try:
-        with open_text(path) as lines:
-            for number, line in enumerate(lines, 1):
+        with _open(path) as lines:
+            for number, content in enumerate(lines, 1):  # decoded line by line: whole files are in chunks of many lines
+                line = str(content, "utf-8" if number > 1 else "utf-8-sig")
                 if "\0" in line:
                     raise BadCollection(f"{path}, line {number}: it has a NUL character")
+                if "\r" in line and "\r" in line.rstrip():
+                    said = "lines end in a carriage return alone; end them with a line feed"
+                    raise BadCollection(f"{path}, line {number}: {said}")
                 if line.strip():
                     yield number, line
     except FileNotFoundError:
         raise BadCollection(f"{path}: no such file") from None
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise BadCollection(f"{path}, line {number}: it is not UTF-8; save the file as UTF-8 ({error})") from error
+    except (OSError, EOFError, zlib.error) as error:
         raise BadCollection(f"{path}, after line {number}: {error}") from error
 
 
-def open_text(path: Path) -> TextIO:
-    """Opens a UTF-8 text file, with or without a byte order mark; decompresses it if its name ends in .gz.
-
-    Raises EOFError for a .gz of 0 bytes, which gzip takes for whole.
+def _open(path: Path) -> gzip.GzipFile | IO[bytes]:
+    """Opens a file; decompresses it if its name ends in .gz. Raises EOFError for a .gz of 0 bytes, which gzip takes for
+    whole.
     """
     if path.suffix == ".gz":
         if not path.stat().st_size:
             raise EOFError("the file has 0 bytes")
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="\n")
-    return path.open(encoding="utf-8-sig", newline="\n")
+        return gzip.open(path)
+    return path.open("rb")

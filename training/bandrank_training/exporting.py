@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         checkpoint.save(
             model.scorer,
             args.out,
-            tokenizer=tokenizer_file(model, args.out),
+            tokenizer=tokenizer_file(model),
             fusion=model.fusion,
             int8=tuple(args.int8),
             share=args.share,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES, ColBERT, CrossEncoder
-from bandrank.models.checkpoint import BadCheckpoint, Precision, assemble, load_precision, save_precision, write_whole
+from bandrank.models.checkpoint import BadCheckpoint, Precision, assemble, load_precision, save_precision
 from bandrank.models.layers.interpolation import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
@@ -108,7 +108,7 @@ def load_teacher(name: str, device: torch.device) -> LoadedModel:
 
 def write_model(model: LoadedModel, folder: Path) -> None:
     """Writes a checkpoint. If the folder had the same weights, as after a finished run, what `quantise` found stays."""
-    tokenizer, weights = tokenizer_file(model, folder), folder / "model.safetensors"
+    tokenizer, weights = tokenizer_file(model), folder / "model.safetensors"
     measured = load_precision(folder) if (folder / "config.json").is_file() else Precision()
     before = weights.read_bytes() if measured != Precision() and weights.is_file() else b""
     checkpoint.save(model.scorer, folder, tokenizer=tokenizer, fusion=model.fusion)
@@ -116,16 +116,14 @@ def write_model(model: LoadedModel, folder: Path) -> None:
         save_precision(folder, measured)
 
 
-def tokenizer_file(model: LoadedModel, folder: Path) -> Path:
-    """Writes tokenizer.json and returns its path. The model itself may have only a vocabulary, or lower-case by another
-    file.  folder: the checkpoint's, created if it does not exist.  Raises BadCheckpoint for a second tokenizer.
+def tokenizer_file(model: LoadedModel) -> bytes:
+    """The content of a tokenizer.json; the model itself may have only a vocabulary, or lower-case by another file.
+
+    Raises BadCheckpoint for a second tokenizer.
     """
     if model.query_tokenizer is not None:
         raise BadCheckpoint(f"{model.name}: queries have their own tokenizer, for which a checkpoint has no place")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "tokenizer.json"
-    write_whole(path, model.tokenizer.to_str(pretty=True).encode())
-    return path
+    return model.tokenizer.to_str(pretty=True).encode()
 
 
 def _inherited(start: LoadedModel, architecture: type[Scorer], *, same: bool) -> dict[str, object]:

@@ -55,13 +55,14 @@ def save(
     scorer: Scorer,
     folder: Path,
     *,
-    tokenizer: Path,
+    tokenizer: Path | bytes,
     fusion: Fusion | None = None,
     int8: tuple[str, ...] | None = None,
     share: str | None = None,
 ) -> None:
-    """Writes `scorer` and a copy of the file `tokenizer` into `folder`, which is created if it does not exist.
+    """Writes `scorer` and `tokenizer` into `folder`, which is created if it does not exist.
 
+    tokenizer: a file, or the content of one.
     int8: None keeps the dtypes of the weights; otherwise matrices whose name contains one of `int8` become int8 rows,
     and all other weights float16 (compact.py).  share: the name of a shipped checkpoint; weights that equal its own are
     left out, and so is the tokenizer if it is the same.
@@ -78,17 +79,18 @@ def save(
         weights, shared = leave_out(weights, share)
         config["shared"] = asdict(shared)
     path, content = folder / "config.json", (json.dumps(config, indent=2) + "\n").encode()
+    written, pieces = folder / TOKENIZER, tokenizer if isinstance(tokenizer, bytes) else tokenizer.read_bytes()
+    others = {path: content, written: pieces}
     with whole(folder / "model.safetensors") as partial:
         # Not save_file, which writes files that only their owner may read: a container serves as another user.
         partial.write_bytes(serialise({name: each.contiguous() for name, each in weights.items()}))
-        if path.is_file() and path.read_bytes() != content:
-            path.unlink()  # if the process is killed now, no new weights are left with old settings
-    write_whole(path, content)
-    written = folder / TOKENIZER
-    if share is not None and (tokenizer_folder(folder_of(share)) / TOKENIZER).read_bytes() == tokenizer.read_bytes():
+        if any(not file.is_file() or file.read_bytes() != new for file, new in others.items()):
+            path.unlink(missing_ok=True)  # if the process is killed now, no new weights are left with old files
+    if share is not None and (tokenizer_folder(folder_of(share)) / TOKENIZER).read_bytes() == pieces:
         written.unlink(missing_ok=True)
-    elif tokenizer != written:
-        write_whole(written, tokenizer.read_bytes())
+    else:
+        write_whole(written, pieces)
+    write_whole(path, content)
 
 
 def write_whole(path: Path, content: bytes) -> None:
