@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import chain, pairwise
 
 from bandrank_bench.aims import aims_table
@@ -37,7 +38,7 @@ class Results:
     calm_s: float
     facts: Mapping[str, str]
 
-    @property
+    @cached_property
     def counted(self) -> list[Run]:
         """The runs that the figures are of."""
         return counted(self.runs, self.calm_s)

@@ -291,11 +291,11 @@ def prepare(
     if dtype == torch.int8 and device.type != "cpu":
         raise ValueError(f"int8 is for a CPU, not for {device}")
     scorer.to(device).eval().requires_grad_(requires_grad=False)
-    rounds = dtype == torch.bfloat16 and device.type == "cpu" and backend != "reference"
-    rounds = rounds and why_not_bfloat16(scorer) is None
-    packed = dtype == torch.int8 or rounds
+    in_bfloat16 = dtype == torch.bfloat16 and device.type == "cpu" and backend != "reference"
+    in_bfloat16 = in_bfloat16 and why_not_bfloat16(scorer) is None
+    packed = dtype == torch.int8 or in_bfloat16
     floats = torch.float32 if packed else dtype
-    if rounds:
+    if in_bfloat16:
         use_bfloat16(scorer)
     elif packed:
         quantise(scorer)

@@ -84,7 +84,7 @@ def test_the_page_has_every_service_in_every_table() -> None:
     assert f"| {FAST.name} | 20.0 |" in page
     assert "Left out: TEI: it did not answer." in page
     assert "it used at most 0.10 processors, and other processes 0.02." in page
-    assert "The machine was slow" not in page
+    assert "the machine was slow" not in page
     slow = replace(ALL[0], after_s=0.2)
     assert f"slow before or after them: {FULL.name}, 64 clients." in markdown(replace(results, runs=[slow]), PLAN)
     slower = replace(slow, outcomes=slow.outcomes[:1])

@@ -210,14 +210,14 @@ class Block(nn.Module, ABC):
         if self._fused is not None:
             return self._fused(rows, hidden)
         if not self._in_blocks(hidden):
-            return self.feed_forward(self._first_half(rows, hidden))
+            return self.feed_forward(self._first_sublayer(rows, hidden))
         out = torch.empty_like(hidden)
         for start in range(0, len(hidden), CPU_BLOCK_ROWS):
             block = slice(start, start + CPU_BLOCK_ROWS)
-            out[block] = self.feed_forward(self._first_half(rows[block], hidden[block]))
+            out[block] = self.feed_forward(self._first_sublayer(rows[block], hidden[block]))
         return out
 
-    def _first_half(self, rows: Tensor, hidden: Tensor) -> Tensor:
+    def _first_sublayer(self, rows: Tensor, hidden: Tensor) -> Tensor:
         """(total, hidden_size) rows that enter the second sublayer. rows: outputs of the heads.  hidden: the input."""
         rows = self.attention_out(rows)  # under one name, so that none outlives its use
         return self.add(rows, hidden)
@@ -240,7 +240,7 @@ class PostNormBlock(Block):
 
     def steps(self, hidden: Tensor) -> Sequence[Step]:
         def first(hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
-            return self._first_half(self._attended(hidden, positions, plan), hidden)
+            return self._first_sublayer(self._attended(hidden, positions, plan), hidden)
 
         def second(rows: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
             del positions, plan
