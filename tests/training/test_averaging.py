@@ -111,6 +111,15 @@ def test_a_weight_that_float16_cannot_hold_is_told(tmp_path: Path, capsys: pytes
     assert main(["export", one, str(tmp_path / "b"), "--int8", name]) == 0
 
 
+def test_a_part_of_no_matrix_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a slip of the pen, matrices would be written in float16, in twice the size."""
+    one = saved(tmp_path / "a", tiny_cross_encoder())
+
+    assert main(["export", one, str(tmp_path / "b"), "--int8", "embeddings.word", "embedings"]) == 2
+    assert "--int8 embedings: no matrix has this in its name; there are " in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
 def test_layers_that_int8_leaves_in_float32_stay_so(tmp_path: Path) -> None:
     """Exact layers stay exact in a mean, after calibration and in further training; else int8 scores would change."""
     scorer = tiny_cross_encoder()

@@ -235,6 +235,16 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         read_run(tmp_path / "bm25.trec")
 
 
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+def test_of_a_file_and_its_compressed_form_none_is_chosen(tmp_path: Path, name: str) -> None:
+    """Nobody knows which of the two is meant: one may be older."""
+    path = write_collection(tmp_path) / name
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+
+    with pytest.raises(BadCollection, match=f"has both {name} and {name}.gz; keep the one to read"):
+        READ[name](tmp_path)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("ir_datasets") is not None, reason="ir_datasets is installed")
 def test_ir_datasets_is_asked_for() -> None:
     with pytest.raises(BadCollection, match="ir_datasets:beir/scifact needs the package: pip install ir_datasets"):

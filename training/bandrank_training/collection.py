@@ -150,9 +150,11 @@ class BeirFolder:
             yield read
 
     def _find(self, name: str) -> Path:
-        for path in (self.folder / name, self.folder / f"{name}.gz"):
-            if path.is_file():
-                return path
+        found = [path for path in (self.folder / name, self.folder / f"{name}.gz") if path.is_file()]
+        if len(found) > 1:
+            raise BadCollection(f"{self.folder} has both {name} and {name}.gz; keep the one to read")
+        if found:
+            return found[0]
         splits = ", ".join(sorted(path.name.partition(".tsv")[0] for path in self.folder.glob("qrels/*.tsv*")))
         raise BadCollection(
             f"{self.folder} has no {name}[.gz]; expected corpus.jsonl, queries.jsonl and qrels/<split>.tsv"
