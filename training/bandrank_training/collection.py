@@ -1,9 +1,9 @@
 """Judged collections: a folder in BEIR layout (Thakur et al. 2021), or a dataset of `ir_datasets`.
 
 BEIR layout: corpus.jsonl ({"_id", "title"?, "text"}), queries.jsonl ({"_id", "text"}), and qrels/<split>.tsv (query id,
-document id, relevance; or the four columns of TREC), with or without a header. Each may be plain or .gz. Documents are
-streamed, so a corpus need not fit in memory. As in mixtures, a line of the corpus may also have a "page": passages of
-one page are never each other's negatives.
+document id, relevance; or the four columns of TREC), with or without a header. Each may be plain or .gz, not both.
+Documents are streamed, so a corpus need not fit in memory. As in mixtures, a line of the corpus may also have a "page":
+passages of one page are never each other's negatives.
 """
 
 import gzip
