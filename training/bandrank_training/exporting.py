@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=DEFAULT_INT8,
         metavar="PART",
-        help="matrices whose name contains a PART become int8, row by row (default: embeddings.word)",
+        help=f"matrices whose name contains a PART become int8, row by row (default: {' '.join(DEFAULT_INT8)})",
     )
     parser.add_argument(
         "--share", choices=names(), metavar="NAME", help="leave out the weights that this shipped checkpoint also has"
