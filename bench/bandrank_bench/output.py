@@ -1,6 +1,6 @@
 """The progress that benchmarks print, and the parts shared by their pages."""
 
-import gzip
+import bz2
 import json
 import sys
 import time
@@ -27,12 +27,23 @@ def bullets(facts: Mapping[str, str]) -> str:
 
 
 def write_page(path: Path, page: str, samples: str | None = None) -> None:
-    """Writes a page, and beside it any samples, compressed, with the suffix .jsonl.gz."""
+    """Writes a page, and beside it any samples: lines of JSON, compressed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     if samples is not None:
-        path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(samples.encode(), mtime=0))
+        samples_file(path).write_bytes(bz2.compress(samples.encode()))
     say(f"wrote {path}")
+
+
+def read_samples(page: Path) -> list[str]:
+    """The lines of the samples beside a page; none if there is no file."""
+    file = samples_file(page)
+    return bz2.decompress(file.read_bytes()).decode().splitlines() if file.exists() else []
+
+
+def samples_file(page: Path) -> Path:
+    """Where the samples of a page are."""
+    return page.with_suffix(".jsonl.bz2")
 
 
 def json_line(value: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Side by side: bandrank and other runtimes on one checkpoint. Run as `python -m bandrank_bench cpu`.
 
-The samples go to a file beside the page, with the suffix .jsonl.gz.
+The samples go to a file beside the page, with the suffix .jsonl.bz2.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Side by side at the sizes of published re-rankers. Run as `python -m bandrank_bench families`.
 
-One family is loaded at a time. The measurements go to a file beside the page, compressed, with the suffix .jsonl.gz
+One family is loaded at a time. The measurements go to a file beside the page, compressed, with the suffix .jsonl.bz2
 and a line for each family; families that a run leaves out keep their lines from earlier runs.
 """
 
@@ -39,8 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     make_ready()
     set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
     out: Path = options.out
-    kept = out.with_suffix(".jsonl.gz")
-    every = read(kept)
+    every = read(out)
     for name in options.models:
         try:
             every[name] = run_family(FAMILIES[name], options, every.get(name))

@@ -1,6 +1,5 @@
 """The measurements of one family, kept as a line of JSON so that the page can be rewritten without measuring."""
 
-import gzip
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,7 +10,7 @@ from bandrank_bench.calibrate import Sample
 from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.cpu.summary import Row, summarise
 from bandrank_bench.families.memory import Growth, Point
-from bandrank_bench.output import json_line
+from bandrank_bench.output import json_line, read_samples
 from bandrank_bench.systems import System
 
 
@@ -59,10 +58,9 @@ class FamilyResults:
         return json_line(asdict(self))
 
 
-def read(path: Path) -> dict[str, FamilyResults]:
-    """Reads earlier runs' results from a .jsonl.gz, by family; empty if there is no file."""
-    lines = gzip.decompress(path.read_bytes()).decode().splitlines() if path.exists() else []
-    return {results.family: results for results in map(FamilyResults.from_json, lines)}
+def read(page: Path) -> dict[str, FamilyResults]:
+    """Earlier runs' results, by family, from the samples beside a page; empty if there are none."""
+    return {results.family: results for results in map(FamilyResults.from_json, read_samples(page))}
 
 
 def _gone(*_: object) -> NoReturn:

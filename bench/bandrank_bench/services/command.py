@@ -2,7 +2,7 @@
 
 Run as `python -m bandrank_bench services`. infinity comes from a virtual environment of its own, which
 `make .venv-infinity/stamp` makes; TEI has to run already, with whatever weights it was given. It takes about
-twenty minutes. The samples go to a file beside the page, with the suffix .jsonl.gz.
+twenty minutes. The samples go to a file beside the page, with the suffix .jsonl.bz2.
 """
 
 import argparse

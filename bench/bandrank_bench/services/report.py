@@ -50,13 +50,13 @@ def markdown(results: Results, plan: Plan) -> str:
 
 
 def json_lines(results: Results) -> str:
-    """A line per run, with the times of its requests as `_steps`."""
+    """A line per run, with the times of its requests as `_steps`. Those of the queue alone are computed and so left out.
+    """
     lines = []
     for run in results.runs:
         facts = asdict(run) | {"window": [run.window.from_s, run.window.to_s]}
         facts["outcomes"] = Counter(one.kind for one in run.outcomes)
         facts["took_steps"] = _steps(one.done_s - one.due_s for one in run.outcomes)
-        facts["queue_steps"] = _steps(run.queue_s)
         del facts["queue_s"]
         lines.append(json_line(facts))
     return "".join(lines)
@@ -82,14 +82,12 @@ def _head(results: Results) -> Iterator[str]:
     yield "## Aims"
     yield aims_table(aims(results.counted, results.contenders))
     yield (
-        "**p99 over p50.** With a Poisson process, most of this ratio comes from queueing and not from the service: "
-        "requests arrive in bursts, and a service whose work grows with the tokens, as on a CPU, can only work through "
-        'a burst one request after the other. The columns of the "queue alone" below are for an ideal server of '
-        "exactly the same capacity that answers the very same arrivals in their order and does nothing else. In the "
-        f"long run, its p99 is {of_the_queue(BUSY):.1f} times its p50 for equal requests at {BUSY:.0%}. No other order "
-        "spreads the times of equal requests less: the ratio falls only if p50 rises, if requests are refused, or if "
-        "a batch of many takes hardly longer than one of few. Arrivals at equal intervals, as load generators with a "
-        "constant rate send them, have no bursts, so they show the spread of the service itself."
+        "**p99 over p50.** With a Poisson process, most of this ratio is queueing: requests arrive in bursts, and a "
+        "service whose work grows with the tokens, as on a CPU, can only work through a burst one request after the "
+        'other. The "queue alone" below is an ideal server of the same capacity that answers the very same arrivals in '
+        f"their order and does nothing else. In the long run, its p99 is {of_the_queue(BUSY):.1f} times its p50 for "
+        f"equal requests at {BUSY:.0%}, and no other order spreads their times less. Arrivals at equal intervals, as "
+        "load generators with a constant rate send them, have no bursts, so they show the spread of the service itself."
     )
 
 

@@ -1,6 +1,5 @@
 """The report on families: aims and a page, from canned samples and points."""
 
-import gzip
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from bandrank_bench.families.infinity_peer import open_infinity
 from bandrank_bench.families.memory import DOCUMENT, OURS, THEIRS, Growth, Point
 from bandrank_bench.families.report import markdown
 from bandrank_bench.families.results import FamilyResults, read
+from bandrank_bench.output import write_page
 from bandrank_bench.systems import System
 
 SECONDS = {
@@ -91,8 +91,8 @@ def test_the_page_says_what_was_measured_and_what_was_not() -> None:
 
 def test_a_page_can_be_written_again_from_its_lines(tmp_path: Path) -> None:
     """Results are the same after they were written as lines and read; a missing file holds no family."""
-    lines = tmp_path / "page.jsonl.gz"
-    assert read(lines) == {}
+    page = tmp_path / "page.md"
+    assert read(page) == {}
     results = [
         FamilyResults(
             family=family,
@@ -106,10 +106,10 @@ def test_a_page_can_be_written_again_from_its_lines(tmp_path: Path) -> None:
         for family in ("XLM-R-base", "Qwen3-0.6B")
     ]
 
-    lines.write_bytes(gzip.compress("".join(each.to_json() for each in results).encode()))
+    write_page(page, markdown(results), "".join(each.to_json() for each in results))
 
-    assert [*read(lines)] == ["XLM-R-base", "Qwen3-0.6B"]
-    assert markdown([*read(lines).values()]) == markdown(results)
+    assert [*read(page)] == ["XLM-R-base", "Qwen3-0.6B"]
+    assert markdown([*read(page).values()]) == page.read_text(encoding="utf-8")
 
 
 def test_infinity_that_is_not_installed_is_left_out_with_the_reason(tmp_path: Path) -> None:
