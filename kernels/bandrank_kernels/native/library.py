@@ -156,9 +156,9 @@ class Library:
     and let other Python threads run.
 
     variant: its name.  panel: outputs of a layer that are packed together.  depth: bytes of a row that are multiplied
-    together.  block_rows: rows that go through a chain of layers together.  bias_room: numbers after the biases of a
-    head that may be read.  has_bfloat16: whether layers may have weights in bfloat16, and attention without biases
-    multiplies bfloat16 numbers.
+    together.  bfloat16_depth: the same, of a bfloat16 row.  block_rows: rows that go through a chain of layers
+    together.  bias_room: numbers after the biases of a head that may be read.  has_bfloat16: whether layers may have
+    weights in bfloat16, and attention without biases multiplies bfloat16 numbers.
     """
 
     def __init__(self, path: Path, variant: str) -> None:
@@ -172,6 +172,7 @@ class Library:
             raise CannotLoad("the system does not let this process use AMX")
         self.panel: int = functions.bandrank_panel()
         self.depth: int = functions.bandrank_depth()
+        self.bfloat16_depth: int = functions.bandrank_bf16_depth()
         self.block_rows: int = functions.bandrank_block_rows()
         self.bias_room: int = functions.bandrank_bias_room()
         self.has_bfloat16 = bool(functions.bandrank_has_bf16())

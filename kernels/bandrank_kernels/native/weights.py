@@ -10,7 +10,6 @@ from bandrank_kernels.native.checks import check
 from bandrank_kernels.native.library import SplitStruct, WeightsStruct, native
 
 MULTIPLE = 16  # inputs of a layer and numbers of a row are multiples of this: a whole register of any variant
-BFLOAT16_STEP = 64  # bytes of a bfloat16 row that are multiplied together, as BF16_STEP in gemm.h
 MOST_BYTES = 1 << 16  # of a row: their products always add up to less than 2^31
 
 
@@ -91,7 +90,7 @@ class PackedWeights:
         """
         check("rows", rows, None, None, dtype=torch.bfloat16)
         _check_layer(rows, bias)
-        panels, sums = _panels(rows.contiguous().view(torch.int8), BFLOAT16_STEP)
+        panels, sums = _panels(rows.contiguous().view(torch.int8), native().bfloat16_depth)
         (outputs, inputs), padded = rows.shape, len(sums)
         return cls(outputs, inputs, panels, torch.ones(padded), sums, filled(bias, padded), bfloat16=True)
 

@@ -29,6 +29,7 @@ int bandrank_start() { return ask_for_tiles(); }
 
 int bandrank_panel() { return PANEL; }
 int bandrank_depth() { return DEPTH; }
+int bandrank_bf16_depth() { return BF16_STEP; }
 int bandrank_block_rows() { return CHAIN_ROWS; }
 int bandrank_has_bf16() { return HAS_BF16; }
 // How many numbers past the last bias of a head may be read.
