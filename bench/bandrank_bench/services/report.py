@@ -50,8 +50,7 @@ def markdown(results: Results, plan: Plan) -> str:
 
 
 def json_lines(results: Results) -> str:
-    """A line per run, with the times of its requests as `_steps`. Those of the queue alone are computed and so left out.
-    """
+    """A line per run, with the times of its requests as `_steps`; those of the queue alone can be computed again."""
     lines = []
     for run in results.runs:
         facts = asdict(run) | {"window": [run.window.from_s, run.window.to_s]}
