@@ -31,19 +31,14 @@ def write_page(path: Path, page: str, samples: str | None = None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     if samples is not None:
-        samples_file(path).write_bytes(bz2.compress(samples.encode()))
+        _samples_file(path).write_bytes(bz2.compress(samples.encode()))
     say(f"wrote {path}")
 
 
 def read_samples(page: Path) -> list[str]:
     """The lines of the samples beside a page; none if there is no file."""
-    file = samples_file(page)
+    file = _samples_file(page)
     return bz2.decompress(file.read_bytes()).decode().splitlines() if file.exists() else []
-
-
-def samples_file(page: Path) -> Path:
-    """Where the samples of a page are."""
-    return page.with_suffix(".jsonl.bz2")
 
 
 def json_line(value: Mapping[str, Any]) -> str:
@@ -51,6 +46,11 @@ def json_line(value: Mapping[str, Any]) -> str:
     other types than JSON's are written as texts.
     """
     return json.dumps(_rounded(value), separators=(",", ":"), default=str) + "\n"
+
+
+def _samples_file(page: Path) -> Path:
+    """Where the samples of a page are."""
+    return page.with_suffix(".jsonl.bz2")
 
 
 def _rounded(value: Any) -> Any:
