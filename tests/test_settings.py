@@ -34,6 +34,7 @@ OTHER_VALUES = {
     "kernels": "vectorized",
     "cuda_graphs": "off",
     "redis_url": "redis+cluster://one:1,two:2",
+    "awake_ms": 2.5,
     "max_batch_rows": 5000,
     "max_waiting_rows": 7,
     "patience": 3.5,

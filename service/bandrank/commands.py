@@ -25,6 +25,7 @@ from bandrank.cpus import limit_threads
 from bandrank.engine.precompute import Precomputed
 from bandrank.engine.precompute import precompute as precompute_corpus
 from bandrank.errors import BadSetting, BandrankError, InvalidInput
+from bandrank.models.awake import keep_awake
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.preflight import preflight, preflight_corpus, preflight_models
 from bandrank.proxy.app import create_proxy
@@ -81,6 +82,8 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
             server.should_exit = True
 
     serving = assemble(loaded, settings, on_death=on_death)
+    if asleep := keep_awake(settings.awake_ms, serving.models.engine.device):
+        log.info("processors may sleep between batches: %s", asleep)
     limits, metrics = ConnectionLimits(settings.max_connections), serving.models.engine.metrics
     connections = Connections(limits, metrics, outgoing=settings.proxy_connections if proxy else 0)
     service = Service(serving, settings)
@@ -146,6 +149,8 @@ def check(loaded: Sequence[LoadedScorers], settings: Settings) -> int:
     tell("keys", "none" if keys is None else ", ".join(keys) or NO_KEYS)
     tell("TLS", "none" if tls is None else settings.tls_certificate)
     tell("device", describe(serving.models.engine.device))
+    asleep = keep_awake(settings.awake_ms, serving.models.engine.device)
+    tell("between batches", f"processors may sleep: {asleep}" if asleep else f"awake for {settings.awake_ms:g} ms")
     for name, scorer in stages.items():
         tell(f"{name} model", f"{scorer.name} ({scorer.prepared.scorer.architecture})")
         for fact, value in scorer.tokenizer.facts().items():

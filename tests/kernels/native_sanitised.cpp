@@ -241,6 +241,14 @@ void try_joint(const std::vector<int64_t>& lengths) {
     keep(of_cls);
 }
 
+// A thread keeps its processor awake until the process ends, or the system refuses.
+void try_awake() {
+    static int64_t until = 0;
+    bandrank_has_idle_priority();
+    std::thread([] { bandrank_keep_awake(&until); }).detach();
+    for (int i = 0; i < 3; ++i) bandrank_awake_for(&until, 1'000'000);
+}
+
 }  // namespace
 
 void try_all() {
@@ -269,6 +277,7 @@ void try_all() {
 
 int main(int argc, char**) {
     if (!bandrank_start()) return 1;
+    try_awake();
     try_all();
     of_bf16 = HAS_BF16;
     if (of_bf16) try_all();

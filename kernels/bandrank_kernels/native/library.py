@@ -144,6 +144,8 @@ SIGNATURES: dict[str, list[type]] = {
     "stack": [POINTER(SequencesStruct), POINTER(LayerStruct), LONG, ADDRESS, ADDRESS, ADDRESS, LONG, ADDRESS],
     "norm_of_sum": [POINTER(AddendStruct), LONG, POINTER(NormStruct), LONG, LONG, LONG, ADDRESS],
     "dense": [ADDRESS, LONG, LONG, ADDRESS, ADDRESS, LONG, ADDRESS],
+    "keep_awake": [POINTER(LONG)],
+    "awake_for": [POINTER(LONG), LONG],
 }
 
 
@@ -158,7 +160,8 @@ class Library:
     variant: its name.  panel: outputs of a layer that are packed together.  depth: bytes of a row that are multiplied
     together.  bfloat16_depth: the same, of a bfloat16 row.  block_rows: rows that go through a chain of layers
     together.  bias_room: numbers after the biases of a head that may be read.  has_bfloat16: whether layers may have
-    weights in bfloat16, and attention without biases multiplies bfloat16 numbers.
+    weights in bfloat16, and attention without biases multiplies bfloat16 numbers.  has_idle_priority: whether the
+    system lets threads of this process run when no other wants to.
     """
 
     def __init__(self, path: Path, variant: str) -> None:
@@ -176,6 +179,7 @@ class Library:
         self.block_rows: int = functions.bandrank_block_rows()
         self.bias_room: int = functions.bandrank_bias_room()
         self.has_bfloat16 = bool(functions.bandrank_has_bf16())
+        self.has_idle_priority = bool(functions.bandrank_has_idle_priority())
 
         def typed(name: str) -> Callable[..., None]:
             function = getattr(functions, f"bandrank_{name}")
@@ -188,6 +192,7 @@ class Library:
         self.attend, self.attend_shared, self.dense = typed("attend"), typed("attend_shared"), typed("dense")
         self.stack, self.pre_norm, self.project = typed("stack"), typed("pre_norm"), typed("project")
         self.norm_of_sum = typed("norm_of_sum")
+        self.keep_awake, self.awake_for = typed("keep_awake"), typed("awake_for")
 
     def padded(self, outputs: int) -> int:
         """The outputs of a layer, rounded up to whole panels."""

@@ -1,4 +1,4 @@
-"""Spreads threads that compute side by side over the processors.
+"""Spreads threads that compute side by side over the processors, and keeps these awake.
 
 While the other processors are busy, Linux wakes the workers of a batch on the processor of the thread that called them,
 and takes tens of milliseconds, as long as the batch, to move one away. Meanwhile two workers share one processor and
@@ -12,15 +12,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from bandrank_kernels.native.awake import Awake
+
 # The calling thread's processor. PyDLL keeps the interpreter's lock: the call takes less time than releasing the lock
 # and taking it again.
 _current = ctypes.PyDLL(None).sched_getcpu
 
 
 class Processors:
-    """The processors on which a group of threads computes."""
+    """The processors on which a group of threads computes.
+
+    awake: keeps them awake after a thread has computed, if given.
+    """
 
     def __init__(self) -> None:
+        self.awake: Awake | None = None
         self._of: dict[int, int] = {}  # by thread id: the processor on which it began
         self._lock = threading.Lock()
 
@@ -38,6 +44,11 @@ class Processors:
             yield
         finally:
             del self._of[thread]
+
+    def keep_awake(self) -> None:
+        """Keeps the calling thread's processor awake for a while."""
+        if self.awake is not None:
+            self.awake.stay(_current())
 
 
 def _move(taken: set[int]) -> None:

@@ -21,11 +21,14 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """Threads that each compute with one torch thread."""
+    """Threads that each compute with one torch thread.
+
+    processors: on which they compute.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._processors = Processors()
+        self.processors = Processors()
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="bandrank-worker")
         self._together = ThreadPoolExecutor(1, thread_name_prefix="bandrank-together")
         started = threading.Barrier(count)
@@ -60,12 +63,13 @@ class Workers:
             if number == len(parts) - 1:
                 ended.make_room()
             try:
-                with self._processors.apart(), torch.inference_mode():
+                with self.processors.apart(), torch.inference_mode():
                     result = compute(part)
                 ended.put((number, result))
                 return result
             finally:
                 ended.count()
+                self.processors.keep_awake()
 
         futures = [_submit(self._pool, compute_apart, number, part) for number, part in enumerate(parts)]
         if not parts:
@@ -93,6 +97,7 @@ class Workers:
                     return compute(part)
             finally:
                 ended.count()
+                self.processors.keep_awake()
 
         future = _submit(self._together, compute_together)
         return Arriving(lambda: [future.result()], ended.until_woken, ended=ended.all)

@@ -1,4 +1,5 @@
 // The functions that Python calls. Each runs on the thread that calls it, and any number of threads may call them.
+#include "awake.h"
 #include "shared_query.h"
 #include "stack.h"
 
@@ -32,6 +33,8 @@ int bandrank_depth() { return DEPTH; }
 int bandrank_bf16_depth() { return BF16_STEP; }
 int bandrank_block_rows() { return CHAIN_ROWS; }
 int bandrank_has_bf16() { return HAS_BF16; }
+// Whether threads may run at idle priority, as that of `bandrank_keep_awake` does.
+int bandrank_has_idle_priority() { return has_idle_priority(); }
 // How many numbers past the last bias of a head may be read.
 int bandrank_bias_room() { return 2 * LANES; }
 
@@ -112,6 +115,10 @@ int bandrank_dense(const float* x, int64_t rows, int64_t inputs, const float* tr
                    int64_t outputs, float* out) {
     return done([=] { dense(x, rows, inputs, transposed, bias, outputs, out); });
 }
+
+int bandrank_keep_awake(int64_t* until) { return keep_awake(until), 0; }
+
+int bandrank_awake_for(int64_t* until, int64_t ns) { return awake_for(until, ns), 0; }
 
 }  // extern "C"
 #pragma GCC visibility pop

@@ -48,6 +48,15 @@ typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef Level Levels __attribute__((vector_size(LANES * sizeof(Level))));
 
+// Lets the other thread of the processor's core run while this one only waits.
+inline void pause() {
+#if defined(__AVX2__)
+    _mm_pause();
+#else
+    asm volatile("isb");  // longer than `yield`, which does nothing on most
+#endif
+}
+
 template <class Vector, class Number>
 inline Vector load(const Number* from) {
     Vector result;
