@@ -169,7 +169,7 @@ def test_check_says_whether_processors_stay_awake(
     command = ["check", "--model", str(save_cross_encoder(tmp_path)), "--device", "cpu", "--awake-ms"]
     for milliseconds, quota, told in (
         ("2.5", math.inf, "awake for 2.5 ms"),
-        ("0", math.inf, "processors may sleep: BANDRANK_AWAKE_MS is 0"),
+        ("0", math.inf, "processors may sleep: awake_ms is 0"),
         ("2.5", 0.1, "processors may sleep: it would count against the CPU quota of a control group"),
     ):
         monkeypatch.setattr(awake, "quota", lambda quota=quota: quota)

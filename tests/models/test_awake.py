@@ -63,7 +63,7 @@ def test_a_quota_for_all_processors_is_no_limit(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("milliseconds", "device", "usable", "reason"),
     [
-        (0, "cpu", math.inf, "BANDRANK_AWAKE_MS is 0"),
+        (0, "cpu", math.inf, "awake_ms is 0"),
         (50, "cuda", math.inf, "a GPU computes"),
         (50, "cpu", 0.5, "it would count against the CPU quota of a control group"),
         (50, "cpu", math.inf, "the CPU kernels cannot run: why"),

@@ -21,7 +21,7 @@ def keep_awake(milliseconds: float, device: torch.device) -> str | None:
 
 def _why_not(milliseconds: float, device: torch.device) -> str | None:
     if not milliseconds:
-        return "BANDRANK_AWAKE_MS is 0"
+        return "awake_ms is 0"
     if device.type != "cpu":
         return "a GPU computes"
     if quota() < len(os.sched_getaffinity(0)):
