@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +29,13 @@ def state(thread: int) -> str:
     return Path(f"/proc/self/task/{thread}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
 
 
+def blocked(thread: int) -> set[int]:
+    """The signals that a thread does not handle."""
+    lines = Path(f"/proc/self/task/{thread}/status").read_text(encoding="ascii").splitlines()
+    mask = int(next(line.split()[1] for line in lines if line.startswith("SigBlk:")), 16)
+    return {number + 1 for number in range(64) if mask >> number & 1}
+
+
 @pytest.mark.skipif(why_not_awake() is not None, reason="needs threads of idle priority")
 def test_a_processor_stays_awake_until_its_time_is_over() -> None:
     """All other threads go before the one that keeps it awake, which then sleeps until it is asked again."""
@@ -38,6 +46,7 @@ def test_a_processor_stays_awake_until_its_time_is_over() -> None:
     try:
         wait_until(lambda: os.sched_getscheduler(keeper) == os.SCHED_IDLE)
         assert os.sched_getaffinity(keeper) == {HERE}
+        assert signal.SIGTERM in blocked(keeper)
         for for_s, expected in ((600, "R"), (0, "S"), (600, "R"), (0, "S")):
             awake._for_ns = for_s * 10**9
             awake.stay(HERE)
@@ -81,7 +90,7 @@ def test_a_processor_that_cannot_be_kept_awake_is_no_error(
 
 def test_a_system_may_refuse_idle_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     """At normal priority, such a thread would take time from others."""
-    monkeypatch.setattr(native(), "has_idle_priority", False)
+    monkeypatch.setattr(native(), "has_idle_priority", lambda: 0)
     assert why_not_awake() == "the system refuses threads of idle priority"
     with pytest.raises(RuntimeError, match="kept awake: the system refuses threads of idle priority"):
         Awake(1)

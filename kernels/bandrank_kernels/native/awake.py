@@ -49,4 +49,4 @@ def why_not_awake() -> str | None:
     library = load()
     if isinstance(library, str):
         return f"the CPU kernels cannot run: {library}"
-    return None if library.has_idle_priority else "the system refuses threads of idle priority"
+    return None if library.has_idle_priority() else "the system refuses threads of idle priority"

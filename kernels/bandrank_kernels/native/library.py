@@ -160,8 +160,8 @@ class Library:
     variant: its name.  panel: outputs of a layer that are packed together.  depth: bytes of a row that are multiplied
     together.  bfloat16_depth: the same, of a bfloat16 row.  block_rows: rows that go through a chain of layers
     together.  bias_room: numbers after the biases of a head that may be read.  has_bfloat16: whether layers may have
-    weights in bfloat16, and attention without biases multiplies bfloat16 numbers.  has_idle_priority: whether the
-    system lets threads of this process run when no other wants to.
+    weights in bfloat16, and attention without biases multiplies bfloat16 numbers.  has_idle_priority: asks
+    whether the system lets threads of this process run when no other wants to.
     """
 
     def __init__(self, path: Path, variant: str) -> None:
@@ -179,7 +179,7 @@ class Library:
         self.block_rows: int = functions.bandrank_block_rows()
         self.bias_room: int = functions.bandrank_bias_room()
         self.has_bfloat16 = bool(functions.bandrank_has_bf16())
-        self.has_idle_priority = bool(functions.bandrank_has_idle_priority())
+        self.has_idle_priority: Callable[[], int] = functions.bandrank_has_idle_priority
 
         def typed(name: str) -> Callable[..., None]:
             function = getattr(functions, f"bandrank_{name}")

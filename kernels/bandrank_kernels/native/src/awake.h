@@ -2,6 +2,7 @@
 // away, and the next batch starts late and on cold caches.
 #pragma once
 #include <sched.h>
+#include <signal.h>
 
 #include <atomic>
 #include <chrono>
@@ -32,13 +33,16 @@ inline int64_t now_ns() {
 // Keeps the calling thread's processor busy up to `until`, a time of `now_ns` that other threads move, and sleeps until it is
 // moved again. Returns only if it may not do so at idle priority.
 inline void keep_awake(int64_t* until) {
-    constexpr int PAUSES = 32;  // between readings of the clock
+    constexpr int TURNS = 32;  // between readings of the clock
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);  // a handler would wait for all other threads too
     if (!take_idle_priority()) return;
     const std::atomic_ref<int64_t> end(*until);
     for (;;) {
         const int64_t seen = end;
         if (now_ns() >= seen) end.wait(seen);
-        for (int i = 0; i < PAUSES; ++i) pause();
+        for (int i = 0; i < TURNS; ++i) relax();
     }
 }
 

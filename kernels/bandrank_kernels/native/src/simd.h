@@ -49,7 +49,7 @@ typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef Level Levels __attribute__((vector_size(LANES * sizeof(Level))));
 
 // Lets the other thread of the processor's core run while this one only waits.
-inline void pause() {
+inline void relax() {
 #if defined(__AVX2__)
     _mm_pause();
 #else
