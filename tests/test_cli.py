@@ -1,11 +1,9 @@
 """The commands of `bandrank`: what they print, and their exit codes."""
 
 import logging
-import math
 import re
 from importlib.metadata import entry_points
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,7 +17,6 @@ from bandrank import __version__
 from bandrank.__main__ import USAGE, main
 from bandrank.api.keys import KeyFile
 from bandrank.errors import BadSetting
-from bandrank.models import awake
 from bandrank.models.shipped import FAST, FOLDER
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
@@ -158,23 +155,6 @@ def test_check_passes_on_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert all(fact in out for fact in (__version__, torch.__version__, str(tmp_path), "cross_encoder", "float32"))
     assert out.endswith("passed\n")
-
-
-def test_check_says_whether_processors_stay_awake(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Which depends on the machine as well as on the setting."""
-    monkeypatch.setattr(awake, "why_not_awake", lambda: None)
-    monkeypatch.setattr(awake, "Awake", Mock())
-    command = ["check", "--model", str(save_cross_encoder(tmp_path)), "--device", "cpu", "--awake-ms"]
-    for milliseconds, quota, told in (
-        ("2.5", math.inf, "awake for 2.5 ms"),
-        ("0", math.inf, "processors may sleep: awake_ms is 0"),
-        ("2.5", 0.1, "processors may sleep: it would count against the CPU quota of a control group"),
-    ):
-        monkeypatch.setattr(awake, "quota", lambda quota=quota: quota)
-        assert main([*command, milliseconds]) == 0
-        assert f"between batches      {told}\n" in capsys.readouterr().out
 
 
 def test_check_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
