@@ -223,6 +223,8 @@ def test_a_misspelt_key_of_the_file_is_an_error(key: str, meant: str, tmp_path: 
         ("request_timeout_s", "soon", "must be a valid number"),
         ("request_timeout_s", "nan", "must be a finite number"),
         ("request_timeout_s", "inf", "must be a finite number"),
+        ("awake_ms", "-1", "must be greater than or equal to 0"),
+        ("awake_ms", "60001", "must be less than or equal to 60000"),
         ("redis_timeout_s", "0", "must be greater than 0"),
         ("cache_memory_bytes", "-1", "must be greater than or equal to 0"),
         ("cache_ttl_s", "-0.5", "must be greater than or equal to 0"),

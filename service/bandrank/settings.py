@@ -104,7 +104,7 @@ class Settings(BaseModel):
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
     """`auto`: batches of a cross-encoder, a MixEncoder or a bi-encoder are replayed from CUDA graphs if the kernels
     run; `on`: the same, or an error; `off`: kernels are launched one by one."""
-    awake_ms: NonNegativeFloat = 50.0
+    awake_ms: float = Field(default=50.0, ge=0, le=60_000)
     """Milliseconds for which a CPU stays awake after a batch, at a priority below all other work, so that the next one
     starts at once (docs/operations.md); 0: it may sleep."""
     max_batch_rows: NonNegativeInt = 0  # 4,096 rows stay in a CPU's cache

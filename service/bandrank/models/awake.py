@@ -14,9 +14,10 @@ def keep_awake(milliseconds: float, device: torch.device) -> str | None:
 
     Returns, as a clause, why they may sleep instead; None if they stay awake.
     """
-    reason = _why_not(milliseconds, device)
-    workers(torch.get_num_threads()).processors.awake = None if reason else Awake(milliseconds / 1000)
-    return reason
+    if reason := _why_not(milliseconds, device):
+        return reason
+    workers(torch.get_num_threads()).processors.awake = Awake(milliseconds / 1000)
+    return None
 
 
 def _why_not(milliseconds: float, device: torch.device) -> str | None:
