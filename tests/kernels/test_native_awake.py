@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from support.native import needs_native
+from support.processes import state
 from support.tasks import wait_until
 
 from bandrank_kernels.native.awake import Awake, why_not_awake
 from bandrank_kernels.native.library import native
 
 pytestmark = needs_native
+needs_idle_priority = pytest.mark.skipif(why_not_awake() is not None, reason="needs threads of idle priority")
 
 HERE = min(os.sched_getaffinity(0))
 
@@ -24,11 +26,6 @@ def keepers(processor: int = HERE) -> set[int]:
     return {each.native_id or 0 for each in threading.enumerate() if each.name == f"awake {processor}"}
 
 
-def state(thread: int) -> str:
-    """R for a thread that runs or would run, S for one that sleeps."""
-    return Path(f"/proc/self/task/{thread}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
-
-
 def blocked(thread: int) -> set[int]:
     """The signals that a thread does not handle."""
     lines = Path(f"/proc/self/task/{thread}/status").read_text(encoding="ascii").splitlines()
@@ -36,7 +33,7 @@ def blocked(thread: int) -> set[int]:
     return {number + 1 for number in range(64) if mask >> number & 1}
 
 
-@pytest.mark.skipif(why_not_awake() is not None, reason="needs threads of idle priority")
+@needs_idle_priority
 def test_a_processor_stays_awake_until_its_time_is_over() -> None:
     """All other threads go before the one that keeps it awake, which then sleeps until it is asked again."""
     before = keepers()
@@ -56,7 +53,7 @@ def test_a_processor_stays_awake_until_its_time_is_over() -> None:
         awake.stay(HERE)
 
 
-@pytest.mark.skipif(why_not_awake() is not None, reason="needs threads of idle priority")
+@needs_idle_priority
 def test_each_processor_has_one_thread() -> None:
     """However many threads ask at once for the first time."""
     awake, together, before = Awake(0), threading.Barrier(8, timeout=20), keepers()
@@ -70,7 +67,7 @@ def test_each_processor_has_one_thread() -> None:
     assert len(keepers() - before) == 1
 
 
-@pytest.mark.skipif(why_not_awake() is not None, reason="needs threads of idle priority")
+@needs_idle_priority
 def test_a_processor_that_cannot_be_kept_awake_is_no_error(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,5 +95,5 @@ def test_a_system_may_refuse_idle_priority(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_without_kernels_nothing_keeps_processors_awake(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is that of the kernels."""
-    monkeypatch.setattr("bandrank_kernels.native.awake.load", lambda: "there is no C++ compiler")
+    monkeypatch.setattr("bandrank_kernels.native.awake.why_no_native", lambda: "there is no C++ compiler")
     assert why_not_awake() == "the CPU kernels cannot run: there is no C++ compiler"

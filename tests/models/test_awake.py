@@ -37,7 +37,7 @@ def fail(part: int) -> None:
 
 
 def test_workers_keep_awake_the_processors_that_they_computed_on() -> None:
-    """After each part, those that failed and those that all workers share included; those of a GPU's host do not."""
+    """After each part, those that failed and those that all workers share included, once they are asked to."""
     pool, asked = Workers(2), Asked()
     pool.begin(str, [1, 2])()
     pool.processors.awake = asked  # type: ignore[assignment]

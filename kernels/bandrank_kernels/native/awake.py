@@ -6,14 +6,14 @@ import os
 import threading
 from contextlib import suppress
 
-from bandrank_kernels.native.library import LONG, load, native
+from bandrank_kernels.native.library import LONG, native, why_no_native
 
 log = logging.getLogger(__name__)
 
 
 class Awake:
-    """A thread for each processor that was asked for, which keeps it busy when no other thread wants it: an idle
-    processor would sleep, as an idle virtual machine's is given away. The threads never wait for Python's lock.
+    """A thread for each processor that was asked for, which keeps it busy when no other thread wants it. A
+    processor without work would sleep, and a virtual machine's be given away. The threads hold no lock meanwhile.
 
     for_s: seconds after the last call for a processor until it may sleep.  Raises RuntimeError if `why_not_awake`.
     """
@@ -46,7 +46,6 @@ class Awake:
 
 def why_not_awake() -> str | None:
     """Why processors cannot be kept awake, as a clause; None if they can."""
-    library = load()
-    if isinstance(library, str):
-        return f"the CPU kernels cannot run: {library}"
-    return None if library.has_idle_priority() else "the system refuses threads of idle priority"
+    if reason := why_no_native():
+        return f"the CPU kernels cannot run: {reason}"
+    return None if native().has_idle_priority() else "the system refuses threads of idle priority"

@@ -5,16 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+
+from support.processes import state
 
 from bandrank_bench.service import Service
 from bandrank_bench.services.memory import Memory
 from bandrank_bench.services.resting import awake, resting
-
-
-def state(pid: int) -> str:
-    """Returns the state of a process, which is T while it is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_service_rests_but_for_its_turns() -> None:
