@@ -19,6 +19,7 @@ ONE = {"name": "one", "model": "org/one"}
 def toml(path: Path, *models: dict[str, Any]) -> str:
     """Writes a file that lists these models and returns its path."""
     lines = [line for model in models for line in ("[[models]]", *(f"{key} = {text!r}" for key, text in model.items()))]
+    lines = [line.replace(" = True", " = true") for line in lines]
     path.write_text("\n".join(lines), encoding="utf-8")
     return str(path)
 
@@ -52,10 +53,10 @@ def test_a_file_lists_models(tmp_path: Path) -> None:
     """The models keep the file's order, and the settings supply the fields that a model leaves out."""
     two: dict[str, Any] = {"name": "two", "model": "org/two", "revision": "r", "fast_model": "f", "fast_revision": "s"}
     two |= {"cascade_depth": 3, "dtype": "float16", "similarity": "cosine", "vector_size": 64}
-    two |= {"aliases": ["2", "ii"], "first_stage_weight": 0.5}
+    two |= {"aliases": ["2", "ii"], "first_stage_weight": 0.5, "pooled": True}
     path = toml(tmp_path / "models.toml", ONE, two)
     shared: dict[str, Any] = {"cascade_depth": 9, "dtype": "bfloat16", "similarity": "dot", "vector_size": 32}
-    shared |= {"first_stage_weight": 0.25}
+    shared |= {"first_stage_weight": 0.25, "pooled": False}
 
     assert served(path, **shared) == (
         ModelSettings(name="one", model="org/one", **shared),

@@ -15,6 +15,7 @@ OTHER_VALUES = {
     "model": "org/model",
     "revision": "main",
     "first_stage_weight": 0.25,
+    "pooled": True,
     "unknown_model": "refuse",
     "similarity": "dot",
     "vector_size": 256,

@@ -30,6 +30,7 @@ class ModelSettings(BaseModel, frozen=True, extra="forbid"):
     cascade_depth: PositiveInt
     dtype: Dtype
     first_stage_weight: float = Field(default=0.0, ge=0, le=1)
+    pooled: bool = False
     similarity: Similarity = "auto"
     vector_size: NonNegativeInt = 0
     aliases: tuple[str, ...] = ()

@@ -41,7 +41,8 @@ class LoadedScorers:
     main: the scorer that the model is named after.  fast: a scorer that precomputes and runs before it, or None.
     cascade_depth: how many candidates a cascade leaves to `main`.  served: whether requests may ask for the model.
     shadow: whether it scores the sampled requests.  first_stage_weight: weight of the scores that candidates come with,
-    unless a request sets it.  aliases: further names that requests may use.
+    unless a request sets it.  pooled: as in Options, unless a request says.  aliases: further names that requests may
+    use.
     Raises BadSetting if the two scorers do not fit.
     """
 
@@ -53,6 +54,7 @@ class LoadedScorers:
     served: bool = True
     shadow: bool = False
     first_stage_weight: float = 0.0
+    pooled: bool = False
     aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -117,6 +119,7 @@ def load_models(settings: Settings) -> list[LoadedScorers]:
             served=each in served,
             shadow=each == shadow,
             first_stage_weight=each.first_stage_weight,
+            pooled=each.pooled,
             aliases=each.aliases,
         )
 
@@ -186,7 +189,7 @@ def assemble(
         short = {name.rstrip("/").rsplit("/", 1)[-1] for name in (each.name, *names)}
         aliases = frozenset(names) | short | {*each.aliases}
         dtype = main.prepared.dtype
-        return ServedModel(each.name, tuple(stages), engine, dtype, aliases, each.first_stage_weight)
+        return ServedModel(each.name, tuple(stages), engine, dtype, aliases, each.first_stage_weight, each.pooled)
 
     by_name = {each.name: served(each) for each in loaded}
     models = Models([by_name[each.name] for each in loaded if each.served])

@@ -58,6 +58,8 @@ class Settings(BaseModel):
     """How many candidates go on to the accurate scorer, unless a budget says otherwise."""
     first_stage_weight: float = Field(default=0.0, ge=0, le=1)
     """Weight, from 0 to 1, of the scores that candidates come with, unless a request sets it."""
+    pooled: bool = False
+    """Whether shared words also count by their rarity among a request's candidates, unless a request says."""
     similarity: Similarity = "auto"
     """How a sentence-transformers bi-encoder without a Normalize module compares vectors. `auto`: as its folder says or
     as is known of the model, else by cosine, as that library does."""

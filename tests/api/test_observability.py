@@ -241,7 +241,7 @@ async def test_the_api_describes_itself() -> None:
     operation = document["paths"]["/rerank"]["post"]
     schema, *_ = operation["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
     fields = {"query", "candidates", "documents", "top_n", "return_documents", "raw_scores", "model"}
-    fields |= {"strategy", "budget_ms", "first_stage_weight", "instruction"}
+    fields |= {"strategy", "budget_ms", "first_stage_weight", "instruction", "pooled"}
     fields |= {"max_tokens_per_candidate", "return_passages"}
     assert set(schema["properties"]) == fields
     assert schema["required"] == ["query", "candidates"]

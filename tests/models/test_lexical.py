@@ -72,6 +72,31 @@ def test_evidence_is_bm25_written_out() -> None:
     assert 0 < features[2, 2] < 1.2
 
 
+def test_the_pooled_form_weighs_pieces_by_their_rarity_among_the_candidates_too() -> None:
+    """The change is that of evidence written out with such weights, times the gate, whether words were kept or not."""
+    rng, module = random.Random(5), lexical()
+    module.gate.data.copy_(torch.randn(3, 3, generator=torch.Generator().manual_seed(1)))
+    query = [*random_ids(rng, 12)[:-1], SEP_ID]
+    texts = [[*query[:3], *random_ids(rng, n)] for n in (0, 9, 40)] + [[], random_ids(rng, 50)]
+    batch = score_batch([query], [texts])
+    having = [sum(piece in text for text in texts) for piece in range(len(module.idf))]
+    idf = [
+        idf * math.log(1 + (len(texts) - n + 0.5) / (n + 0.5))
+        for idf, n in zip(module.idf.tolist(), having, strict=True)
+    ]
+    [features], plain = module.evidence(batch)
+    pooled = np.array([[*written_out(idf, query, text), 1] for text in texts])
+    expected = ((pooled - plain) * (features @ module.gate.detach().numpy())).sum(1)
+
+    change = module.pooled_change(np.array(query), batch.candidates)
+    kept = module.pooled_change(np.array(query), replace(batch.candidates, words=module.words(batch.candidates)))
+
+    np.testing.assert_allclose(change, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(kept, change, rtol=0, atol=2e-2)
+    assert abs(change[:3]).min() > 1e-3
+    assert module.pooled_change(np.array([SEP_ID]), batch.candidates).tolist() == [0] * 5
+
+
 def test_other_weights_of_words_are_seen() -> None:
     """What is kept in host memory goes with the weights that it was copied from."""
     module, other = lexical(), lexical(1)

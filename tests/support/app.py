@@ -54,7 +54,7 @@ async def running_app(
     """
     settings = settings or Settings(device="cpu")
     main = files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth)
-    files = [replace(main, first_stage_weight=settings.first_stage_weight)]
+    files = [replace(main, first_stage_weight=settings.first_stage_weight, pooled=settings.pooled)]
     if shadow is not None:
         files.append(replace(files_of(shadow, name="shadow"), served=False, shadow=True))
     service = Service(assemble(files, settings, on_death=on_death), settings)

@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="the least relevance of a hit, for MRR and R@1; queries without a hit are left out (default: 1)",
     )
+    parser.add_argument(
+        "--pooled", action="store_true", help="words also count by how rare they are among a query's candidates"
+    )
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N queries")
     parser.add_argument("--tag", help="the system's name in the results (default: the last part of MODEL)")
     Placement.add_arguments(parser)
@@ -63,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     model = None if args.model == FIRST_STAGE else load_start(args.model)
     digests = (digest([json.dumps(each, sort_keys=True)]) for each in (qrels, candidates))
     benchmark = Benchmark(collection.name, args.split, _source(args), args.min_relevance, *digests)
-    weights = "" if model is None else of_model(model)
+    weights = "" if model is None else of_model(model) + (" pooled" if args.pooled else "")
     kind = "pool" if args.pool else "run" if args.run else "candidates"
     stem = f"{collection.name}.{args.split}.{kind}.{tag}"
     dtype = "" if model is None else args.dtype
@@ -72,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if model is None:
         rankings = {query_id: by_first_stage[query_id] for query_id in candidates}
     else:
-        found = rerank(score_offline(model, Placement.of(args)), collection, candidates, documents)
+        found = rerank(score_offline(model, Placement.of(args), pooled=args.pooled), collection, candidates, documents)
         rankings = dict(progress(found, stem, len(candidates), unit="query"))
     values = measure(ids_of(rankings), qrels, min_relevance=args.min_relevance)
     write_run(args.out / f"{stem}.trec", rankings, tag=tag)
@@ -161,4 +164,5 @@ def _source(args: argparse.Namespace) -> str:
 
 def _short_name(args: argparse.Namespace) -> str:
     """The default tag: "bm25" for `run --run bm25.test.trec.gz`, "b" for the folder or hub id a/b."""
-    return args.run.name.split(".")[0] if args.model == FIRST_STAGE else Path(args.model).resolve().name
+    name = args.run.name.split(".")[0] if args.model == FIRST_STAGE else Path(args.model).resolve().name
+    return f"{name}-pooled" if args.pooled else name

@@ -17,6 +17,7 @@ from typing import Self
 from bandrank.assembly import add_prepared, representation_cache
 from bandrank.control_groups import GROUPS, MOUNTS, folders
 from bandrank.engine.engine import Engine
+from bandrank.engine.options import Options
 from bandrank.engine.policy import Role
 from bandrank.engine.ranking import Stage
 from bandrank.engine.served import ServedModel
@@ -68,10 +69,17 @@ class OfflineScorer:
     """
 
     def __init__(
-        self, models: Sequence[tuple[LoadedModel, PreparedScorer]], *, max_candidate_tokens: int | None = None
+        self,
+        models: Sequence[tuple[LoadedModel, PreparedScorer]],
+        *,
+        max_candidate_tokens: int | None = None,
+        pooled: bool = False,
     ) -> None:
-        """max_candidate_tokens: the most token ids read of a candidate; None for the models' limits."""
+        """max_candidate_tokens: the most token ids read of a candidate; None for the models' limits.  pooled: as in
+        the service's options.
+        """
         self._models, self._max_candidate_tokens = models, max_candidate_tokens
+        self._options = Options(pooled=pooled)
         self.forget()
 
     @classmethod
@@ -97,7 +105,8 @@ class OfflineScorer:
         atexit.register(stop)
         try:
             for question in questions:
-                tasks.append((len(question.candidates) + 1, runner.get_loop().create_task(_scores(served, question))))
+                task = runner.get_loop().create_task(_scores(served, question, self._options))
+                tasks.append((len(question.candidates) + 1, task))
                 while sum(size for size, _ in tasks) > CANDIDATES_IN_FLIGHT:
                     yield runner.run(asyncio.wait_for(tasks.popleft()[1], None))
             while tasks:
@@ -125,11 +134,16 @@ class OfflineScorer:
 
 
 def score_offline(
-    model: LoadedModel, placement: Placement = CPU, *, max_candidate_tokens: int | None = None
+    model: LoadedModel,
+    placement: Placement = CPU,
+    *,
+    max_candidate_tokens: int | None = None,
+    pooled: bool = False,
 ) -> OfflineScorer:
     """Makes an offline scorer of the model as it is served: after the fast scorer that it is fused with, if any.
 
-    max_candidate_tokens: as in OfflineScorer.  Raises BadCheckpoint, and BadInput for a dtype that cannot be computed.
+    max_candidate_tokens, pooled: as in OfflineScorer.  Raises BadCheckpoint, and BadInput for a dtype that cannot be
+    computed.
     """
     fast = load_fast(model)
     models = [model] if fast is None else [fast, model]
@@ -137,7 +151,7 @@ def score_offline(
         prepared = [(each, prepare(each.scorer, device=placement.device, dtype=placement.dtype)) for each in models]
     except ValueError as error:  # int8 is not available
         raise BadInput(str(error)) from error
-    return OfflineScorer(prepared, max_candidate_tokens=max_candidate_tokens)
+    return OfflineScorer(prepared, max_candidate_tokens=max_candidate_tokens, pooled=pooled)
 
 
 def _stop(engine: Engine) -> None:
@@ -146,9 +160,9 @@ def _stop(engine: Engine) -> None:
     engine.worker.join()
 
 
-async def _scores(served: ServedModel, question: Question) -> list[float]:
+async def _scores(served: ServedModel, question: Question, options: Options) -> list[float]:
     try:
-        ranking = await served.rank(question.query, question.candidates)
+        ranking = await served.rank(question.query, question.candidates, options=options)
     except ScoringFailed as error:
         raise BadInput(f"query {question.query[:80]!r}: {error}") from error
     return [candidate.score for candidate in sorted(ranking.candidates, key=attrgetter("index"))]

@@ -25,6 +25,7 @@ class Call:
     calls.  budget_s: seconds within which the answer is due.  return_texts: whether results carry their texts.
     raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
     first_stage_weight: the weight, from 0 to 1, of the scores that candidates came with; None for the model's own.
+    pooled: as in Options, whose own is not read; None for the model's own.
     options: how the texts are read and scored; the reports say whether an instruction was read.
     """
 
@@ -38,6 +39,7 @@ class Call:
     return_texts: bool = False
     raw_scores: bool = False
     first_stage_weight: float | None = None
+    pooled: bool | None = None
     options: Options = DEFAULT
 
 
@@ -47,6 +49,7 @@ class Answer:
 
     model: the name of the model that ranked.  texts: by index in the call; None for an unresolved candidate.
     first_stage_weight: the weight with which scores of candidates were mixed in; 0 if none were.
+    pooled: whether its scores are of the pooled form.
     passages: if the options ask for them, the best passage of each of the top_n whose stage has passages, by index.
     """
 
@@ -55,6 +58,7 @@ class Answer:
     texts: Sequence[str | None]
     unresolved: Sequence[Unresolved]
     first_stage_weight: float = 0.0
+    pooled: bool = False
     passages: Mapping[int, Passage] = field(default_factory=dict)
 
 
@@ -75,23 +79,27 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry, accoun
                 scores[index] = candidate.score
     weight = model.first_stage_weight if call.first_stage_weight is None else call.first_stage_weight
     mixed = weight if scores else 0.0
+    # Without a strategy scores must not depend on the other texts.
+    asked = model.pooled and call.strategy is not None if call.pooled is None else call.pooled
+    pooled = asked and model.has_lexical_evidence
+    options = replace(call.options, pooled=pooled)
     budget_s = None if call.budget_s is None else start + call.budget_s - model.engine.clock()
 
     async def rank() -> Ranking:
         ranking = await rank_resolved(
-            model, by_query, client=account.client, strategy=call.strategy, budget_s=budget_s, options=call.options
+            model, by_query, client=account.client, strategy=call.strategy, budget_s=budget_s, options=options
         )
         return mix(ranking, scores, mixed)
 
     if not call.options.best_passages:
-        return Answer(model.name, await rank(), texts, unresolved, mixed)
+        return Answer(model.name, await rank(), texts, unresolved, mixed, pooled)
     async with model.engine.admitted(), timeout(start + model.engine.request_timeout_s - model.engine.clock()):
         ranking = await rank()
         top = [candidate.index for candidate in ranking.candidates[: call.top_n or None]]
         best = {index: ranking.passages[index] for index in top if index in ranking.passages}
         ranked = {index: text for index, text in enumerate(texts) if text is not None}
         passages = await model.locate(best, ranked, client=account.client)
-    return Answer(model.name, ranking, texts, unresolved, mixed, passages)
+    return Answer(model.name, ranking, texts, unresolved, mixed, pooled, passages)
 
 
 async def rank_resolved(

@@ -37,6 +37,7 @@ class ServedModel:
 
     name, aliases: the names that requests may use.  dtype: the dtype in which its scorers compute.
     first_stage_weight: the weight of the scores that candidates come with, unless a request gives one.
+    pooled: as in Options, unless a request says.
     """
 
     name: str
@@ -45,6 +46,12 @@ class ServedModel:
     dtype: torch.dtype
     aliases: frozenset[str] = frozenset()
     first_stage_weight: float = 0.0
+    pooled: bool = False
+
+    @property
+    def has_lexical_evidence(self) -> bool:
+        """Whether a stage's scores have a pooled form."""
+        return any(stage.scorer.prepared.scorer.lexical_evidence is not None for stage in self.stages)
 
     @property
     def strategies(self) -> list[str]:

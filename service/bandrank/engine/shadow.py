@@ -93,7 +93,8 @@ class Shadow:
         except Overloaded:
             self._count_drop(answer, "memory")
         else:
-            options = replace(call.options, best_passages=False)  # nobody sees a shadow's passages
+            # Nobody sees a shadow's passages.
+            options = replace(call.options, best_passages=False, pooled=answer.pooled)
             sample = Sample(request_id, logs.trace_id.get(), call.query, call.strategy, options, answer, account)
             self._put(sample)
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Generic, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from bandrank.engine.lanes import PassageLane, ScoreLane
 from bandrank.engine.options import DEFAULT, Options
@@ -74,7 +74,7 @@ class TextScorer(Generic[Candidates]):
         Raises Overloaded, InputTooLarge, DeadlineExceeded, ScoringFailed and NotReady.
         """
         scored = await self._score(self.lane, stage, query, texts, ticket=ticket, options=options)
-        return scored.results, scored.report
+        return await self._pooled(scored.results, scored, options), scored.report
 
     @property
     def reads_passages(self) -> bool:
@@ -106,7 +106,7 @@ class TextScorer(Generic[Candidates]):
             if num_cut:  # its last ids stand in place of pieces that are not read
                 end = min(end, num_tokens[index] - num_last)
             best.append(BestPassage(stage, score, None if whole else (begin, end)))
-        return [score for score, _ in scored.results], scored.report, best
+        return await self._pooled([score for score, _ in scored.results], scored, options), scored.report, best
 
     async def _score(
         self,
@@ -165,6 +165,17 @@ class TextScorer(Generic[Candidates]):
             query_exceeded=query_exceeded,
         )
         return _Scored([results[index] for index in answered], report, sourced, answered)
+
+    async def _pooled(self, scores: list[float], scored: _Scored[Candidates, Any], options: Options) -> list[float]:
+        """The scores of texts in the pooled form of lexical evidence, if asked for and if the scorer has any."""
+        lexical = self.prepared.scorer.lexical_evidence
+        if not options.pooled or lexical is None or not scores:
+            return scores
+        assert scored.sourced is not None, "it has scores. This is a bug."
+        pool = scored.sourced.candidates[: max(scored.answered) + 1]  # distinct texts are in the order of the request
+        query, to_ragged = scored.sourced.query, self.source.to_ragged
+        change = await asyncio.to_thread(lambda: lexical.pooled_change(query, to_ragged([pool])).tolist())
+        return [score + change[index] for score, index in zip(scores, scored.answered, strict=True)]
 
     def _exceeds(self, most: int | None, sourced: Sourced[Candidates]) -> bool:
         """Whether a candidate and the query together have more than `most` token ids."""

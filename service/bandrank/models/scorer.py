@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.protocol import Encoder
+from bandrank.models.layers.lexical import Lexical
 from bandrank.models.ragged import Ragged
 from bandrank.models.template import TextOf, TokenTemplate
 from bandrank_kernels.windowed_attention import AttentionPattern
@@ -85,6 +86,11 @@ class Scorer(nn.Module, ABC):
     def forward(self, batch: ScoreBatch) -> Tensor:
         """Like `score`, from token ids on both sides."""
         return self.score(ScoreBatch(batch.queries, self.encode_candidates(batch.candidates), batch.cu_candidates))
+
+    @property
+    def lexical_evidence(self) -> Lexical | None:
+        """The evidence of shared words in its score, if there is any."""
+        return None
 
     def candidate_side(self) -> CandidateSide:
         """The config and weights that `encode_candidates` depends on; by default all of them.

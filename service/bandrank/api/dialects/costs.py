@@ -75,7 +75,8 @@ class Meta(BaseModel):
     always scores every candidate. degraded: whether a later stage scored fewer candidates than planned.
     truncated_query_tokens: word pieces cut from the query. truncated_tokens: from all texts. truncated_candidates: how
     many candidates were cut. Each is the number of the stage that cut most. first_stage_weight: the weight of the
-    candidates' own scores; absent if they were not mixed in. warnings: what the request asked for and did not get;
+    candidates' own scores; absent if they were not mixed in. pooled: whether scores are of the pooled form; absent if
+    not. warnings: what the request asked for and did not get;
     absent if there is nothing.
     """
 
@@ -89,6 +90,7 @@ class Meta(BaseModel):
     truncated_candidates: int
     score: str = Field(description="sigmoid: relevance_score is between 0 and 1; raw: the scorer's own scale.")
     first_stage_weight: float | None = None
+    pooled: bool | None = None
     warnings: list[str] | None = None
 
 
@@ -129,6 +131,7 @@ def meta_of(exchange: Exchange[Any]) -> Meta:
         degraded=ranking.degraded,
         score="raw" if exchange.call.raw_scores else "sigmoid",
         first_stage_weight=exchange.answer.first_stage_weight or None,
+        pooled=exchange.answer.pooled or None,
         warnings=exchange.warnings or None,
         **cuts_of(ranking),
     )

@@ -19,6 +19,7 @@ Request = TypeVar("Request", bound=BaseModel)
 
 NOT_CANDIDATES = {"rank_fields"}  # fields of a request that may hold a list
 NOT_INSTRUCTED = "instruction was not applied; no model that ranked takes one"
+NOT_POOLED = "pooled changes nothing; no scorer of this model has lexical evidence"
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,17 @@ class Exchange(Generic[Request]):
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about what the call asks for and its results lack: passages, or an instruction that was read."""
+        """Warnings about what the call asks for and its results lack: passages, an instruction that was read, or a
+        pooled form.
+        """
         instructed = any(report.instructed for report in self.answer.ranking.reports)
-        unread = [NOT_INSTRUCTED] if self.call.options.instruction and not instructed else []
+        lacking = [NOT_INSTRUCTED] if self.call.options.instruction and not instructed else []
+        if self.call.pooled and not self.answer.pooled:
+            lacking.append(NOT_POOLED)
         if not self.call.options.best_passages:
-            return unread
+            return lacking
         without = {each.stage for each in self.results if each.index not in self.answer.passages}
-        return unread + [
+        return lacking + [
             f"results of the stage {stage!r} have no passage, because it reads a candidate as a whole"
             for stage in sorted(without)
         ]

@@ -100,6 +100,11 @@ class RerankRequest(BaseModel):
     first_stage_weight: Annotated[float, Field(ge=0, le=1, strict=True)] | None = Field(
         default=None, description="From 0 to 1: how much candidates' own scores count. null: as set for the model."
     )
+    pooled: StrictBool | None = Field(
+        default=None,
+        description="Whether shared words also count by how rare they are among the candidates. null: as set for the "
+        "model.",
+    )
 
     max_tokens_per_candidate: Limit = Field(
         default=None, description="How many tokens of a candidate are read, by the model's tokenizer. null or 0: all."
@@ -188,6 +193,7 @@ def read(request: RerankRequest) -> Call:
         return_texts=bool(request.return_documents),
         raw_scores=bool(request.raw_scores),
         first_stage_weight=request.first_stage_weight,
+        pooled=request.pooled,
         options=Options(
             Reach(request.max_tokens_per_candidate),
             request.instruction or "",

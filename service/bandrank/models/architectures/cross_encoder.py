@@ -100,6 +100,10 @@ class CrossEncoder(JointScorer):
     def _packed(self, batch: ScoreBatch) -> PackedTokens:
         return pack(batch, self.config.pattern, cls_id=self.config.cls_id, sentence_token=self.config.sentence_token)
 
+    @property
+    def lexical_evidence(self) -> Lexical | None:
+        return self.lexical
+
     def _with_evidence(self, scores: Tensor, batch: ScoreBatch) -> Tensor:
         """Adds lexical evidence to the scores, if the scorer has any."""
         return scores if self.lexical is None else scores + self.lexical(batch)

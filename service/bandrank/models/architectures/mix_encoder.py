@@ -190,6 +190,10 @@ class MixEncoder(TwoTowerScorer):
         codes = self.context_codes.to(words.dtype)[positions.clamp(max=count - 1)]
         return self.encoder.embed_words(torch.where((positions < count)[:, None], codes, words), positions, types)
 
+    @property
+    def lexical_evidence(self) -> Lexical | None:
+        return self.lexical
+
     def candidate_side(self) -> CandidateSide:
         config, weights = ("encoder", "strategy", "num_embeddings"), ("encoder.", "context_codes")
         if self.lexical is None:

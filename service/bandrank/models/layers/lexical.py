@@ -1,7 +1,8 @@
 """Lexical evidence: which of a query's word pieces a candidate has, joined to a scorer's own score by a learnt gate.
 
 BM25 over word pieces (Robertson & Zaragoza 2009), with document frequencies that come with the checkpoint: a
-candidate's evidence does not depend on the other candidates, nor on any index.
+candidate's evidence does not depend on the other candidates, nor on any index. Only its pooled form does: there, a
+piece's weight is also multiplied by its rarity among the candidates at hand.
 """
 
 import math
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.ids import Ids
 from bandrank.models.ragged import Ragged
 from bandrank.models.words import MAX_WEIGHT, PIECES, Words
-from bandrank_kernels.arrays import Ints, indices_within
+from bandrank_kernels.arrays import Ints, indices_within, offsets
 from bandrank_kernels.transfer import to_device
 
 Floats = npt.NDArray[np.float32]
@@ -112,9 +114,22 @@ class Lexical(nn.Module):
             features[1:] = math.log(len(pieces)) / 3, rarity.sum() / len(pieces) / 8  # about 0 to 1
         return pieces, rarity, features
 
-    def evidence(self, batch: ScoreBatch) -> tuple[Floats, Floats]:
+    def pooled_change(self, query: Ids, candidates: Ragged) -> Floats:
+        """(C,) what the pooled form adds to the scores of one query's candidates, all of which count as the pool.
+
+        query: token ids.  candidates: in host memory, token ids or with words.
+        """
+        batch = ScoreBatch(Ragged.from_token_ids([query]), candidates, offsets([len(candidates)]))
+        [features], plain = self.evidence(batch)
+        _, pooled = self.evidence(batch, pooled=True)
+        gate = self.gate.detach().float().cpu().numpy()
+        return np.asarray((features[:, None] * gate * (pooled - plain)[:, None]).sum((1, 2)), np.float32)
+
+    def evidence(self, batch: ScoreBatch, *, pooled: bool = False) -> tuple[Floats, Floats]:
         """(Q, 3) features of queries and (C, 3) evidence of candidates, float32. A query without a known piece, or a
         candidate without one of the query's, has no evidence but 1.
+
+        pooled: whether the pool of a query's candidates in the batch changes the weights of pieces.
         """
         idf = self._host_idf()
         queries = np.zeros((len(batch.queries), QUERY_FEATURES), np.float32)
@@ -126,16 +141,23 @@ class Lexical(nn.Module):
             pieces, rarity, queries[query] = self._known(batch.queries[query].numpy())
             if not len(pieces):
                 continue
-            most = rarity.sum()
             if place is not None:
                 place[pieces] = np.arange(len(pieces))
                 counts, lengths = self._counts(batch, group, place, len(pieces))
                 place[pieces] = -1
+                if pooled:
+                    rarity = rarity * _rarity_among(len(counts), (counts > 0).sum(0))
+                most = rarity.sum()
                 # Row by row: the rounding of a matrix-vector product depends on all rows.
                 evidence[group, 0] = (self._saturation(counts, lengths[:, None]) * rarity).sum(1) / most
                 evidence[group, 1] = ((counts > 0) * rarity).sum(1) / most
             elif words is not None:
-                weighted, there = self._sums(words.part(group), pieces % PIECES, rarity)
+                of_group = words.part(group)
+                if pooled:
+                    having = np.bincount(of_group.pieces[of_group.weights > 0], minlength=PIECES)
+                    rarity = rarity * _rarity_among(len(of_group), having[pieces % PIECES])
+                most = rarity.sum()
+                weighted, there = self._sums(of_group, pieces % PIECES, rarity)
                 evidence[group, 0], evidence[group, 1] = weighted / (MAX_WEIGHT * most), there / most
         return queries, evidence
 
@@ -195,3 +217,8 @@ class Lexical(nn.Module):
         if self._on_host is None or self._on_host[0] is not self.idf:
             self._on_host = self.idf, self.idf.float().cpu().numpy()
         return self._on_host[1]
+
+
+def _rarity_among(num_texts: int, having: Ints) -> Floats:
+    """Lucene's inverse document frequency of pieces, by how many of the texts have each."""
+    return np.log1p((num_texts - having + 0.5) / (having + 0.5)).astype(np.float32)
