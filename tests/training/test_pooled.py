@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from support.collections import write_collection, write_lines
+from support.collections import write_collection, write_lines, write_run_lines
 from support.models import random_text
 from support.precomputing import tiny_mix_encoder, with_words
 from support.training import saved
@@ -36,3 +36,15 @@ def test_it_is_a_system_of_its_own(tmp_path: Path) -> None:
     for name, expected in zip(plain, scores, strict=True):
         assert [pooled[name][each] for each in plain[name]] == pytest.approx(expected, abs=1e-4)
     assert plain["q1"] != pooled["q1"]
+
+
+def test_what_has_no_pooled_form_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither an order nor a scorer without lexical evidence has one."""
+    write_collection(
+        tmp_path / "tiny", documents=DOCUMENTS, queries=QUERIES, qrels={name: {"d1": 1} for name in QUERIES}
+    )
+    write_run_lines(tmp_path / "bm25.trec", {"q1": {"d1": 1.0}})
+    for model in ("run", saved(tmp_path / "mix", tiny_mix_encoder())):
+        asked = ["evaluate", model, str(tmp_path / "tiny"), "--run", str(tmp_path / "bm25.trec"), "--pooled"]
+        assert main([*asked, "--out", str(tmp_path / "out")]) != 0
+        assert f"{model} has no lexical evidence" in capsys.readouterr().err
