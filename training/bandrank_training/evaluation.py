@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bandrank.models.loading import LoadedModel
 from bandrank_training.arguments import positive
 from bandrank_training.candidates import Candidates, Ranking, first_stage, ids_of, pools, ranked, read_candidates
 from bandrank_training.collection import BadCollection, Collection, Qrels, documents_of, open_collection
@@ -17,7 +16,7 @@ from bandrank_training.placement import Placement
 from bandrank_training.progress import progress
 from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, read_evaluation, write_run
 from bandrank_training.scoring import OfflineScorer, Question, score_offline
-from bandrank_training.start import load_fast, load_start
+from bandrank_training.start import load_start
 
 FIRST_STAGE = "run"  # the MODEL that keeps a run's order
 
@@ -55,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.model == FIRST_STAGE and not args.run:
         raise BadEvaluation("`run` is the order of a run file; it needs --run FILE")
+    if args.model == FIRST_STAGE and args.pooled:
+        raise BadEvaluation("run has no lexical evidence, and so no pooled form")
     tag = re.sub(r"[\s/]+", "-", args.tag or _short_name(args))
     collection = open_collection(args.collection)
     qrels = dict(list(judged(collection.qrels(args.split), args.min_relevance).items())[: args.limit])
@@ -65,8 +66,6 @@ def run(args: argparse.Namespace) -> int:
     by_first_stage = first_stage(args.run, args.depth) if args.run else {}
     candidates, documents = _candidates(args, collection, qrels, by_first_stage)
     model = None if args.model == FIRST_STAGE else load_start(args.model)
-    if args.pooled and not _has_lexical_evidence(model):
-        raise BadEvaluation(f"{args.model} has no lexical evidence, and so no pooled form: leave out --pooled")
     digests = (digest([json.dumps(each, sort_keys=True)]) for each in (qrels, candidates))
     benchmark = Benchmark(collection.name, args.split, _source(args), args.min_relevance, *digests)
     weights = "" if model is None else of_model(model) + (" pooled" if args.pooled else "")
@@ -112,12 +111,6 @@ def rerank(
     questions = (Question(queries[query_id], [documents[each] for each in ids]) for query_id, ids in candidates.items())
     for (query_id, ids), scores in zip(candidates.items(), scorer.score(questions), strict=True):
         yield query_id, ranked(ids, scores)
-
-
-def _has_lexical_evidence(model: LoadedModel | None) -> bool:
-    """Whether a model, or the one to whose scores it adds, has a pooled form; the order of a run has none."""
-    stages = [] if model is None else [model, load_fast(model)]
-    return any(stage is not None and stage.scorer.lexical_evidence is not None for stage in stages)
 
 
 def _all_hits(ranking: Ranking, labels: Mapping[str, int], min_relevance: int) -> bool:

@@ -143,10 +143,12 @@ def score_offline(
     """Makes an offline scorer of the model as it is served: after the fast scorer that it is fused with, if any.
 
     max_candidate_tokens, pooled: as in OfflineScorer.  Raises BadCheckpoint, and BadInput for a dtype that cannot be
-    computed.
+    computed, or if there is no pooled form.
     """
     fast = load_fast(model)
     models = [model] if fast is None else [fast, model]
+    if pooled and all(each.scorer.lexical_evidence is None for each in models):
+        raise BadInput(f"{model.name} has no lexical evidence, and so no pooled form")
     try:
         prepared = [(each, prepare(each.scorer, device=placement.device, dtype=placement.dtype)) for each in models]
     except ValueError as error:  # int8 is not available

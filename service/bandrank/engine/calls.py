@@ -49,7 +49,6 @@ class Answer:
 
     model: the name of the model that ranked.  texts: by index in the call; None for an unresolved candidate.
     first_stage_weight: the weight with which scores of candidates were mixed in; 0 if none were.
-    pooled: whether its scores are of the pooled form.
     passages: if the options ask for them, the best passage of each of the top_n whose stage has passages, by index.
     """
 
@@ -58,7 +57,6 @@ class Answer:
     texts: Sequence[str | None]
     unresolved: Sequence[Unresolved]
     first_stage_weight: float = 0.0
-    pooled: bool = False
     passages: Mapping[int, Passage] = field(default_factory=dict)
 
 
@@ -80,8 +78,7 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry, accoun
     weight = model.first_stage_weight if call.first_stage_weight is None else call.first_stage_weight
     mixed = weight if scores else 0.0
     # Without a strategy scores must not depend on the other texts.
-    asked = model.pooled and call.strategy is not None if call.pooled is None else call.pooled
-    pooled = asked and model.has_lexical_evidence
+    pooled = model.pooled and call.strategy is not None if call.pooled is None else call.pooled
     options = replace(call.options, pooled=pooled)
     budget_s = None if call.budget_s is None else start + call.budget_s - model.engine.clock()
 
@@ -92,14 +89,14 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry, accoun
         return mix(ranking, scores, mixed)
 
     if not call.options.best_passages:
-        return Answer(model.name, await rank(), texts, unresolved, mixed, pooled)
+        return Answer(model.name, await rank(), texts, unresolved, mixed)
     async with model.engine.admitted(), timeout(start + model.engine.request_timeout_s - model.engine.clock()):
         ranking = await rank()
         top = [candidate.index for candidate in ranking.candidates[: call.top_n or None]]
         best = {index: ranking.passages[index] for index in top if index in ranking.passages}
         ranked = {index: text for index, text in enumerate(texts) if text is not None}
         passages = await model.locate(best, ranked, client=account.client)
-    return Answer(model.name, ranking, texts, unresolved, mixed, pooled, passages)
+    return Answer(model.name, ranking, texts, unresolved, mixed, passages)
 
 
 async def rank_resolved(

@@ -41,6 +41,11 @@ class Ranking:
     passages: Mapping[int, BestPassage] = field(default_factory=dict)
 
     @property
+    def pooled(self) -> bool:
+        """Whether scores of a stage are of the pooled form."""
+        return any(report.pooled for report in self.reports)
+
+    @property
     def num_tokens(self) -> int:
         """The number of token ids over all stages: each counts the query once, and every candidate that it scored."""
         return sum(report.num_tokens for report in self.reports)

@@ -27,9 +27,9 @@ class StageReport:
     num_tokens: token ids of the query and of each scored candidate, including cached ones.
     truncated_query_tokens, truncated_candidate_tokens: word pieces cut from the query and from each scored candidate.
     cache_hits, cache_misses: candidates looked up, if the scorer precomputes.  instructed: whether the scorer read an
-    instruction beside the query.  pair_exceeded: whether a candidate and the query, which is never cut, had more token
-    ids than the request allows a pair.  query_exceeded: whether more word pieces of the query were read than the
-    request allows.
+    instruction beside the query.  pooled: whether its scores are of the pooled form.  pair_exceeded: whether a
+    candidate and the query, which is never cut, had more token ids than the request allows a pair.  query_exceeded:
+    whether more word pieces of the query were read than the request allows.
     """
 
     stage: str
@@ -43,6 +43,7 @@ class StageReport:
     cache_hits: int = 0
     cache_misses: int = 0
     instructed: bool = False
+    pooled: bool = False
     pair_exceeded: bool = False
     query_exceeded: bool = False
 

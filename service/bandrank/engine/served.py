@@ -49,11 +49,6 @@ class ServedModel:
     pooled: bool = False
 
     @property
-    def has_lexical_evidence(self) -> bool:
-        """Whether a stage's scores have a pooled form."""
-        return any(stage.scorer.prepared.scorer.lexical_evidence is not None for stage in self.stages)
-
-    @property
     def strategies(self) -> list[str]:
         """The strategies that requests may name."""
         return strategies([stage.role for stage in self.stages])

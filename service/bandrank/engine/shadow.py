@@ -94,7 +94,7 @@ class Shadow:
             self._count_drop(answer, "memory")
         else:
             # Nobody sees a shadow's passages.
-            options = replace(call.options, best_passages=False, pooled=answer.pooled)
+            options = replace(call.options, best_passages=False, pooled=answer.ranking.pooled)
             sample = Sample(request_id, logs.trace_id.get(), call.query, call.strategy, options, answer, account)
             self._put(sample)
 

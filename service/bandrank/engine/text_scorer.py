@@ -74,7 +74,7 @@ class TextScorer(Generic[Candidates]):
         Raises Overloaded, InputTooLarge, DeadlineExceeded, ScoringFailed and NotReady.
         """
         scored = await self._score(self.lane, stage, query, texts, ticket=ticket, options=options)
-        return await self._pooled(scored.results, scored, options), scored.report
+        return await self._pooled(scored.results, scored), scored.report
 
     @property
     def reads_passages(self) -> bool:
@@ -106,7 +106,7 @@ class TextScorer(Generic[Candidates]):
             if num_cut:  # its last ids stand in place of pieces that are not read
                 end = min(end, num_tokens[index] - num_last)
             best.append(BestPassage(stage, score, None if whole else (begin, end)))
-        return await self._pooled([score for score, _ in scored.results], scored, options), scored.report, best
+        return await self._pooled([score for score, _ in scored.results], scored), scored.report, best
 
     async def _score(
         self,
@@ -161,16 +161,18 @@ class TextScorer(Generic[Candidates]):
             cache_hits=sourced.cache_hits,
             cache_misses=sourced.cache_misses,
             instructed=bool(options.instruction) and self.tokenizer.takes_instructions,
+            pooled=options.pooled and self.prepared.scorer.lexical_evidence is not None,
             pair_exceeded=self._exceeds(options.reach.pair, sourced),
             query_exceeded=query_exceeded,
         )
         return _Scored([results[index] for index in answered], report, sourced, answered)
 
-    async def _pooled(self, scores: list[float], scored: _Scored[Candidates, Any], options: Options) -> list[float]:
-        """The scores of texts in the pooled form of lexical evidence, if asked for and if the scorer has any."""
-        lexical = self.prepared.scorer.lexical_evidence
-        if not options.pooled or lexical is None or not scores:
+    async def _pooled(self, scores: list[float], scored: _Scored[Candidates, Any]) -> list[float]:
+        """The scores of texts, in the pooled form of lexical evidence if the report says so."""
+        if not scored.report.pooled or not scores:
             return scores
+        lexical = self.prepared.scorer.lexical_evidence
+        assert lexical is not None, "the report says so. This is a bug."
         assert scored.sourced is not None, "it has scores. This is a bug."
         pool = scored.sourced.candidates[: max(scored.answered) + 1]  # distinct texts are in the order of the request
         query, to_ragged = scored.sourced.query, self.source.to_ragged

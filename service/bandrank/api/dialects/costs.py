@@ -131,7 +131,7 @@ def meta_of(exchange: Exchange[Any]) -> Meta:
         degraded=ranking.degraded,
         score="raw" if exchange.call.raw_scores else "sigmoid",
         first_stage_weight=exchange.answer.first_stage_weight or None,
-        pooled=exchange.answer.pooled or None,
+        pooled=ranking.pooled or None,
         warnings=exchange.warnings or None,
         **cuts_of(ranking),
     )

@@ -19,7 +19,7 @@ Request = TypeVar("Request", bound=BaseModel)
 
 NOT_CANDIDATES = {"rank_fields"}  # fields of a request that may hold a list
 NOT_INSTRUCTED = "instruction was not applied; no model that ranked takes one"
-NOT_POOLED = "pooled changes nothing; no scorer of this model has lexical evidence"
+NOT_POOLED = "pooled changed nothing; no scorer that ranked has lexical evidence"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Exchange(Generic[Request]):
         """
         instructed = any(report.instructed for report in self.answer.ranking.reports)
         lacking = [NOT_INSTRUCTED] if self.call.options.instruction and not instructed else []
-        if self.call.pooled and not self.answer.pooled:
+        if self.call.pooled and not self.answer.ranking.pooled:
             lacking.append(NOT_POOLED)
         if not self.call.options.best_passages:
             return lacking
